@@ -1,0 +1,1 @@
+"""Speed and scale, measured as ratios in one run on one machine."""

@@ -1,0 +1,96 @@
+"""What Fedframe is measured against: a bare loop, and the limit (hand-tuned, two processes, nothing federated).
+
+Run as a program: `python -m benchmarks.loops bare A 5 job.npz` prints the seconds of the steps as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import sys
+import time
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from benchmarks.jobs import JOBS, Job
+
+
+class Net(nn.Module):
+    """The FedAvg CNN, 582,026 parameters."""
+
+    def __init__(self, tuned: bool) -> None:
+        super().__init__()
+        self.tuned = tuned
+        self.first, self.second = nn.Conv2d(1, 32, 5), nn.Conv2d(32, 64, 5)
+        self.third, self.head = nn.Linear(1024, 512), nn.Linear(512, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.tuned:
+            x = F.relu(F.max_pool2d(self.first(x), 2))
+            x = F.relu(F.max_pool2d(self.second(x), 2))
+        else:
+            x = F.max_pool2d(F.relu(self.first(x)), 2)
+            x = F.max_pool2d(F.relu(self.second(x)), 2)
+        logits: Tensor = self.head(F.relu(self.third(x.flatten(1))))
+        return logits
+
+
+def load(path: str) -> tuple[Tensor, Tensor]:
+    with np.load(path) as file:
+        images, labels = file["x_train"], file["y_train"]
+    x = torch.from_numpy(images).float().div_(255 if images.dtype == np.uint8 else 1)
+    return x.sub_(0.5).mul_(2)[:, None], torch.from_numpy(labels)
+
+
+def steps(job: Job, clients: int, x: Tensor, y: Tensor, tuned: bool) -> None:
+    """`clients` times one epoch over a client's samples."""
+    torch.manual_seed(0)
+    net = Net(tuned)
+    if tuned:
+        net = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    optimizer = torch.optim.SGD(net.parameters(), lr=job.lr, fused=tuned or None)
+    for client in range(clients):
+        first = (client % job.clients) * job.samples_each
+        order = first + torch.randperm(job.samples_each)
+        for rows in order.split(job.batch):
+            inputs = x[rows]
+            if tuned:
+                inputs = inputs.contiguous(memory_format=torch.channels_last)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), y[rows]).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+
+
+def timed(job: Job, clients: int, path: str, tuned: bool, barrier: object, results: object) -> None:
+    torch.set_num_threads(1)
+    x, y = load(path)
+    steps(job, 1, x, y, tuned)  # warm
+    barrier.wait()  # type: ignore[attr-defined]
+    wall, cpu = time.perf_counter(), time.process_time()
+    steps(job, clients, x, y, tuned)
+    results.put((time.perf_counter() - wall, time.process_time() - cpu))  # type: ignore[attr-defined]
+
+
+def main(kind: str, name: str, rounds: int, path: str) -> None:
+    job = JOBS[name]
+    processes = 2 if kind == "limit" else 1
+    context = multiprocessing.get_context("spawn")
+    barrier, results = context.Barrier(processes), context.Queue()
+    share = rounds * job.per_round // processes
+    workers = [
+        context.Process(target=timed, args=(job, share, path, kind == "limit", barrier, results))
+        for _ in range(processes)
+    ]
+    for worker in workers:
+        worker.start()
+    times = [results.get() for _ in workers]
+    for worker in workers:
+        worker.join()
+    print(json.dumps({"wall": max(wall for wall, _ in times), "cpu": sum(cpu for _, cpu in times)}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4])

@@ -1,0 +1,91 @@
+"""Fedframe on a job: `python -m benchmarks.ours A 5 job.npz` prints the seconds of the rounds as JSON.
+
+The first round warms up and is not counted, as in the loops it is measured against.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.jobs import JOBS
+from fedframe.api import run
+from fedframe.core.server import RoundRecord
+from fedframe.report.progress import Display
+
+
+def children() -> list[int]:
+    return [int(pid) for pid in Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()]
+
+
+def cpu_seconds(processes: Iterable[int]) -> float:
+    """Processor seconds of living processes (user and system)."""
+    ticks = 0
+    for process in processes:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def memory(processes: Iterable[int]) -> dict[str, float]:
+    """Megabytes: every process by itself (rss), and with shared pages counted once (pss)."""
+    total = {"Rss:": 0, "Pss:": 0}
+    for process in processes:
+        for line in Path(f"/proc/{process}/smaps_rollup").read_text().splitlines():
+            name, *rest = line.split()
+            if name in total:
+                total[name] += int(rest[0])
+    return {"rss": total["Rss:"] / 1024, "pss": total["Pss:"] / 1024}
+
+
+class Stopwatch(Display):
+    """Times the rounds after the first."""
+
+    def __init__(self) -> None:
+        self.result: dict[str, Any] = {}
+        self.peak = {"rss": 0.0, "pss": 0.0}
+
+    def round(self, record: RoundRecord) -> None:
+        processes = [os.getpid(), *children()]
+        now = time.perf_counter(), cpu_seconds(processes)
+        if record.round == 1:
+            self.began = now
+        self.result = {"wall": now[0] - self.began[0], "cpu": now[1] - self.began[1]}
+        if record.round in (1, 2) or record.round % 5 == 0:
+            used = memory(processes)
+            self.peak = {name: max(value, used[name]) for name, value in self.peak.items()}
+
+
+def main(name: str, rounds: int, path: str) -> None:
+    job = JOBS[name]
+    watch = Stopwatch()
+    with tempfile.TemporaryDirectory() as folder:
+        run(
+            "fedavg",
+            data=f"npz:{path}",
+            partition="iid",
+            clients=job.clients,
+            participation=job.per_round / job.clients,
+            local_test=0.0,
+            rounds=rounds + 1,
+            epochs=1,
+            batch=job.batch,
+            lr=job.lr,
+            model="cnn",
+            eval_every=0,
+            personal=False,
+            workers=2,
+            out=Path(folder) / "run",
+            progress=watch,
+        )
+    print(json.dumps({**watch.result, **watch.peak}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3])

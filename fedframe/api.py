@@ -1,0 +1,186 @@
+"""Run and resume from Python; the command line calls the same two functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from fedframe.core.files import read_json
+from fedframe.core.job import Job
+from fedframe.core.seeds import seed_for
+from fedframe.data import Federation, Source, load_source, make_federation
+from fedframe.errors import SettingError
+from fedframe.folder import SUMMARY, RunFolder, read_config
+from fedframe.nets import build_net, default_net
+from fedframe.predictor import Predictor
+from fedframe.recipes import make_method, recipe_defaults
+from fedframe.report.progress import Display, choose_display
+from fedframe.session import execute
+from fedframe.settings import Settings, check
+
+FROM_PYTHON = "python"  # what config.yaml says of data or a net that was an object, not a name
+Net = str | nn.Module | Callable[..., nn.Module]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run gave: its folder, and from it scores, history and models."""
+
+    folder: Path
+    settings: Settings
+    net: Net = "auto"
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """Everything in summary.json: final scores, definitions, time, memory."""
+        content: dict[str, Any] = read_json(self.folder / SUMMARY)
+        return content
+
+    @property
+    def scores(self) -> dict[str, dict[str, float | None]]:
+        """Final scores: `result.scores["generic"]["last"]`."""
+        scores: dict[str, dict[str, float | None]] = self.summary["scores"]
+        return scores
+
+    @cached_property
+    def history(self) -> list[dict[str, Any]]:
+        """A dictionary per round."""
+        return RunFolder(self.folder).metrics()
+
+    @cached_property
+    def model(self) -> Predictor:
+        """The shared model, ready to predict."""
+        return self.personal(None)
+
+    def personal(self, client: int | None) -> Predictor:
+        """A client's own model, ready to predict."""
+        return Predictor.load(self.folder, client=client, net=None if isinstance(self.net, str) else self.net)
+
+
+def run(
+    method: str | None = None,
+    *,
+    data: object = None,
+    model: Net | None = None,
+    out: str | Path | None = None,
+    config: str | Path | None = None,
+    progress: bool | Display = True,
+    **settings: Any,
+) -> Result:
+    """Train a method and return its result.
+
+    Settings have the names of the command line (`rounds=50`, `lr=0.05`, ...). `data` may be a name, arrays, tensors,
+    a torch `Dataset`, a `Source` or a `Federation`; `model` a name, a module, or a function that makes one.
+    """
+    given = dict(settings)
+    named = {"method": method, "data": data, "model": model}
+    given |= {name: value if isinstance(value, str) else FROM_PYTHON for name, value in named.items() if value is not None}
+    asked = gather(given, config)
+    job_maker = JobMaker(asked, data, model)
+    folder = RunFolder.create(out, job_maker.settings)
+    job = job_maker.make(folder.path)
+    folder.write_settings(job.settings)
+    with choose_display(progress) as display:
+        execute(job, folder, display)
+    return Result(folder.path, job.settings, job_maker.net)
+
+
+def resume(
+    folder: str | Path, *, data: object = None, model: Net | None = None, progress: bool | Display = True
+) -> Result:
+    """Go on with a run that was stopped; a finished one is returned as it is."""
+    run_folder = RunFolder.open(folder)
+    job_maker = JobMaker(run_folder.settings(), data, model)
+    if not run_folder.finished:
+        job = job_maker.make(run_folder.path)
+        with choose_display(progress) as display:
+            execute(job, run_folder, display)
+    return Result(run_folder.path, job_maker.settings, job_maker.net)
+
+
+def gather(given: Mapping[str, Any], config: str | Path | None) -> Settings:
+    """Settings by precedence: given > config file > recipe > default."""
+    file = read_config(Path(config)) if config is not None else {}
+    method = given.get("method") or file.get("method") or Settings.model_fields["method"].default
+    values = {**recipe_defaults(str(method)), **file, **given}
+    values["set"] = merge_part_settings(file.get("set") or {}, given.get("set") or {})
+    return check(values)
+
+
+def merge_part_settings(*layers: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Settings of parts, the later layer winning name by name."""
+    merged: dict[str, dict[str, Any]] = {}
+    for layer in layers:
+        for part, values in layer.items():
+            merged[part] = {**merged.get(part, {}), **values}
+    return merged
+
+
+class JobMaker:
+    """Turns settings into a job: loads the data, deals it out, builds the initial model."""
+
+    def __init__(self, settings: Settings, data: object, net: Net | None) -> None:
+        for name, value, given in (("data", settings.data, data), ("model", settings.model, net)):
+            if value == FROM_PYTHON and (given is None or isinstance(given, str)):
+                raise SettingError(
+                    f"This run's {name} came from Python; go on with fedframe.resume(folder, {name}=...) there."
+                )
+        self.method = make_method(settings.method, settings.set)
+        check_device(settings.device)
+        self.federation = make_clients(settings, settings.data if data is None else data)
+        shape = self.federation.source.input_shape
+        self.net: Net = net if net is not None and not isinstance(net, str) else settings.model
+        resolved = {"clients": len(self.federation), "partition": self.federation.partition or settings.partition}
+        if self.net == "auto":
+            self.net = resolved["model"] = default_net(shape)
+        self.settings = settings.model_copy(update=resolved)
+
+    def make(self, folder: Path) -> Job:
+        """The job, with the initial model that the seed fixes."""
+        source = self.federation.source
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed_for(self.settings.seed, "model"))
+            backbone = build_net(self.net, source.input_shape)
+            model = self.method.build(backbone, int(backbone.dim), len(source.classes))  # type: ignore[arg-type]
+        return Job(self.settings, self.method, self.federation, model, folder)
+
+
+def make_clients(settings: Settings, data: object) -> Federation:
+    """Load the data and deal it out to clients."""
+    if isinstance(data, Federation):
+        return data
+    source: Source = load_source(
+        data,
+        data_dir=Path(settings.data_dir) if settings.data_dir else None,
+        seed=settings.seed,
+        test_share=settings.test_share,
+        validate=settings.validate_share,
+        label=settings.label,
+        client_column=settings.client_column,
+    )
+    partition, clients = settings.partition, settings.clients
+    if partition == "auto":
+        partition = "user" if source.train.user is not None else "dirichlet:0.1"
+    if clients is None and partition.split("+")[-1] != "user":
+        clients = 20
+    return make_federation(
+        source,
+        partition=partition,
+        clients=clients,
+        seed=settings.seed,
+        min_size=settings.min_client_size,
+        local_test=settings.local_test,
+    )
+
+
+def check_device(device: str) -> None:
+    """Refuse a device that this machine does not have."""
+    kind = device.partition(":")[0]
+    if kind not in ("cpu", "cuda", "mps") or (kind == "cuda" and not torch.cuda.is_available()):
+        raise SettingError(f"device = {device!r} is not here; use cpu.")

@@ -1,0 +1,52 @@
+"""Batches of one client's samples, shuffled, normalised and augmented: an index into one shared array, never a copy of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from fedframe.data import Samples, Source
+from fedframe.data.augment import Augment
+
+CHUNK_BYTES = 8 << 20  # gather this much at once: few large gathers are cheaper than many small ones, and it stays in cache
+
+
+def training_batches(
+    source: Source,
+    rows: Tensor,
+    size: int,
+    generator: torch.Generator,
+    augment: Augment | None,
+    lonely_last: bool,
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """One epoch over the rows in random order; the last batch may be smaller.
+
+    With `lonely_last` False a last batch of one sample joins the batch before it, because BatchNorm cannot normalise
+    a single vector.
+    """
+    order = rows[torch.randperm(len(rows), generator=generator)]
+    ends = list(range(size, len(order), size)) + [len(order)]
+    if not lonely_last and len(ends) > 1 and ends[-1] - ends[-2] == 1:
+        del ends[-2]
+    bytes_per_sample = 4 * max(1, torch.Size(source.input_shape).numel())
+    batches_at_once = max(1, CHUNK_BYTES // (bytes_per_sample * size))
+    start = 0
+    for first in range(0, len(ends), batches_at_once):
+        group = ends[first : first + batches_at_once]
+        taken = order[start : group[-1]]
+        inputs = source.batch(source.train, taken)
+        labels = source.train.y[taken]
+        if augment is not None:
+            inputs = augment(inputs, generator)
+        offset = start
+        for end in group:
+            yield inputs[start - offset : end - offset], labels[start - offset : end - offset]
+            start = end
+
+
+def plain_batches(source: Source, samples: Samples, rows: Tensor, size: int) -> Iterator[Tensor]:
+    """Inputs of the rows in their order, without augmentation."""
+    for part in rows.split(size):
+        yield source.batch(samples, part)

@@ -1,0 +1,124 @@
+"""Scores with one meaning each.
+
+generic    accuracy of the shared model on the global test set
+client     accuracy of the shared model on each client's own test data, mean over clients
+personal   accuracy of each client's own model on its own test data, mean over clients
+
+Means over clients are unweighted; the mean weighted by test samples stands beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from fedframe.core.job import PIECE
+from fedframe.core.message import Message
+
+if TYPE_CHECKING:
+    from fedframe.core.server import Server
+
+DEFINITIONS = {
+    "generic": "accuracy of the shared model on the global test set",
+    "client": "accuracy of the shared model on each client's own test data, unweighted mean over clients",
+    "personal": "accuracy of each client's own model on its own test data, unweighted mean over clients",
+    "client_weighted": "like client, weighted by the clients' test samples",
+    "personal_weighted": "like personal, weighted by the clients' test samples",
+    "last": "after the last round",
+    "last_five": "mean of the last five evaluations (fewer if there were fewer)",
+}
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Accuracies between 0 and 1; None where there is nothing to measure them on."""
+
+    generic: float | None = None
+    generic_loss: float | None = None
+    client: float | None = None
+    client_weighted: float | None = None
+    client_count: int = 0
+    personal: float | None = None
+    personal_weighted: float | None = None
+    personal_count: int = 0
+    per_class: tuple[float | None, ...] = ()
+
+
+def score_shared(server: Server, local: str) -> Scores:
+    """Score the shared model on the global test set and on clients' own (`local` or `local-all`)."""
+    job = server.job
+    predicted, loss = predict_set(server, "test")
+    labels = job.pool("test").y if len(predicted) else torch.empty(0, dtype=torch.int64)
+    right = predicted == labels
+    if job.federation.local_test_pool == "test":
+        local_right = right[job.test_rows(local)]  # the same model on the same samples
+    else:
+        local_predicted, _ = predict_set(server, local)
+        local_right = local_predicted == job.pool(local).y[job.test_rows(local)]
+    clients = job.scored_clients(local)
+    sizes = job.federation.local_test.sizes()[clients]
+    mean, weighted, count = over_clients(local_right, sizes)
+    hits = torch.bincount(labels, right.double(), minlength=job.template.classes)
+    totals = torch.bincount(labels, minlength=job.template.classes)
+    per_class = tuple(float(h / t) if t else None for h, t in zip(hits, totals, strict=True))
+    return Scores(
+        generic=float(right.double().mean()) if len(right) else None,
+        generic_loss=loss / len(right) if len(right) else None,
+        client=mean,
+        client_weighted=weighted,
+        client_count=count,
+        per_class=per_class,
+    )
+
+
+def predict_set(server: Server, which: str) -> tuple[Tensor, float]:
+    """The shared model's predictions for a whole test set, and the summed loss."""
+    pieces = -(-len(server.job.test_rows(which)) // PIECE)
+    order = server.order("score", server.round)
+    order = Message("score", order.round, -1, order.tensors, {**order.numbers, "set": which})
+    replies = list(server.engine.run(order, range(pieces)))
+    predicted = [reply.tensors["predicted"].long() for reply in replies]
+    loss = sum(float(reply.numbers["loss"]) for reply in replies)
+    return torch.cat(predicted) if predicted else torch.empty(0, dtype=torch.int64), loss
+
+
+def over_clients(right: Tensor, sizes: Tensor) -> tuple[float | None, float | None, int]:
+    """Unweighted and weighted mean accuracy over the clients that have test data, and how many they are."""
+    owner = torch.repeat_interleave(torch.arange(len(sizes)), sizes)
+    hits = torch.bincount(owner, right.double(), minlength=len(sizes))
+    some = sizes > 0
+    if not bool(some.any()):
+        return None, None, 0
+    mean = float((hits[some] / sizes[some]).mean())
+    return mean, float(hits.sum() / sizes.sum()), int(some.sum())
+
+
+def final_scores(server: Server, progress: Callable[[int, int], None]) -> Scores:
+    """The shared model on everything, and each client's own model on its own test data."""
+    job = server.job
+    shared = score_shared(server, "local-all")
+    if not job.settings.personal:
+        return shared
+    chosen = personal_clients(server)
+    right: list[Tensor] = []
+    order = server.order("personalise", server.round + 1)
+    for done, reply in enumerate(server.engine.run(order, chosen), start=1):
+        _, _, labels = job.local_test(reply.unit)
+        right.append(reply.tensors["predicted"].long() == labels)
+        progress(done, len(chosen))
+    sizes = torch.tensor([len(piece) for piece in right])
+    mean, weighted, count = over_clients(torch.cat(right), sizes)
+    return Scores(**{**vars(shared), "personal": mean, "personal_weighted": weighted, "personal_count": count})
+
+
+def personal_clients(server: Server) -> list[int]:
+    """Who gets a personal model at the end: everybody, or the first of a fixed draw when there are very many."""
+    total, most = len(server.job.federation), server.job.settings.personal_clients
+    if total <= most:
+        return list(range(total))
+    generator = torch.Generator().manual_seed(server.job.settings.seed)
+    return sorted(torch.randperm(total, generator=generator)[:most].tolist())

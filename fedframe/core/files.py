@@ -1,0 +1,76 @@
+"""Files that are either whole or absent: written to a temporary name beside the target, then renamed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+from torch import Tensor
+
+from fedframe.errors import DataError, RunError
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a whole file or none of it; a full disk ends in one sentence and leaves the old file as it was."""
+    # The process id keeps two writers of one target from renaming each other's half-written file.
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_bytes(content)
+        temporary.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise RunError(
+            f"Could not write {path}: {error.strerror or error}; free some space or choose another --out, "
+            "then go on with 'fedframe resume'."
+        ) from error
+
+
+def write_text(path: Path, content: str) -> None:
+    """Write a whole text file or none of it."""
+    write_bytes(path, content.encode())
+
+
+def write_json(path: Path, content: object) -> None:
+    """Write a JSON file that people read too."""
+    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file of ours; a damaged one is a clear error."""
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise DataError(f"Could not read {path}: {error}.") from error
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, object]) -> None:
+    """Write named tensors and plain notes (kept as JSON in the safetensors header)."""
+    write_bytes(path, tensors_to_bytes(tensors, notes))
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read what `write_tensors` wrote."""
+    try:
+        with safetensors.safe_open(str(path), framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        return tensors, json.loads(metadata.get("fedframe", "{}"))
+    except FileNotFoundError as error:
+        raise DataError(f"There is no {path}.") from error
+    except (OSError, ValueError, safetensors.SafetensorError) as error:
+        raise DataError(f"{path} is damaged and cannot be read: {error}.") from error
+
+
+def tensors_to_bytes(tensors: Mapping[str, Tensor], notes: Mapping[str, object]) -> bytes:
+    """Named tensors and notes as one block of bytes; nothing in it is code."""
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    content: bytes = safetensors.torch.save(plain, metadata={"fedframe": json.dumps(notes)})
+    return content

@@ -1,0 +1,143 @@
+"""Everything a place needs to do clients' work: settings, method, data, the initial model, and where state is kept."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedframe.core.files import write_tensors
+from fedframe.core.model import Model, Roles, assign_roles, count_parameters, has_batch_norm, named_tensors
+from fedframe.core.method import Method
+from fedframe.core.seeds import seed_for
+from fedframe.core.store import Store
+from fedframe.data import Federation, Ragged, Samples
+from fedframe.data.augment import Augment, parse_augment
+from fedframe.settings import Settings
+
+PIECE = 2048  # test samples in one unit of scoring: small enough to share among workers, large enough to be worth it
+
+
+@dataclass(frozen=True)
+class Job:
+    """What does not change during a run; worker processes inherit it and share its memory."""
+
+    settings: Settings
+    method: Method
+    federation: Federation
+    template: Model  # the initial model, never trained itself
+    folder: Path  # private state and personal models live under it
+
+    def fresh_model(self) -> Model:
+        """A new copy of the initial model on the run's device."""
+        model = copy.deepcopy(self.template)
+        return model.to(self.settings.device)
+
+    @cached_property
+    def roles(self) -> Roles:
+        """Which tensors travel, which stay."""
+        private = self.method.private(tuple(named_tensors(self.template)))
+        return assign_roles(self.template, private, self.settings.buffers)
+
+    @cached_property
+    def store(self) -> Store:
+        """The clients' private state."""
+        return Store(self.folder / "clients")
+
+    @cached_property
+    def remembers(self) -> bool:
+        """Whether clients have private state at all."""
+        parts = any(part.remembers for part in self.method.parts)
+        return parts or bool(self.roles.private) or self.settings.keep_optimizer
+
+    @cached_property
+    def batch_norm(self) -> bool:
+        """Whether a batch of one sample cannot be trained on."""
+        return has_batch_norm(self.template)
+
+    @cached_property
+    def augment(self) -> Augment | None:
+        """What is done to training batches."""
+        return parse_augment(self.settings.augment)
+
+    @cached_property
+    def parameters(self) -> int:
+        """How many numbers the model learns."""
+        return count_parameters(self.template)
+
+    # -- test data -----------------------------------------------------------------------------------------------------
+    @cached_property
+    def watched(self) -> Tensor:
+        """The clients that are scored between rounds: all, or a fixed draw when there are many."""
+        total, most = len(self.federation), self.settings.eval_clients
+        if total <= most:
+            return torch.arange(total)
+        draw = np.random.default_rng(seed_for(self.settings.seed, "watched"))
+        return torch.from_numpy(np.sort(draw.choice(total, size=most, replace=False, shuffle=False)))
+
+    def scored_clients(self, which: str) -> Tensor:
+        """The clients of a local test set: `local` (the watched) or `local-all`."""
+        return self.watched if which == "local" else torch.arange(len(self.federation))
+
+    def test_rows(self, which: str) -> Tensor:
+        """Rows of a test set: `test` (the global one), `local` or `local-all` (clients' own, one after the other)."""
+        if which == "test":
+            test = self.federation.source.test
+            return torch.arange(len(test.y) if test is not None else 0)
+        return gather_rows(self.federation.local_test, self.scored_clients(which))
+
+    def pool(self, which: str) -> Samples:
+        """The samples that a test set's rows point into."""
+        source = self.federation.source
+        if which != "test" and self.federation.local_test_pool == "train":
+            return source.train
+        assert source.test is not None
+        return source.test
+
+    def test_piece(self, which: str, piece: int) -> tuple[Samples, Tensor, Tensor]:
+        """One piece of a test set: the pool, the rows, and their labels."""
+        if which not in self._rows:
+            self._rows[which] = self.test_rows(which)
+        rows = self._rows[which][piece * PIECE : (piece + 1) * PIECE]
+        pool = self.pool(which)
+        return pool, rows, pool.y[rows]
+
+    @cached_property
+    def _rows(self) -> dict[str, Tensor]:
+        return {}
+
+    def local_test(self, client: int) -> tuple[Samples, Tensor, Tensor]:
+        """One client's own test data."""
+        pool, rows = self.pool("local"), self.federation.local_test[client]
+        return pool, rows, pool.y[rows]
+
+    # -- personal models -----------------------------------------------------------------------------------------------
+    def keep_personal(self, client: int, model: Model, shared: Tensor) -> None:
+        """Keep what differs in a client's own model from the shared one."""
+        before = self.roles.layout.views(shared)
+        own = {
+            name: tensor.detach()
+            for name, tensor in named_tensors(model).items()
+            if name not in before or not torch.equal(tensor, before[name])
+        }
+        write_tensors(personal_path(self.folder, client), own, {"client": client})
+
+
+def personal_path(folder: Path, client: int) -> Path:
+    """Where a client's own model is kept."""
+    return folder / "personal" / f"{client // 1000:03d}" / f"{client:06d}.safetensors"
+
+
+def gather_rows(ragged: Ragged, clients: Tensor) -> Tensor:
+    """The rows of some clients, one after the other, without a Python loop over them."""
+    if len(clients) == len(ragged):
+        return ragged.values
+    starts = ragged.offsets[clients]
+    sizes = ragged.offsets[clients + 1] - starts
+    shift = torch.repeat_interleave(starts - torch.cat([starts.new_zeros(1), sizes.cumsum(0)[:-1]]), sizes)
+    return ragged.values[shift + torch.arange(len(shift))]

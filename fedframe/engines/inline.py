@@ -1,0 +1,32 @@
+"""Clients one after the other in this process: for one core, for a GPU, and for debugging."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from fedframe.core.client import Site
+from fedframe.core.job import Job
+from fedframe.core.message import Message
+
+
+class InlineEngine:
+    """Runs every order in this process, with one torch thread so that results equal those of worker processes."""
+
+    def __init__(self, job: Job) -> None:
+        self._threads = torch.get_num_threads()
+        self._random_state = torch.get_rng_state()
+        if job.settings.device == "cpu":
+            torch.set_num_threads(1)
+        self.site = Site(job)
+
+    def run(self, order: Message, units: Sequence[int]) -> Iterator[Message]:
+        """Perform the order for every unit, when its reply is asked for."""
+        for unit in units:
+            yield self.site.perform(order, unit)
+
+    def close(self) -> None:
+        """Give the process back its threads and its random state."""
+        torch.set_num_threads(self._threads)
+        torch.set_rng_state(self._random_state)

@@ -1,0 +1,83 @@
+"""A worker process: takes orders from a pipe, performs them at its own `Site`, puts replies into shared memory."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+
+from fedframe.core.client import Site
+from fedframe.core.job import Job
+from fedframe.core.message import Message
+from fedframe.engines.slab import Slab
+from fedframe.errors import FedframeError
+
+
+def send_message(pipe: Connection, slab: Slab, message: Message, **more: Any) -> None:
+    """Send a message: its head through the pipe, its tensors through shared memory if they fit there."""
+    specs = slab.write(message.tensors)
+    pipe.send_bytes(json.dumps({**more, "message": message.head(), "specs": specs}).encode())
+    if specs is None:
+        pipe.send_bytes(message.to_bytes())
+
+
+def receive_message(pipe: Connection, slab: Slab, head: dict[str, Any]) -> Message:
+    """The message whose head has just come through the pipe; its tensors are lent until the next one."""
+    if head["specs"] is None:
+        return Message.from_bytes(pipe.recv_bytes())
+    return Message(tensors=slab.read(head["specs"]), **head["message"])
+
+
+def work(job: Job, pipe: Connection, inbox: Slab, outboxes: Sequence[Slab], not_mine: Sequence[Connection]) -> None:
+    """The life of a worker: until the pipe says stop or closes."""
+    for connection in not_mine:
+        connection.close()  # inherited ends of other pipes would keep them open after their owner's death
+    prepare_process()
+    site: Site | None = None
+    order = Message("none", 0)
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        while True:
+            head = json.loads(pipe.recv_bytes())
+            if "message" in head:
+                order = receive_message(pipe, inbox, head)
+            elif "unit" in head:
+                site = site or Site(job)
+                answer(site, order, int(head["unit"]), pipe, outboxes[int(head["slot"])])
+            else:
+                break
+    # Skip the parent's exit handlers and buffers, which a forked child inherits but must not run.
+    os._exit(0)
+
+
+def answer(site: Site, order: Message, unit: int, pipe: Connection, outbox: Slab) -> None:
+    """Perform an order for one unit and send the reply, or what went wrong."""
+    try:
+        send_message(pipe, outbox, site.perform(order, unit), unit=unit)
+    except FedframeError as error:
+        trace = "".join(traceback.format_exception(error))
+        pipe.send_bytes(json.dumps({"unit": unit, "error": str(error), "trace": trace}).encode())
+
+
+def prepare_process() -> None:
+    """One torch thread; Ctrl-C is the parent's business; memory that is freed is kept for the next batch."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)
+    gc.freeze()  # the parent's objects are not ours to collect: touching them would copy their pages
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            # By default large blocks go back to the system on every free and are faulted in again, zeroed, on every
+            # batch: a tenth of the time of a small convolutional net.
+            m_trim_threshold, m_mmap_threshold = -1, -3
+            libc = ctypes.CDLL(None)
+            libc.mallopt(m_mmap_threshold, 1 << 30)
+            libc.mallopt(m_trim_threshold, 1 << 30)

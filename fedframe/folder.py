@@ -1,0 +1,148 @@
+"""The run folder: everything a run leaves behind, each file whole or absent.
+
+config.yaml              every setting, re-runnable with --config
+metrics.jsonl            a line per round
+checkpoint.safetensors   what a resumed run starts from
+model.safetensors        the shared model with all that is needed to predict
+summary.json             final scores with their definitions, time, memory
+log.txt                  what happened on the way (a worker replaced, an update refused)
+clients/, personal/      private state and personal models, where a method has them
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import yaml
+from torch import Tensor
+
+import fedframe
+from fedframe.core.files import read_tensors, write_tensors, write_text
+from fedframe.errors import DataError, RunError, SettingError
+from fedframe.settings import Settings, check
+
+CONFIG = "config.yaml"
+METRICS = "metrics.jsonl"
+CHECKPOINT = "checkpoint.safetensors"
+MODEL = "model.safetensors"
+SUMMARY = "summary.json"
+LOG = "log.txt"
+
+
+class RunFolder:
+    """One run's files."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(cls, out: str | Path | None, settings: Settings) -> RunFolder:
+        """A new folder; one that holds a run already is refused, because nothing is ever overwritten."""
+        path = Path(out) if out is not None else free_name(settings)
+        if (path / CONFIG).exists():
+            raise SettingError(
+                f"{path} already holds a run; go on with 'fedframe resume {path}' or choose another --out, "
+                f"such as {path}-2."
+            )
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SettingError(f"Cannot make the folder {path} ({error.strerror}); choose another --out.") from error
+        return cls(path)
+
+    @classmethod
+    def open(cls, path: str | Path) -> RunFolder:
+        """An existing run."""
+        folder = Path(path)
+        if not (folder / CONFIG).exists():
+            raise DataError(f"{folder} is not a run folder: it has no {CONFIG}; 'fedframe run' makes one.")
+        return cls(folder)
+
+    # -- settings ------------------------------------------------------------------------------------------------------
+    def write_settings(self, settings: Settings) -> None:
+        """Keep the complete settings."""
+        values = settings.model_dump(mode="json")
+        head = f"# Fedframe {fedframe.__version__}. Run again: fedframe run --config {CONFIG}\n"
+        write_text(self.path / CONFIG, head + yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
+
+    def settings(self) -> Settings:
+        """The settings of the run."""
+        return check(read_config(self.path / CONFIG))
+
+    # -- rounds --------------------------------------------------------------------------------------------------------
+    def append_metrics(self, line: dict[str, Any]) -> None:
+        """Add a round's line."""
+        try:
+            with (self.path / METRICS).open("a") as file:
+                file.write(json.dumps(line) + "\n")
+        except OSError as error:
+            raise RunError(f"Could not write {self.path / METRICS}: {error.strerror}; free some space.") from error
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The lines of all rounds; a last line that was cut off is left out."""
+        lines: list[dict[str, Any]] = []
+        if (self.path / METRICS).exists():
+            for text in (self.path / METRICS).read_text().splitlines():
+                try:
+                    lines.append(json.loads(text))
+                except ValueError:
+                    break
+        return lines
+
+    def keep_metrics_until(self, round: int) -> list[dict[str, Any]]:
+        """Drop lines of rounds that no checkpoint holds: they will be run again, with the same result."""
+        lines = [line for line in self.metrics() if line["round"] <= round]
+        write_text(self.path / METRICS, "".join(json.dumps(line) + "\n" for line in lines))
+        return lines
+
+    def write_checkpoint(self, round: int, tensors: dict[str, Tensor], notes: dict[str, Any]) -> None:
+        """Keep what a resumed run starts from."""
+        write_tensors(self.path / CHECKPOINT, tensors, {"round": round, **notes})
+
+    def checkpoint(self) -> tuple[int, dict[str, Tensor], dict[str, Any]] | None:
+        """The last finished round and the server's tensors, if there is one."""
+        if not (self.path / CHECKPOINT).exists():
+            return None
+        tensors, notes = read_tensors(self.path / CHECKPOINT)
+        return int(notes["round"]), tensors, notes
+
+    def log(self, text: str) -> None:
+        """Note that something happened."""
+        try:
+            with (self.path / LOG).open("a") as file:
+                file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
+        except OSError:
+            return  # the log is a courtesy: a full disk ends the run where something would be lost
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has come to its end."""
+        return (self.path / SUMMARY).exists()
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The settings in a YAML file, not yet checked."""
+    try:
+        values = yaml.safe_load(path.read_text())
+    except FileNotFoundError as error:
+        raise SettingError(f"There is no config file {path}.") from error
+    except (OSError, yaml.YAMLError) as error:
+        raise SettingError(f"The config file {path} cannot be read: {' '.join(str(error).split())}") from error
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise SettingError(f"The config file {path} must hold lines such as 'rounds: 50'.")
+    return values
+
+
+def free_name(settings: Settings) -> Path:
+    """A folder under runs/ that does not exist yet, named after method and data."""
+    data = settings.data.partition(":")[0] if ":" in settings.data else settings.data
+    stem = f"{settings.method}-{data}".replace("/", "-")
+    number = 1
+    while (path := Path("runs") / f"{stem}-{number}").exists():
+        number += 1
+    return path

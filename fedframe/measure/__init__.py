@@ -1,0 +1,1 @@
+"""Measures: what a run cost and what its models are like."""

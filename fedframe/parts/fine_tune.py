@@ -1,0 +1,32 @@
+"""Fine-tuning: a client makes the shared model its own by training it a little on its own data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from fedframe.core.part import Part, Slot
+
+if TYPE_CHECKING:
+    from fedframe.core.client import Work
+
+
+@dataclass(frozen=True)
+class FineTune(Part):
+    """A few epochs with the method's own loss, of the whole model or of the classifier alone."""
+
+    name: ClassVar[str] = "fine_tune"
+    claims: ClassVar[frozenset[Slot]] = frozenset({"client_stage"})
+
+    epochs: Annotated[int, Field(ge=0)] = 5
+    lr: Annotated[float, Field(gt=0)] | None = None  # None: the run's lr
+    what: Literal["all", "head"] = "all"
+
+    def personalise(self, work: Work) -> None:
+        """Train on the client's own data."""
+        if self.lr is not None:
+            work.lr = self.lr
+        only = (lambda name: name.startswith("head.")) if self.what == "head" else None
+        work.fit(self.epochs, only=only)

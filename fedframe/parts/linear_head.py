@@ -1,0 +1,25 @@
+"""A learned linear classifier: logits = W h + b."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import nn
+
+from fedframe.core.model import Model
+from fedframe.core.part import Part, Slot
+
+
+@dataclass(frozen=True)
+class LinearHead(Part):
+    """A linear layer that is trained and merged like every other."""
+
+    name: ClassVar[str] = "linear"
+    claims: ClassVar[frozenset[Slot]] = frozenset({"head"})
+
+    bias: bool = True
+
+    def build(self, model: Model) -> None:
+        """Put the layer behind the features."""
+        model.head = nn.Linear(model.dim, model.classes, bias=self.bias)

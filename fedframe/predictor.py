@@ -1,0 +1,90 @@
+"""A trained model that predicts: from the run folder to class names and probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from fedframe.core.files import read_tensors, write_tensors
+from fedframe.core.job import Job, personal_path
+from fedframe.core.method import Method
+from fedframe.core.model import Model, load_tensors
+from fedframe.data import normalised
+from fedframe.errors import DataError
+from fedframe.folder import MODEL
+from fedframe.nets import build_net
+from fedframe.recipes import make_method
+
+
+def save_model(folder: Path, job: Job, flat: Tensor) -> None:
+    """Write the shared model with all that is needed to predict. Equal runs write equal bytes."""
+    source = job.federation.source
+    model = job.fresh_model().cpu()
+    load_tensors(model, job.roles.layout.views(flat))
+    tensors = {f"model/{name}": tensor for name, tensor in model.state_dict().items()}
+    tensors |= {"input/mean": source.mean, "input/std": source.std}
+    notes = {
+        "method": job.settings.method,
+        "set": job.settings.set,
+        "model": job.settings.model,
+        "classes": list(source.classes),
+        "input_shape": list(source.input_shape),
+        "columns": list(source.columns) if source.columns is not None else None,
+    }
+    write_tensors(folder / MODEL, tensors, notes)
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """A model, how its inputs are normalised, and what its classes are called."""
+
+    method: Method
+    model: Model
+    classes: tuple[str, ...]
+    input_shape: tuple[int, ...]
+    columns: tuple[str, ...] | None
+    mean: Tensor
+    std: Tensor
+
+    @classmethod
+    def load(
+        cls,
+        folder: str | Path,
+        client: int | None = None,
+        net: nn.Module | Callable[..., nn.Module] | None = None,
+    ) -> Predictor:
+        """The shared model of a finished run, or a client's own. A net that came from Python is given again."""
+        path = Path(folder) / MODEL
+        if not path.exists():
+            raise DataError(f"{folder} has no {MODEL} yet; finish the run with 'fedframe resume {folder}'.")
+        tensors, notes = read_tensors(path)
+        method = make_method(notes["method"], notes["set"])
+        shape = tuple(notes["input_shape"])
+        backbone = build_net(net if net is not None else notes["model"], shape)
+        model = method.build(backbone, int(backbone.dim), len(notes["classes"]))  # type: ignore[arg-type]
+        load_tensors(model, {name[6:]: value for name, value in tensors.items() if name.startswith("model/")})
+        if client is not None:
+            own = personal_path(Path(folder), client)
+            if not own.exists():
+                raise DataError(f"Client {client} has no personal model in {folder}; leave --client out for the shared one.")
+            load_tensors(model, read_tensors(own)[0])
+        model.eval()
+        columns = tuple(notes["columns"]) if notes["columns"] is not None else None
+        mean, std = tensors["input/mean"], tensors["input/std"]
+        return cls(method, model, tuple(notes["classes"]), shape, columns, mean, std)
+
+    @torch.no_grad()
+    def probabilities(self, raw: Tensor, batch: int = 256) -> Tensor:
+        """Class probabilities of raw inputs: images as (n, H, W, C), vectors as (n, d), in the scale of the data."""
+        pieces = [
+            self.method.logits(self.model, normalised(part, self.mean, self.std)).softmax(1) for part in raw.split(batch)
+        ]
+        return torch.cat(pieces) if pieces else torch.empty(0, len(self.classes))
+
+    def predict(self, raw: Tensor) -> list[str]:
+        """The most probable class of each input."""
+        return [self.classes[int(index)] for index in self.probabilities(raw).argmax(1)]

@@ -1,0 +1,59 @@
+"""What there is: methods, parts, data sources, partitions, nets; and what a method is made of."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+from rich.console import Console
+from rich.table import Table
+
+from fedframe.core.part import Part
+from fedframe.data import PARTITIONS, SOURCES
+from fedframe.nets import NETS
+from fedframe.parts import PARTS
+from fedframe.recipes import RECIPES, find_recipes, make_method, recipe_defaults
+
+
+def print_lists() -> None:
+    """Print every name that a user can type, with a line on each."""
+    console = Console()
+    groups = {
+        "Methods (fedframe run METHOD; join with +)": {name: recipe.summary for name, recipe in RECIPES.items()},
+        "Parts (fedframe show PART)": {name: first_sentence(part) for name, part in PARTS.items()},
+        "Data (--data)": dict(SOURCES),
+        "Partitions (--partition)": dict(PARTITIONS),
+        "Nets (--model)": dict(NETS),
+    }
+    for title, lines in groups.items():
+        table = Table(title=title, title_justify="left", title_style="bold", box=None, show_header=False, padding=(0, 2))
+        table.add_column(no_wrap=True)
+        table.add_column()
+        for name, text in lines.items():
+            table.add_row(name, text)
+        console.print(table)
+        console.print()
+
+
+def print_method(name: str) -> None:
+    """Print the parts of a method, their settings, the run settings it brings along, and its papers."""
+    console = Console()
+    recipes = find_recipes(name)
+    method = make_method(name, {})
+    console.print(f"[bold]{name}[/bold]", *(recipe.summary for recipe in recipes), sep="\n", highlight=False)
+    for paper in dict.fromkeys(recipe.paper for recipe in recipes if recipe.paper):
+        console.print(f"Paper: {paper}", highlight=False)
+    table = Table(box=None, padding=(0, 2))
+    for head in ("part", "fills", "what it does", "settings (--set part.setting=value)"):
+        table.add_column(head)
+    for part in method.parts:
+        values = [f"{part.name}.{f.name}={getattr(part, f.name)}" for f in fields(part)]
+        table.add_row(part.name, ", ".join(sorted(part.claims)) or "-", first_sentence(type(part)), "\n".join(values))
+    console.print(table)
+    defaults = recipe_defaults(name)
+    if defaults:
+        console.print("Brings along:", ", ".join(f"{key}={value}" for key, value in defaults.items()), highlight=False)
+
+
+def first_sentence(part: type[Part]) -> str:
+    """The first line of a part's docstring."""
+    return (part.__doc__ or "").strip().splitlines()[0]

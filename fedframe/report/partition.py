@@ -1,0 +1,39 @@
+"""Who has what: the split of a data set over clients, as a table and as a picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from fedframe.api import make_clients
+from fedframe.core.files import write_text
+from fedframe.report.svg import partition_picture
+from fedframe.report.tables import partition_table
+from fedframe.settings import check
+
+IN_PICTURE = 1000  # clients
+
+
+def show_partition(given: dict[str, Any], picture: Path | None) -> None:
+    """Load and deal out data as a run would, print the table and save the picture."""
+    settings = check(given)
+    federation = make_clients(settings, settings.data)
+    source = federation.source
+    console = Console()
+    tested = len(source.test.y) if source.test is not None else 0
+    console.print(
+        f"{source.name}: {len(source.train.y)} training and {tested} test samples of shape {source.input_shape}, "
+        f"{len(source.classes)} classes; {len(federation)} clients ({federation.partition})",
+        highlight=False,
+    )
+    for note in federation.notes:
+        console.print(f"[yellow]{note}", highlight=False)
+    table = federation.table(IN_PICTURE).numpy()
+    names = federation.names[: len(table)]
+    console.print(partition_table(table, source.classes, names, federation.train.sizes().numpy()))
+    path = picture or Path(f"partition-{source.name.partition(':')[0]}.svg")
+    title = f"{source.name}, {federation.partition}, {len(federation)} clients"
+    write_text(path, partition_picture(table, source.classes, title, names))
+    console.print(f"Picture: {path}", highlight=False)

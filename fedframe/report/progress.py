@@ -1,0 +1,169 @@
+"""Progress of a run: a live display on a terminal, plain lines elsewhere, nothing when not wanted."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from fedframe.report.words import duration, headline, percent, scores_text
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+    from fedframe.core.job import Job
+    from fedframe.core.server import RoundRecord
+
+
+class Display:
+    """Shows nothing; the base of the other displays."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+    def start(self, job: Job, folder: Path, done: int) -> None:
+        """The run begins, or goes on after `done` rounds."""
+
+    def client(self, done: int, total: int) -> None:
+        """Another client of the round (or of a stage) is done."""
+
+    def round(self, record: RoundRecord) -> None:
+        """A round is finished and written down."""
+
+    def stage(self, text: str) -> None:
+        """What is done now, after the last round."""
+
+    def note(self, text: str) -> None:
+        """Something the user should know."""
+
+    def end(self, summary: dict[str, Any], folder: Path) -> None:
+        """The run is over."""
+
+
+class PlainDisplay(Display):
+    """One line per evaluated round: for files, pipes and continuous integration."""
+
+    def start(self, job: Job, folder: Path, done: int) -> None:
+        """Say what is run."""
+        self.rounds, self.first, self.began = job.settings.rounds, done, time.perf_counter()
+        self.line(headline(job, folder))
+
+    def round(self, record: RoundRecord) -> None:
+        """Loss, scores and the time that is left."""
+        if record.scores is None and record.round != self.first + 1:
+            return
+        per_round = (time.perf_counter() - self.began) / (record.round - self.first)
+        left = duration(per_round * (self.rounds - record.round))
+        scores = f"  {scores_text(record.scores)}" if record.scores else ""
+        self.line(f"round {record.round}/{self.rounds}  loss {record.loss:.4f}{scores}  {left} left")
+
+    def stage(self, text: str) -> None:
+        """Announce the stage."""
+        self.line(text)
+
+    def note(self, text: str) -> None:
+        """Print the note."""
+        self.line(text)
+
+    def end(self, summary: dict[str, Any], folder: Path) -> None:
+        """Print the final scores."""
+        for text in closing_lines(summary, folder):
+            self.line(text)
+
+    def line(self, text: str) -> None:
+        """Print and flush, so that a log file can be followed."""
+        print(text, flush=True)
+
+
+class LiveDisplay(Display):
+    """A progress bar with round, loss, accuracies and the time that is left."""
+
+    def __enter__(self) -> Self:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self.console = Console()
+        self.bar: Progress = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[scores]}"),
+            TimeRemainingColumn(compact=True),
+            console=self.console,
+            refresh_per_second=4,  # each refresh takes time from the workers
+        )
+        self.bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.bar.stop()
+
+    def start(self, job: Job, folder: Path, done: int) -> None:
+        """Draw the bar."""
+        self.rounds = job.settings.rounds
+        self.bar.print(headline(job, folder), highlight=False)
+        self.task: TaskID = self.bar.add_task("round", total=self.rounds, completed=done, scores="")
+        self.scores = ""
+
+    def client(self, done: int, total: int) -> None:
+        """Move the bar by a share of a round."""
+        whole = int(self.bar.tasks[-1].completed) if self.bar.tasks[-1].id != self.task else None
+        if whole is not None:
+            self.bar.update(self.bar.tasks[-1].id, completed=done, total=total)
+
+    def round(self, record: RoundRecord) -> None:
+        """Show the round's loss and scores."""
+        if record.scores is not None:
+            self.scores = scores_text(record.scores)
+        self.bar.update(self.task, completed=record.round, scores=f"loss {record.loss:.4f}  {self.scores}")
+
+    def stage(self, text: str) -> None:
+        """A second bar for what comes after the last round."""
+        self.bar.add_task(text, total=None, scores="")
+
+    def note(self, text: str) -> None:
+        """Print the note above the bar."""
+        self.bar.print(f"[yellow]{text}", highlight=False)
+
+    def end(self, summary: dict[str, Any], folder: Path) -> None:
+        """Print the final scores below the bar."""
+        self.bar.stop()
+        for text in closing_lines(summary, folder):
+            self.console.print(text, highlight=False, soft_wrap=True)
+
+
+def choose_display(progress: bool | Display) -> Display:
+    """The display that suits where the output goes."""
+    if isinstance(progress, Display):
+        return progress
+    if not progress:
+        return Display()
+    return LiveDisplay() if sys.stdout.isatty() else PlainDisplay()
+
+
+def closing_lines(summary: dict[str, Any], folder: Path) -> list[str]:
+    """The result in words that a newcomer understands."""
+    scores, definitions = summary["scores"], summary["definitions"]
+    lines = [""]
+    for name in ("generic", "client", "personal"):
+        value = scores[name]["final"]
+        five = scores[name].get("last_five")
+        beside = f"  (mean of the last five evaluations {percent(five)})" if five is not None else ""
+        if value is not None:
+            lines.append(f"  {name:9}{percent(value):>7}  {definitions[name]}{beside}")
+    lines += [
+        "",
+        f"  {duration(summary['seconds'])}, {summary['peak_memory_mb']:.0f} MB in all processes, "
+        f"{summary['updates_refused']} updates refused.",
+        f"  Everything is in {folder}: try 'fedframe predict {folder} INPUT'.",
+    ]
+    return lines

@@ -1,0 +1,43 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fedframe.core.evaluate import Scores
+    from fedframe.core.job import Job
+
+
+def percent(share: float | None) -> str:
+    """0.8312 as 83.1 %; a dash for what was not measured."""
+    return "–" if share is None else f"{100 * share:.1f} %"  # noqa: RUF001
+
+
+def duration(seconds: float) -> str:
+    """75 as 1 min 15 s."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def scores_text(scores: Scores) -> str:
+    """The shared model's scores in one line."""
+    return f"generic {percent(scores.generic)}  client {percent(scores.client)}"
+
+
+def headline(job: Job, folder: Path) -> str:
+    """What is run, in one line."""
+    settings, source = job.settings, job.federation.source
+    each = max(1, int(settings.participation * len(job.federation) + 0.5))
+    return (
+        f"{settings.method} on {source.name}: {len(source.train.y)} samples, {len(source.classes)} classes, "
+        f"{len(job.federation)} clients ({settings.partition}), {each} a round, {settings.rounds} rounds, "
+        f"{settings.model} with {job.parameters:,} parameters -> {folder}"
+    )

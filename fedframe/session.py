@@ -1,0 +1,150 @@
+"""One run from start to end: engine, rounds, files, final scores."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from statistics import fmean
+from typing import Any
+
+from fedframe.core.evaluate import DEFINITIONS, Scores
+from fedframe.core.files import write_json
+from fedframe.core.job import Job
+from fedframe.core.server import RoundRecord, Server
+from fedframe.engines.local import local_engine
+from fedframe.engines.workers import WorkerEngine
+from fedframe.folder import SUMMARY, RunFolder
+from fedframe.measure.cost import cpu_seconds, memory_bytes
+from fedframe.predictor import save_model
+from fedframe.report.progress import Display
+
+MEMORY_EVERY = 2.0  # seconds between two looks at the memory: a look costs a few milliseconds
+
+
+class Session:
+    """Keeps the books of a run while the server trains."""
+
+    def __init__(self, job: Job, folder: RunFolder, display: Display) -> None:
+        self.job, self.folder, self.display = job, folder, display
+        self.began, self.cpu_began = time.perf_counter(), cpu_seconds()
+        self.seconds_before = 0.0  # of earlier sessions of the same run
+        self.cpu_before = 0.0
+        self.peak_memory = 0
+        self._memory_seen = -MEMORY_EVERY
+        self.engine = local_engine(job, self.note)
+        self.server = Server(job, self.engine)
+        self.history: list[dict[str, Any]] = []
+
+    def note(self, text: str) -> None:
+        """Something the user should know: shown and kept."""
+        self.folder.log(text)
+        self.display.note(text)
+
+    def restore(self) -> None:
+        """Go on after the last finished round, if there is one."""
+        found = self.folder.checkpoint()
+        if found is None:
+            return
+        round, tensors, notes = found
+        self.server.restore(tensors, round)
+        self.history = self.folder.keep_metrics_until(round)
+        self.seconds_before, self.cpu_before = notes["seconds"], notes["cpu_seconds"]
+        self.peak_memory = notes["peak_memory"]
+        self.note(f"Going on after round {round} of {self.job.settings.rounds}.")
+
+    def finish_round(self, record: RoundRecord) -> None:
+        """Write a round down: its line first, then the checkpoint that makes it count."""
+        for why in record.dropped_why:
+            self.note(f"Round {record.round}: an update was refused: {why}.")
+        self.watch_memory()
+        line = metrics_line(record)
+        self.folder.append_metrics(line)
+        self.history.append(line)
+        self.folder.write_checkpoint(record.round, self.server.tensors(), self.costs())
+        self.display.round(record)
+
+    def costs(self) -> dict[str, Any]:
+        """Time and memory so far, over all sessions of the run."""
+        return {
+            "seconds": self.seconds_before + time.perf_counter() - self.began,
+            "cpu_seconds": self.cpu_before + cpu_seconds() - self.cpu_began,
+            "peak_memory": self.peak_memory,
+        }
+
+    def watch_memory(self) -> None:
+        """Look at the memory of all processes from time to time."""
+        if time.perf_counter() - self._memory_seen < MEMORY_EVERY:
+            return
+        self._memory_seen = time.perf_counter()
+        hands = self.engine.hands if isinstance(self.engine, WorkerEngine) else []
+        pids = [hand.process.pid for hand in hands if hand.process.pid is not None]
+        self.peak_memory = max(self.peak_memory, memory_bytes(pids))
+
+
+def execute(job: Job, folder: RunFolder, display: Display) -> None:
+    """Run what is left of a run and write its results."""
+    session = Session(job, folder, display)
+    try:
+        session.restore()
+        display.start(job, folder.path, session.server.round)
+        for text in job.federation.notes:
+            session.note(text)
+        session.server.train(session.finish_round, display.client)
+        display.stage("final scores and personal models" if job.settings.personal else "final scores")
+        final = session.server.conclude(display.client)
+        session.watch_memory()
+    finally:
+        session.engine.close()
+    save_model(folder.path, job, session.server.model)
+    summary = summarise(session, final)
+    write_json(folder.path / SUMMARY, summary)
+    display.end(summary, folder.path)
+
+
+def metrics_line(record: RoundRecord) -> dict[str, Any]:
+    """A round as a line of metrics.jsonl."""
+    line = {key: value for key, value in asdict(record).items() if key not in ("scores", "dropped_why")}
+    if record.scores is not None:
+        line |= {key: value for key, value in asdict(record.scores).items() if value not in (None, (), 0)}
+    return line
+
+
+def summarise(session: Session, final: Scores) -> dict[str, Any]:
+    """Final scores with their definitions, and what they cost."""
+    job, history = session.job, session.history
+    costs = session.costs()
+    personal = {"final": final.personal, "weighted": final.personal_weighted, "clients": final.personal_count}
+    return {
+        "method": job.settings.method,
+        "data": job.settings.data,
+        "partition": job.settings.partition,
+        "clients": len(job.federation),
+        "rounds": job.settings.rounds,
+        "seed": job.settings.seed,
+        "scores": {
+            "generic": {**over_rounds(history, "generic"), "final": final.generic},
+            "client": {
+                **over_rounds(history, "client"),
+                "final": final.client,
+                "weighted": final.client_weighted,
+                "clients": final.client_count,
+            },
+            "personal": personal,
+        },
+        "per_class": dict(zip(job.federation.source.classes, final.per_class, strict=False)),
+        "definitions": DEFINITIONS,
+        "parameters": job.parameters,
+        "seconds": round(costs["seconds"], 3),
+        "seconds_in_rounds": round(sum(line["seconds"] for line in history), 3),
+        "cpu_seconds": round(costs["cpu_seconds"], 3),
+        "peak_memory_mb": round(session.peak_memory / 2**20, 1),
+        "bytes_up": sum(line["bytes_up"] for line in history),
+        "bytes_down": sum(line["bytes_down"] for line in history),
+        "updates_refused": sum(line["dropped"] for line in history),
+    }
+
+
+def over_rounds(history: list[dict[str, Any]], score: str) -> dict[str, float | None]:
+    """A score after the last round, and its mean over the last five evaluations."""
+    values = [line[score] for line in history if line.get(score) is not None]
+    return {"last": values[-1] if values else None, "last_five": fmean(values[-5:]) if values else None}

@@ -1,0 +1,101 @@
+"""Every setting of a run, its default, and its bounds; checked before any work starts."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from fedframe.core.schedule import check_schedule
+from fedframe.errors import SettingError, nearest
+
+Share = Annotated[float, Field(gt=0, le=1)]
+
+
+class Settings(BaseModel):
+    """All settings of a run. The names are those of the command line and of the YAML file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+    method: str = Field("fedavg", description="method, or methods and parts joined with +")
+    set: dict[str, dict[str, Any]] = Field(default_factory=dict, description="settings of the method's parts")
+
+    data: str = Field("digits", description="data source, see 'fedframe list'")
+    data_dir: str | None = Field(None, description="folder of the public data sets (or FEDFRAME_DATA)")
+    label: str | None = Field(None, description="label column of tabular data")
+    client_column: str | None = Field(None, description="client column of tabular data")
+    partition: str = Field(
+        "auto", description="how samples are dealt to clients (auto: user if the data name users, else dirichlet:0.1)"
+    )
+    clients: int | None = Field(None, ge=1, description="number of clients (default 20; all of them for user)")
+    min_client_size: int = Field(10, ge=1, description="fewest samples a client may hold")
+    test_share: float = Field(0.2, gt=0, lt=1, description="test share of sources that have no test set")
+    validate_share: float = Field(0.0, ge=0, lt=1, description="test on this share of the training data instead")
+    local_test: Annotated[float, Field(ge=0, lt=1)] | Literal["global"] = Field(
+        0.25, description="each client's test data: a held-out share, or 'global' = drawn from the test set"
+    )
+    augment: str = Field("none", description="none, flip, crop or crop+flip")
+
+    model: str = Field("auto", description="net, or my_file.py:MyNet")
+
+    rounds: int = Field(30, ge=1, description="communication rounds")
+    participation: Share = Field(1.0, description="share of the clients that take part in a round")
+    epochs: int = Field(2, ge=1, description="local epochs per round")
+    steps: int | None = Field(None, ge=1, description="local steps per round, instead of epochs")
+    batch: int = Field(32, ge=1, description="local batch size")
+    optimizer: Literal["sgd", "adam", "adamw"] = Field("sgd", description="local optimiser")
+    lr: float = Field(0.1, gt=0, description="local learning rate")
+    lr_schedule: str = Field("constant", description="constant, cosine, exponential:0.99 or step:0.1@0.5,0.75")
+    momentum: float = Field(0.0, ge=0, lt=1, description="momentum of SGD")
+    nesterov: bool = Field(False, description="Nesterov momentum")
+    weight_decay: float = Field(0.0, ge=0, description="weight decay")
+    clip: float | None = Field(None, gt=0, description="largest norm of a local gradient")
+    keep_optimizer: bool = Field(False, description="keep optimiser state on the client between rounds")
+    weighting: Literal["samples", "uniform"] = Field("samples", description="weight of a client in the mean")
+    buffers: Literal["average", "private", "fixed"] = Field("average", description="BatchNorm statistics")
+
+    eval_every: int = Field(1, ge=0, description="evaluate every N rounds (0: only after the last)")
+    eval_batch: int = Field(256, ge=1, description="batch size of evaluation")
+    eval_clients: int = Field(200, ge=1, description="most clients scored between rounds (all after the last)")
+    personal: bool = Field(True, description="make and score a personal model per client after the last round")
+    personal_clients: int = Field(1000, ge=1, description="most clients that get a personal model at once")
+
+    seed: int = Field(0, ge=0, description="fixes the split, the initial model and every batch")
+    engine: Literal["local"] = Field("local", description="who runs the clients")
+    workers: int | None = Field(None, ge=1, description="worker processes (default: one per core; 1: this process)")
+    device: str = Field("cpu", description="cpu, cuda or cuda:1")
+
+    @field_validator("lr_schedule")
+    @classmethod
+    def _schedule_is_known(cls, text: str) -> str:
+        return check_schedule(text)
+
+
+# Settings by the question they answer: the panels of `fedframe run --help`.
+PANELS: dict[str, tuple[str, ...]] = {
+    "Data": ("data", "data_dir", "label", "client_column", "partition", "clients", "min_client_size", "test_share", "validate_share", "local_test", "augment",),
+    "Training": ("model", "rounds", "participation", "epochs", "steps", "batch", "optimizer", "lr", "lr_schedule", "momentum", "nesterov", "weight_decay", "clip", "keep_optimizer", "weighting", "buffers",),
+    "Scores": ("eval_every", "eval_batch", "eval_clients", "personal", "personal_clients",),
+    "Machine": ("seed", "engine", "workers", "device",),
+}
+
+
+def check(values: dict[str, Any]) -> Settings:
+    """Settings from plain values; what is wrong is said in one sentence that names the setting."""
+    for name in values:
+        if name not in Settings.model_fields:
+            raise SettingError(f"There is no setting {name!r}; {nearest(name, Settings.model_fields)}")
+    try:
+        return Settings(**values)
+    except ValidationError as error:
+        # A setting of several types reports once per type: the first says enough.
+        problems = {problem["loc"][0]: dict(problem) for problem in reversed(error.errors())}
+        raise SettingError(" ".join(map(_sentence, problems.values()))) from error
+
+
+def _sentence(problem: dict[str, Any]) -> str:
+    name = str(problem["loc"][0])
+    reason = problem["msg"].removeprefix("Input ").removeprefix("Value error, ")
+    default = Settings.model_fields[name].get_default(call_default_factory=True)
+    hint = f"the default is {default}" if default is not None else "leave it out for the default"
+    return f"{name} = {problem['input']!r}: {reason}; {hint}."
