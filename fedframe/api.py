@@ -15,6 +15,7 @@ from fedframe.core.files import read_json
 from fedframe.core.job import Job
 from fedframe.core.seeds import seed_for
 from fedframe.data import Federation, Source, load_source, make_federation
+from fedframe.data.augment import read_augment
 from fedframe.errors import SettingError
 from fedframe.folder import SUMMARY, RunFolder, read_config
 from fedframe.nets import build_net, default_net
@@ -123,7 +124,7 @@ def merge_part_settings(*layers: Mapping[str, Mapping[str, Any]]) -> dict[str, d
 
 
 class JobMaker:
-    """Turns settings into a job: loads the data, deals it out, builds the initial model."""
+    """Turns settings into a job: loads the data, deals it out, builds the initial model that the seed fixes."""
 
     def __init__(self, settings: Settings, data: object, net: Net | None) -> None:
         for name, value, given in (("data", settings.data, data), ("model", settings.model, net)):
@@ -133,6 +134,7 @@ class JobMaker:
                 )
         self.method = make_method(settings.method, settings.set)
         check_device(settings.device)
+        read_augment(settings.augment)  # refuse a wrong one before the data are loaded
         self.federation = make_clients(settings, settings.data if data is None else data)
         shape = self.federation.source.input_shape
         self.net: Net = net if net is not None and not isinstance(net, str) else settings.model
@@ -140,15 +142,15 @@ class JobMaker:
         if self.net == "auto":
             self.net = resolved["model"] = default_net(shape)
         self.settings = settings.model_copy(update=resolved)
-
-    def make(self, folder: Path) -> Job:
-        """The job, with the initial model that the seed fixes."""
-        source = self.federation.source
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_for(self.settings.seed, "model"))
-            backbone = build_net(self.net, source.input_shape)
-            model = self.method.build(backbone, int(backbone.dim), len(source.classes))  # type: ignore[arg-type]
-        return Job(self.settings, self.method, self.federation, model, folder)
+            backbone = build_net(self.net, shape)
+            classes = len(self.federation.source.classes)
+            self.template = self.method.build(backbone, int(backbone.dim), classes)  # type: ignore[arg-type]
+
+    def make(self, folder: Path) -> Job:
+        """The job, once its folder is known."""
+        return Job(self.settings, self.method, self.federation, self.template, folder)
 
 
 def make_clients(settings: Settings, data: object) -> Federation:

@@ -18,7 +18,7 @@ def training_batches(
     rows: Tensor,
     size: int,
     generator: torch.Generator,
-    augment: Augment | None,
+    augment: Augment,
     lonely_last: bool,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """One epoch over the rows in random order; the last batch may be smaller.
@@ -36,10 +36,8 @@ def training_batches(
     for first in range(0, len(ends), batches_at_once):
         group = ends[first : first + batches_at_once]
         taken = order[start : group[-1]]
-        inputs = source.batch(source.train, taken)
+        inputs = augment(source.batch(source.train, taken), generator)
         labels = source.train.y[taken]
-        if augment is not None:
-            inputs = augment(inputs, generator)
         offset = start
         for end in group:
             yield inputs[start - offset : end - offset], labels[start - offset : end - offset]

@@ -17,7 +17,7 @@ from fedframe.core.batches import plain_batches, training_batches
 from fedframe.core.message import Message, Number, all_finite
 from fedframe.core.model import copy_tensors, load_tensors, named_tensors
 from fedframe.core.optimise import make_optimizer
-from fedframe.core.seeds import generator_for, seed_for
+from fedframe.core.seeds import generator_for, seed_everything, seed_for
 from fedframe.errors import FedframeError, RunError
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Site:
     def perform(self, order: Message, unit: int) -> Message:
         """Do what the order says for one unit (a client, or a piece of a test set)."""
         try:
-            torch.manual_seed(seed_for(self.job.settings.seed, order.kind, order.round, unit))  # dropout and the like
+            seed_everything(seed_for(self.job.settings.seed, order.kind, order.round, unit))  # dropout and the like
             return self.actions[order.kind](order, unit)
         except FedframeError:
             raise

@@ -17,7 +17,7 @@ from fedframe.core.method import Method
 from fedframe.core.seeds import seed_for
 from fedframe.core.store import Store
 from fedframe.data import Federation, Ragged, Samples
-from fedframe.data.augment import Augment, parse_augment
+from fedframe.data.augment import Augment, read_augment
 from fedframe.settings import Settings
 
 PIECE = 2048  # test samples in one unit of scoring: small enough to share among workers, large enough to be worth it
@@ -61,9 +61,9 @@ class Job:
         return has_batch_norm(self.template)
 
     @cached_property
-    def augment(self) -> Augment | None:
+    def augment(self) -> Augment:
         """What is done to training batches."""
-        return parse_augment(self.settings.augment)
+        return read_augment(self.settings.augment)
 
     @cached_property
     def parameters(self) -> int:

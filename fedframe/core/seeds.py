@@ -16,3 +16,11 @@ def seed_for(seed: int, *purpose: object) -> int:
 def generator_for(seed: int, *purpose: object) -> torch.Generator:
     """A CPU generator for one purpose."""
     return torch.Generator().manual_seed(seed_for(seed, *purpose))
+
+
+def seed_everything(seed: int) -> None:
+    """Seed torch's own random state on all devices in use."""
+    # torch.manual_seed would also queue a call, with a stack trace, for a GPU that is not in use: 0.5 ms each time.
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(seed)

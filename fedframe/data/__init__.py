@@ -1,5 +1,6 @@
 """Samples -> clients: sources of data, partitions, and the Federation, which copies nothing per client."""
 
+from fedframe.data.augment import Augment, read_augment
 from fedframe.data.catalogue import SOURCES
 from fedframe.data.federation import Federation, make_federation
 from fedframe.data.load import load_source
@@ -7,17 +8,21 @@ from fedframe.data.normalise import normalised
 from fedframe.data.partition import PARTITIONS
 from fedframe.data.ragged import Ragged
 from fedframe.data.source import ArrayInputs, Inputs, Samples, Source
+from fedframe.data.tables import encode_rows
 
 __all__ = [
     "PARTITIONS",
     "SOURCES",
     "ArrayInputs",
+    "Augment",
     "Federation",
     "Inputs",
     "Ragged",
     "Samples",
     "Source",
+    "encode_rows",
     "load_source",
     "make_federation",
     "normalised",
+    "read_augment",
 ]

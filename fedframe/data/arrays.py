@@ -1,4 +1,4 @@
-"""Plain arrays -> samples: layouts, number types, labels and users of any kind, with a sentence for what cannot work."""
+"""Plain arrays -> samples: any layout, number type, labels and users, or a sentence on what is wrong."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _column(values: Any, what: str) -> npt.NDArray[Any]:
 
 
 def from_arrays(name: str, arrays: Mapping[str, Any], where: str) -> Raw:
-    """Samples of arrays under the names x_train, y_train and, if there, x_test, y_test, user_train, user_test."""
+    """Samples of arrays x_train, y_train and, if there, x_test, y_test, user_train, user_test."""
     given = dict(arrays)
     for short, full in (("x", "x_train"), ("y", "y_train"), ("user", "user_train")):
         if short in given and full not in given:
@@ -131,7 +131,8 @@ def from_arrays(name: str, arrays: Mapping[str, Any], where: str) -> Raw:
         test = samples(inputs(given["x_test"], f"x_test of {where}"), y_test, user_test, f"{where}, test set")
         if test.x.shape != train.x.shape:
             raise DataError(
-                f"{where}: a training sample has shape {train.x.shape} and a test sample {test.x.shape}; they must agree."
+                f"{where}: a training sample has shape {train.x.shape} and a test sample {test.x.shape}; "
+                "they must agree."
             )
     return Raw(name, train, test, classes, users)
 

@@ -14,7 +14,7 @@ PADDING = 4  # pixels on every side, as the CIFAR papers have it
 
 @dataclass(frozen=True)
 class Augment:
-    """Shift by up to `padding` pixels (zeros move in) and mirror every second image.
+    """Shift by up to `padding` pixels (zeros move in) and mirror with probability 1/2.
 
     A zero is the mean of normalised pixels, so it is neither black nor white there.
     """

@@ -1,8 +1,8 @@
 """The Dirichlet partition: each class is spread over the clients in proportions drawn from Dir(alpha).
 
-A draw is repeated, up to 100 times, until every client has the minimum size. Where that does not help (with 100,000
-clients it cannot), small clients of the last draw are topped up from the largest ones, each from one of them as far as
-possible, so that what they get is itself Dirichlet-skewed. How many samples moved is part of the result.
+A draw is repeated, up to 100 times, until every client has the minimum size. Where that does not help (with
+100,000 clients it cannot), small clients of the last draw are topped up from larger ones, each from a single
+one as far as possible, so that what they get is itself Dirichlet-skewed. A note says how many samples moved.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ def dirichlet(
     """Client of every row, and a note if samples had to be moved to meet the minimum size."""
     if clients * min_size > len(labels):
         few, small = len(labels) // min_size, len(labels) // clients
+        fewer = f"at most {few} clients or " if few else ""
         raise SettingError(
-            f"{clients} clients with at least {min_size} samples each need {clients * min_size} training samples, and "
-            f"there are {len(labels)}: use at most {few} clients or min_size={small}."
+            f"{clients} clients with at least {min_size} samples each need {clients * min_size} training "
+            f"samples, and there are {len(labels)}: use {fewer}a minimum client size of {small}."
         )
     draws = int(np.clip(MAX_WORK // (clients * classes), 1, MAX_DRAWS))
     for _ in range(draws):
@@ -35,8 +36,8 @@ def dirichlet(
     small = int((sizes < min_size).sum())
     moved = _top_up(owner, sizes, min_size, rng)
     return owner, (
-        f"dirichlet:{alpha:g} left {small} of {clients} clients with fewer than {min_size} samples in each of {draws} "
-        f"draws; {moved} samples ({moved / len(labels):.1%}) moved to them from the largest clients.",
+        f"dirichlet:{alpha:g}: after {draws} draws {small} of {clients} clients had fewer than {min_size} "
+        f"samples; {moved} samples ({moved / len(labels):.1%}) moved to them from larger clients.",
     )
 
 
@@ -59,16 +60,28 @@ def _draw(labels: Ints, clients: int, classes: int, alpha: float, rng: np.random
 def _top_up(owner: Ints, sizes: Ints, min_size: int, rng: np.random.Generator) -> int:
     """Move samples in place until every client has min_size; give the number of samples moved."""
     need = np.maximum(0, min_size - sizes)
-    total = int(need.sum())
-    gives = _tops(sizes, min_size, total)
-    # The rows that leave: the first gives[k] of client k's rows in random order.
+    receivers = rng.permutation(np.flatnonzero(need))
+    # Every client offers its surplus in blocks of min_size; a receiver draws one block, and so one giver.
+    blocks = rng.permutation(np.repeat(np.arange(len(sizes)), np.maximum(0, sizes - min_size) // min_size))
+    blocks = blocks[: len(receivers)]
+    served, rest = receivers[: len(blocks)], receivers[len(blocks) :]
+    gives = np.bincount(blocks, weights=need[served], minlength=len(sizes)).astype(np.int64)
+    _move(owner, sizes, gives, served[np.argsort(blocks, kind="stable")], need, rng)
+    if len(rest):  # too few blocks: the tops of the largest clients, whatever giver they come from
+        sizes = np.bincount(owner, minlength=len(sizes))
+        _move(owner, sizes, _tops(sizes, min_size, int(need[rest].sum())), rest, need, rng)
+    return int(need.sum())
+
+
+def _move(
+    owner: Ints, sizes: Ints, gives: Ints, receivers: Ints, need: Ints, rng: np.random.Generator
+) -> None:
+    """Hand gives[k] random rows of each client k, giver by giver, to the receivers in their order."""
     shuffled = rng.permutation(len(owner))
     order = shuffled[np.argsort(owner[shuffled], kind="stable")]
     rank = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    leaving = order[rank < gives[owner[order]]]  # one giver behind the other
-    receivers = rng.permutation(np.flatnonzero(need))
+    leaving = order[rank < gives[owner[order]]]
     owner[leaving] = np.repeat(receivers, need[receivers])
-    return total
 
 
 def _tops(sizes: Ints, floor: int, total: int) -> Ints:

@@ -103,9 +103,9 @@ def make_federation(
 ) -> Federation:
     """Share the training data out among clients and give each a test set of its own.
 
-    `min_size` is what a dirichlet client has at least, before its local test share leaves; the other partitions give
-    every client at least one sample. `local_test` is the held-out share of each client, or "global": drawn from the
-    global test set by the client's label distribution.
+    `min_size` is what a dirichlet client has at least, before its local test share leaves; the other
+    partitions give every client at least one sample. `local_test` is the held-out share of each client, or
+    "global": drawn from the global test set by the client's label distribution.
     """
     pool: Literal["train", "test"] = "train"
     if local_test == "global":

@@ -1,4 +1,4 @@
-"""Where data files lie, how they are fetched and unpacked, and the one sentence for each way that can fail."""
+"""Where data files lie, how they are fetched and unpacked, and a sentence for each way that can fail."""
 
 from __future__ import annotations
 
@@ -76,9 +76,11 @@ def fetch(request: Request, remotes: Sequence[Remote], belong: str) -> Path:
             except (OSError, ValueError) as error:  # no network, no disk, wrong checksum
                 problem = error
         else:
+            with suppress(OSError):
+                folder.rmdir()  # made for the download, and empty
             raise DataError(
-                f"{request.name} is not in {root(request).absolute()} and {remote.file} could not be downloaded "
-                f"from {remote.urls[-1]} ({type(problem).__name__}): {put}"
+                f"{request.name} is not in {root(request).absolute()} and {remote.file} could not be "
+                f"downloaded from {remote.urls[-1]} ({type(problem).__name__}): {put}"
             )
     return folder
 
@@ -143,7 +145,7 @@ def _members(archive: Path) -> Iterator[tuple[str, bytes]]:
                     if not entry.is_dir():
                         yield entry.filename, pack.read(entry)
         else:
-            with tarfile.open(archive, "r:*") as tar:
+            with tarfile.open(archive, "r:gz") as tar:
                 for member in tar:
                     file = tar.extractfile(member) if member.isreg() else None
                     if file is not None:

@@ -49,6 +49,7 @@ FASHION_CLASSES = (
     "Bag",
     "Ankle boot",
 )
+DEBIAN = Path("/usr/share/datasets/fashion-mnist")  # where Debian's package dataset-fashion-mnist puts them
 EMNIST_FILES = tuple(
     f"emnist-letters-{part}-{kind}"
     for part in ("train", "test")
@@ -56,7 +57,10 @@ EMNIST_FILES = tuple(
 )
 EMNIST_ZIP = Remote(
     "gzip.zip",
-    ("https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip",),
+    (
+        "https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip",
+        "https://www.itl.nist.gov/iaui/vip/cs_links/EMNIST/gzip.zip",
+    ),
     "58c8d27c78d21e728a6bc7b3cc06412e",
 )
 
@@ -73,9 +77,8 @@ def load_mnist(request: Request) -> Raw:
 def load_fashion_mnist(request: Request) -> Raw:
     """Pictures of clothes, 60,000 + 10,000, 28x28."""
     request.allow(())
-    # The last one is where Debian's package dataset-fashion-mnist puts its files.
     customary = ("FashionMNIST/raw", "FashionMNIST", "fashion")
-    folders = [*places(request, customary), Path("/usr/share/datasets/fashion-mnist")]
+    folders = [*places(request, customary), DEBIAN]
     remotes = _remotes(FASHION_URLS, FASHION_MD5)
     train, test = _sets(_found(request, folders, remotes), 10, _Twist(stranger=MNIST_START))
     return Raw("fashion-mnist", train, test, FASHION_CLASSES)

@@ -18,8 +18,8 @@ def shards(labels: Ints, clients: int, per_client: int, rng: np.random.Generator
     count = clients * per_client
     if count > len(labels):
         raise SettingError(
-            f"shards:{per_client} with {clients} clients cuts {count} shards from {len(labels)} training samples: use "
-            f"at most {len(labels) // per_client} clients."
+            f"shards:{per_client} with {clients} clients cuts {count} shards from {len(labels)} training "
+            f"samples: use at most {len(labels) // per_client} clients."
         )
     order = _by_label(labels, rng)
     bounds = np.arange(1, count) * len(labels) // count
@@ -32,15 +32,15 @@ def shards(labels: Ints, clients: int, per_client: int, rng: np.random.Generator
 def by_classes(
     labels: Ints, clients: int, classes: tuple[str, ...], held: int, rng: np.random.Generator
 ) -> Ints:
-    """Client of every row: each client holds exactly `held` classes, each class is cut evenly among its holders."""
+    """Client of every row: each client holds `held` classes, each class is cut evenly among its holders."""
     counts = np.bincount(labels, minlength=len(classes))
     present = np.flatnonzero(counts)
     if held > len(present):
         raise SettingError(f"classes:{held}: the training data have only {len(present)} classes.")
     if clients * held < len(present):
         raise SettingError(
-            f"classes:{held} with {clients} clients leaves some of the {len(present)} classes to nobody: use at least "
-            f"{-(-len(present) // held)} clients."
+            f"classes:{held} with {clients} clients leaves some of the {len(present)} classes to nobody: use "
+            f"at least {-(-len(present) // held)} clients."
         )
     hands = present[_deal(clients, len(present), held, rng)]  # (clients, held)
     # Holders of each class, one class behind the other, in random order: who gets a spare sample is chance.
@@ -51,8 +51,9 @@ def by_classes(
     if len(short):
         c = int(short[0])
         raise SettingError(
-            f"classes:{held} with {clients} clients: class {classes[c]!r} has {counts[c]} samples for {holders[c]} "
-            f"holders: use at most {max(1, int(counts[present].min()) * len(present) // held)} clients."
+            f"classes:{held} with {clients} clients: class {classes[c]!r} has {counts[c]} samples for "
+            f"{holders[c]} holders: use at most {max(1, int(counts[present].min()) * len(present) // held)} "
+            "clients."
         )
     order = _by_label(labels, rng)
     starts = np.cumsum(counts) - counts
@@ -65,10 +66,10 @@ def by_classes(
 
 
 def _deal(clients: int, classes: int, held: int, rng: np.random.Generator) -> Ints:
-    """Which classes each client holds, (clients, held): distinct inside a hand, holders per class differ by one.
+    """Which classes each client holds, (clients, held): distinct in a hand, holders per class differ by one.
 
-    Dealing the classes round and round gives balanced hands, but few different ones. Random swaps between pairs of
-    clients, refused where a hand would hold a class twice, keep the balance and mix the hands.
+    Dealing the classes round and round gives balanced hands, but few different ones. Random swaps between
+    pairs of clients, refused where a hand would hold a class twice, keep the balance and mix the hands.
     """
     hands = (rng.permutation(classes)[np.arange(clients * held) % classes]).reshape(clients, held)
     pairs = clients // 2

@@ -1,7 +1,7 @@
 """`femnist`: LEAF's json files of hand-written characters, whose writers are the natural clients.
 
-LEAF makes these files itself (github.com/TalwalkarLab/leaf, data/femnist/preprocess.sh); there is no download of them
-and so no checksum: their structure is checked instead.
+LEAF makes these files itself (github.com/TalwalkarLab/leaf, data/femnist/preprocess.sh); there is no download
+of them and so no checksum: their structure is checked instead.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def load_femnist(request: Request) -> Raw:
             second = _samples(test, writers) if test else None
             return Raw("femnist", first, second, CLASSES, tuple(writers))
     raise DataError(
-        f"femnist is not in {root(request).absolute()}: run preprocess.sh of LEAF's data/femnist and put its folders "
-        f"train and test of json files into {(root(request) / 'femnist').absolute()}."
+        f"femnist is not in {root(request).absolute()}: run preprocess.sh of LEAF's data/femnist and put its "
+        f"folders train and test of json files into {(root(request) / 'femnist').absolute()}."
     )
 
 
@@ -80,6 +80,6 @@ def _bytes(pixels: npt.NDArray[np.float32]) -> npt.NDArray[Any]:
     """LEAF stores bytes divided by 255; as bytes again they take a quarter of the memory."""
     scaled = pixels * 255
     whole = np.rint(scaled)
-    if pixels.size and (np.abs(scaled - whole).max() > 0.01 or whole.min() < 0 or whole.max() > 255):
-        return pixels
-    return whole.astype(np.uint8)
+    if np.all((np.abs(scaled - whole) <= 0.01) & (whole >= 0) & (whole <= 255)):  # false for NaN
+        return whole.astype(np.uint8)
+    return pixels

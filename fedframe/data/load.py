@@ -1,4 +1,4 @@
-"""From a spec or Python objects to a Source: load, check, put a test set aside, normalise by the training data."""
+"""From a spec or Python objects to a Source: load, put a test set aside, normalise by the training data."""
 
 from __future__ import annotations
 
@@ -34,10 +34,11 @@ def load_source(
 ) -> Source:
     """Load a data set.
 
-    data: a spec ("digits", "npz:my.npz", "list:train.txt?test=test.txt&size=64"; see SOURCES), a Source, or Python
-    objects: (x_train, y_train), (x_train, y_train, x_test, y_test), a dict with those names, a torch Dataset or a pair
-    of them. A set without test samples gets `test_share` of the training samples as its test set, stratified by class.
-    With `validate` above 0 the test set is put aside untouched and that share of the training samples takes its place.
+    data: a spec ("digits", "npz:my.npz", "list:train.txt?test=test.txt&size=64"; see SOURCES), a Source, or
+    Python objects: (x_train, y_train), (x_train, y_train, x_test, y_test), a dict with those names, a torch
+    Dataset or a pair of them. A set without test samples gets `test_share` of the training samples as its
+    test set, stratified by class. With `validate` above 0 the test set is put aside untouched and that share
+    of the training samples takes its place.
     """
     for setting, share in (("test_share", test_share), ("validate", validate)):
         if not 0 <= share < 1:
@@ -63,7 +64,7 @@ def read_spec(
     download: bool = True,
 ) -> Request:
     """Take a spec apart: NAME, or NAME:PATH, or NAME:PATH?option=value&option=value."""
-    name, colon, rest = text.strip().partition(":")
+    name, _, rest = text.strip().partition(":")
     known = {spec.partition(":")[0]: spec for spec in SOURCES}
     if name not in known:
         raise SettingError(f"data {name!r} is unknown: {nearest(name, known)}")
@@ -100,8 +101,8 @@ def _apart(
     mask = hold_out(nobody, labels, 1, len(raw.classes), share, rng)
     if not mask.any():
         raise DataError(
-            f"{raw.name}: {len(labels)} training samples leave no test set at {setting}={share:g}; use a larger share, "
-            "or data with at least two samples of a class."
+            f"{raw.name}: {len(labels)} training samples leave no test set at {setting}={share:g}; use a "
+            "larger share, or data with at least two samples of a class."
         )
     left, right = np.flatnonzero(~mask), np.flatnonzero(mask)
     return samples.subset(torch.from_numpy(left)), samples.subset(torch.from_numpy(right))

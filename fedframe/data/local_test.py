@@ -17,8 +17,9 @@ def hold_out(
 ) -> Ints:
     """Which rows leave the training data for a test set: a mask over rows; owner -1 is nobody's row.
 
-    A client with n samples gives share * n (rounded; at least 1 if n > 1 and share > 0). No class gives more than its
-    quota rounded up, and each keeps a training sample: a class with a single sample is trained on, never tested on.
+    A client with n samples gives share * n (rounded; at least 1 if n > 1 and share > 0). No class gives more
+    than its quota rounded up, and each keeps a training sample: a class with a single sample is trained on,
+    never tested on.
     """
     rows = np.flatnonzero(owner >= 0)
     rows = rng.permutation(rows)
@@ -46,8 +47,8 @@ def from_global(
 ) -> Ragged:
     """Rows of the global test set for every client; pool holds the labels of the global test set.
 
-    A client with n training samples gets n test samples or, where a class of the pool is too small for that, as many
-    as fit its scarcest class. Inside a client no row comes twice; two clients may share rows.
+    A client with n training samples gets n test samples or, where a class of the pool is too small for that,
+    as many as fit its scarcest class. Inside a client no row comes twice; two clients may share rows.
     """
     rows = np.flatnonzero(owner >= 0)
     groups, count = np.unique(owner[rows] * classes + labels[rows], return_counts=True)
@@ -60,7 +61,8 @@ def from_global(
     np.minimum.at(target, client, fits)
     seats = largest_remainder(client, label, count, np.minimum(count, stock[label]), target, classes)
 
-    # Every class of the pool in one random order; a client takes a run of it, from a random start, round the end.
+    # Every class of the pool in one random order; a client takes a run of it, from a random start, round the
+    # end.
     shuffled = rng.permutation(len(pool))
     order = shuffled[np.argsort(pool[shuffled], kind="stable")]
     begin = (np.cumsum(stock) - stock)[label]

@@ -15,7 +15,8 @@ def tail_counts(counts: Ints, imbalance: float) -> Ints:
     """
     last = max(1, len(counts) - 1)
     wanted = counts.min() * imbalance ** (-np.arange(len(counts)) / last)
-    return np.maximum(1, np.floor(wanted + 0.5)).astype(np.int64)
+    keep: Ints = np.maximum(1, np.floor(wanted + 0.5)).astype(np.int64)
+    return keep
 
 
 def long_tail(labels: Ints, classes: tuple[str, ...], imbalance: float, rng: np.random.Generator) -> Ints:

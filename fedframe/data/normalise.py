@@ -20,7 +20,7 @@ def normalised(
         # One long row of means instead of C of them: the inner loop then runs over H*W*C numbers, not over 3.
         pixels = raw.shape[1] * raw.shape[2]
         mean, std = mean.repeat(pixels), std.repeat(pixels)
-        x = raw.reshape(len(raw), -1)
+        x = raw.reshape(len(raw), pixels * raw.shape[3])
     if x.dtype != torch.float32:
         x = x.to(torch.float32).sub_(mean)
     else:

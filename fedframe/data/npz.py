@@ -1,4 +1,4 @@
-"""`npz:PATH`: numpy arrays x_train, y_train, x_test, y_test and, if there, user_train, user_test in one file."""
+"""`npz:PATH`: arrays x_train, y_train and, if there, x_test, y_test, user_train, user_test in one file."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ def load_npz(request: Request) -> Raw:
     request.allow(())
     path = request.file
     try:
-        with np.load(path, allow_pickle=False) as file:
-            if not isinstance(file, np.lib.npyio.NpzFile):
-                raise DataError(
-                    f"{path} is no npz file; np.savez(path, x_train=..., y_train=...) writes one."
-                )
+        file = np.load(path, allow_pickle=False)
+        if not isinstance(file, np.lib.npyio.NpzFile):
+            raise DataError(f"{path} is no npz file; np.savez(path, x_train=..., y_train=...) writes one.")
+        with file:
             arrays = {name: file[name] for name in file.files}
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, KeyError) as error:
         raise DataError(

@@ -14,8 +14,9 @@ from fedframe.data.raw import Raw
 from fedframe.errors import DataError, SettingError
 
 WHAT_WORKS = (
-    "a spec like 'digits' or 'npz:my.npz', (x_train, y_train), (x_train, y_train, x_test, y_test), a dict with those "
-    "names, a torch Dataset, a (training Dataset, test Dataset) pair or a fedframe Source would do."
+    "a spec like 'digits' or 'npz:my.npz', (x_train, y_train), (x_train, y_train, x_test, y_test), a dict "
+    "with those names, a torch Dataset, a (training Dataset, test Dataset) pair or a fedframe Source would "
+    "do."
 )
 
 
@@ -53,7 +54,8 @@ def _read(dataset: Dataset[Any]) -> tuple[Any, Any]:
         y = np.array([int(pair[1]) for pair in pairs])
     except (TypeError, IndexError, ValueError) as error:
         raise DataError(
-            f"the Dataset {type(dataset).__name__} does not give (input, whole-number label) pairs by index ({error})."
+            f"the Dataset {type(dataset).__name__} does not give (input, whole-number label) pairs by index "
+            f"({error})."
         ) from None
     if not x:
         raise DataError(f"the Dataset {type(dataset).__name__} is empty; it must hold at least two samples.")

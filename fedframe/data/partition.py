@@ -1,4 +1,4 @@
-"""Who gets which training sample: the partitions by name, and the reading of a spec like longtail:100+dirichlet:0.5."""
+"""Who gets which training sample: partitions by name, and specs like longtail:100+dirichlet:0.5."""
 
 from __future__ import annotations
 
@@ -147,7 +147,8 @@ def split(source: Source, partition: str, clients: int | None, seed: int, min_si
         raise SettingError(f"partition {partition!r} needs a number of clients, e.g. clients=10.")
     if len(rows) < clients:
         raise SettingError(
-            f"clients is {clients}, but there are only {len(rows)} training samples: use at most {len(rows)} clients."
+            f"clients is {clients}, but there are only {len(rows)} training samples: use at most {len(rows)} "
+            "clients."
         )
     rng = generator(seed, spec.scheme)
     task = Task(labels[rows], clients, source.classes, rng, min_size, spec.value)
@@ -159,16 +160,16 @@ def _by_user(source: Source, rows: Ints, clients: int | None, rng: np.random.Gen
     """Client of every row and user of every client; fewer clients than users are picked by the seed."""
     if source.train.user is None:
         raise SettingError(
-            f"partition 'user' needs natural clients, and {source.name!r} has none: use dirichlet:0.1, or data with "
-            "users (femnist, a client column in csv, user_train in npz)."
+            f"partition 'user' needs natural clients, and {source.name!r} has none: use dirichlet:0.1, or "
+            "data with users (femnist, a client column in csv, user_train in npz)."
         )
     users, index = np.unique(source.train.user[rows], return_inverse=True)
     if clients is None or clients == len(users):
         return index.astype(np.int64), users
     if clients > len(users):
         raise SettingError(
-            f"clients is {clients}, but {source.name!r} has {len(users)} natural clients with training data: use at "
-            f"most {len(users)}, or leave clients away."
+            f"clients is {clients}, but {source.name!r} has {len(users)} natural clients with training data: "
+            f"use at most {len(users)}, or leave clients away."
         )
     chosen = np.sort(rng.choice(len(users), clients, replace=False))
     number = np.full(len(users), -1, np.int64)

@@ -40,7 +40,8 @@ def read_csv(path: Path) -> Table:
                     rows.append(row)
                 elif row:
                     raise DataError(
-                        f"{path}, line {lines.line_num}: {len(row)} values; {len(header)} are expected, one per column."
+                        f"{path}, line {lines.line_num}: {len(row)} values; {len(header)} are expected, one "
+                        "per column."
                     )
     except (UnicodeDecodeError, csv.Error, OSError) as error:
         raise DataError(f"{path} cannot be read as csv ({error}).") from None

@@ -1,6 +1,7 @@
 """`csv:PATH`, `parquet:PATH`: rows of a table -> vectors; the encoding is fitted on the training rows alone.
 
-Numbers stay numbers, a missing one becomes the training mean; texts become one column per value seen in training.
+Numbers stay numbers, a missing one becomes the training mean; texts become one column per value seen in
+training.
 """
 
 from __future__ import annotations
@@ -89,7 +90,8 @@ def _column(
 
 
 def _missing(column: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    return np.isnan(column) if column.dtype.kind == "f" else column == ""
+    missing: npt.NDArray[np.bool_] = np.isnan(column) if column.dtype.kind == "f" else column == ""
+    return missing
 
 
 def _columns(path: Path, names: list[str], tables: list[Table]) -> tuple[str, ...]:
@@ -105,8 +107,8 @@ def _columns(path: Path, names: list[str], tables: list[Table]) -> tuple[str, ..
         texts = np.unique(np.concatenate([part.astype(str) for part in parts]))
         if len(texts) > MAX_TEXTS:
             raise DataError(
-                f"{path}: the text column {name!r} has {len(texts)} different values, more than {MAX_TEXTS}; leave "
-                "out columns of names and ids."
+                f"{path}: the text column {name!r} has {len(texts)} different values, more than {MAX_TEXTS}; "
+                "leave out columns of names and ids."
             )
         out += [f"{name}={text}" for text in texts.tolist() if text != ""]
     return tuple(out)
@@ -159,7 +161,7 @@ def complete(
 def encode_rows(
     rows: Mapping[str, Sequence[object]], columns: tuple[str, ...], mean: torch.Tensor
 ) -> torch.Tensor:
-    """New rows, column by column, encoded like a Source's: its columns, its mean for missing numbers; raw (n, d).
+    """New rows, given column by column, as raw inputs (n, d) of a Source with these columns and mean.
 
     normalised(encode_rows(rows, source.columns, source.mean), source.mean, source.std) is what a model takes.
     """

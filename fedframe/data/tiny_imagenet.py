@@ -1,4 +1,4 @@
-"""`tiny-imagenet`: 200 classes, 100,000 + 10,000 photographs of 64x64, from Stanford's folder or its zip file."""
+"""`tiny-imagenet`: 200 classes, 100,000 + 10,000 photographs of 64x64, from Stanford's folder or zip."""
 
 from __future__ import annotations
 

@@ -50,6 +50,9 @@ class WorkerEngine:
         self._context = multiprocessing.get_context("fork")
         capacity = HEADROOM * 4 * job.roles.layout.size + (1 << 20)
         self._inbox = Slab(capacity)
+        # Threads here would take their time from the workers: waiting threads of torch spin.
+        self._threads = torch.get_num_threads()
+        torch.set_num_threads(1)
         # The first optimiser makes torch import its compiler, 800 modules and 1.7 s: once here, not once per worker.
         make_optimizer(job.settings, [nn.Parameter(torch.zeros(1))], 0.1)
         self._announcement: list[bytes] = []
@@ -81,6 +84,7 @@ class WorkerEngine:
         for hand in self.hands:
             hand.process.join()
         self.hands = []
+        torch.set_num_threads(self._threads)
 
     def _as_they_come(self, order: Message, units: Sequence[int]) -> Iterator[Message]:
         self._announce(order)

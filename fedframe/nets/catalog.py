@@ -75,16 +75,16 @@ def build_named(name: str, shape: tuple[int, ...]) -> nn.Module:
             "A net of your own is named as 'my_file.py:MyNet'."
         )
     if colon:
-        raise SettingError(f"The net {base!r} has no options, so write net={base!r} instead of {name!r}.")
+        raise SettingError(f"The net {base!r} has no options, so write model={base!r} instead of {name!r}.")
     entry, works = IMAGE_NETS[base], default_net(shape)
     if len(shape) == 1:
         raise SettingError(
-            f"The net {name!r} takes images, not vectors of {shape[0]} numbers: use net={works!r}."
+            f"The net {name!r} takes images, not vectors of {shape[0]} numbers: use model={works!r}."
         )
     channels, height, width = shape
     if min(height, width) < entry.smallest:
         raise SettingError(
             f"The net {name!r} takes images of at least {entry.smallest}x{entry.smallest} pixels, "
-            f"not {height}x{width}: use net={works!r}."
+            f"not {height}x{width}: use model={works!r}."
         )
     return entry.build((channels, height, width))

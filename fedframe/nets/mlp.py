@@ -37,6 +37,6 @@ def parse_widths(name: str, options: str) -> tuple[int, ...]:
     words = options.split("x")
     if not all(word.isascii() and word.isdigit() and int(word) > 0 for word in words):
         raise SettingError(
-            f"The net {name!r} has widths that cannot be read: write for example net='mlp:256x128'."
+            f"The net {name!r} has widths that cannot be read: write for example model='mlp:256x128'."
         )
     return tuple(int(word) for word in words)

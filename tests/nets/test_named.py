@@ -169,7 +169,7 @@ def test_default_net_by_size() -> None:
 
 @pytest.mark.parametrize("name", sorted(set(NETS) - {"mlp"}))
 def test_net_works_at_its_smallest_size_and_says_so_below(name: str) -> None:
-    with pytest.raises(SettingError, match=r"at least (\d+)x\1 pixels, not 7x30: use net='mlp'") as caught:
+    with pytest.raises(SettingError, match=r"at least (\d+)x\1 pixels, not 7x30: use model='mlp'") as caught:
         build_net(name, (3, 7, 30))
     smallest = int(str(caught.value).split("at least ")[1].split("x")[0])
     net = build_net(name, (3, smallest, smallest)).eval()
@@ -181,13 +181,13 @@ def test_net_works_at_its_smallest_size_and_says_so_below(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "shape", "sentence"),
     [
-        ("cnn", (12,), "The net 'cnn' takes images, not vectors of 12 numbers: use net='mlp'."),
+        ("cnn", (12,), "The net 'cnn' takes images, not vectors of 12 numbers: use model='mlp'."),
         ("resnet19", (3, 32, 32), "There is no net 'resnet19': did you mean 'resnet18'?"),
         ("ResNet50", (3, 32, 32), "did you mean 'resnet50'?"),
         ("", (3, 32, 32), "There is no net '': choose one of: cnn,"),
         ("mlp:25x", (12,), "The net 'mlp:25x' has widths that cannot be read: write for example"),
         ("mlp:0x8", (12,), "has widths that cannot be read"),
-        ("resnet18:64", (3, 32, 32), "The net 'resnet18' has no options, so write net='resnet18'"),
+        ("resnet18:64", (3, 32, 32), "The net 'resnet18' has no options, so write model='resnet18'"),
         ("mlp", (28, 28), "(channels, height, width) or (features,), all at least 1, not (28, 28)."),
         ("mlp", (0,), "all at least 1, not (0,)."),
     ],

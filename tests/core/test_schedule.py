@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from fedframe.core.schedule import learning_rate
+from fedframe.errors import SettingError
+from fedframe.settings import Settings, check
+
+
+def rates(schedule: str, rounds: int = 4) -> list[float]:
+    settings = Settings(lr=0.5, rounds=rounds, lr_schedule=schedule)
+    return [learning_rate(settings, round) for round in range(1, rounds + 1)]
+
+
+def test_schedules_follow_their_formulas() -> None:
+    assert rates("constant") == [0.5] * 4
+    assert rates("cosine") == pytest.approx([0.25 * (1 + math.cos(math.pi * t / 4)) for t in range(4)])
+    assert rates("cosine:0.1")[-1] == pytest.approx(0.5 * (0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * 3 / 4))))
+    assert rates("exponential:0.5") == [0.5, 0.25, 0.125, 0.0625]
+    assert rates("step:0.1@0.5,0.75") == pytest.approx([0.5, 0.5, 0.05, 0.005])
+    assert rates("step") == pytest.approx([0.5, 0.5, 0.05, 0.005])
+
+
+@pytest.mark.parametrize("schedule", ["linear", "exponential:fast", "step:-1", ""])
+def test_unknown_schedule_is_refused_with_those_that_work(schedule: str) -> None:
+    with pytest.raises(SettingError, match=r"lr_schedule = .* exponential:0.99"):
+        check({"lr_schedule": schedule})

@@ -1,0 +1,151 @@
+"""Worker processes: same bits for any number of them, and what happens when one dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedframe.core.message import Message
+from fedframe.core.server import Server
+from fedframe.engines.inline import InlineEngine
+from fedframe.engines.slab import Slab
+from fedframe.engines.workers import WorkerEngine
+from fedframe.errors import RunError
+from tests.helpers import blobs, images, make_job, nothing
+
+
+class Deadly(nn.Module):
+    """A net that kills its process in training, as often as a file says."""
+
+    dim = 5
+
+    def __init__(self, counter: Path) -> None:
+        super().__init__()
+        self.layer = nn.Linear(5, 5)
+        self.counter = counter
+
+    def forward(self, x: Tensor) -> Tensor:
+        left = int(self.counter.read_text())
+        if self.training and left:
+            self.counter.write_text(str(left - 1))
+            os.kill(os.getpid(), signal.SIGKILL)
+        result: Tensor = self.layer(x)
+        return result
+
+
+class Raising(nn.Module):
+    """A net with a bug that shows in training only."""
+
+    dim = 5
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            raise ValueError("the bug")
+        return x
+
+
+@pytest.mark.parametrize("net", ["mlp:8", "resnet20"])
+def test_one_two_and_three_workers_give_the_same_bits(tmp_path: Path, net: str) -> None:
+    data = blobs(clients=7) if net.startswith("mlp") else images(count=70)
+    job = make_job(tmp_path, data, net, partition="dirichlet:1", clients=5, min_client_size=2, epochs=1, lr=0.05)
+    models = []
+    for workers in (1, 2, 3):
+        engine = InlineEngine(job) if workers == 1 else WorkerEngine(job, workers, nothing)
+        server = Server(job, engine)
+        for round in (1, 2):
+            server.run_round(round, nothing)
+        engine.close()
+        models.append(server.model)
+    assert torch.equal(models[0], models[1])
+    assert torch.equal(models[0], models[2])
+
+
+def test_replies_come_in_the_order_of_the_units(tmp_path: Path) -> None:
+    job = make_job(tmp_path, blobs(clients=9))
+    engine = WorkerEngine(job, 3, nothing)
+    order = Server(job, engine).order("train", 1)
+    units = [8, 0, 3, 7, 1, 2, 6, 5, 4]
+    replies = [(reply.unit, reply.tensors["update"].clone()) for reply in engine.run(order, units)]
+    engine.close()
+    assert [unit for unit, _ in replies] == units
+    inline = {reply.unit: reply.tensors["update"] for reply in InlineEngine(job).run(order, units)}
+    assert all(torch.equal(update, inline[unit]) for unit, update in replies)
+
+
+def test_worker_that_dies_is_replaced_and_the_result_is_the_same(tmp_path: Path) -> None:
+    counter = tmp_path / "deaths"
+    counter.write_text("1")
+    job = make_job(tmp_path, None, Deadly(counter))
+    notes: list[str] = []
+    engine = WorkerEngine(job, 2, notes.append)
+    server = Server(job, engine)
+    server.run_round(1, nothing)
+    engine.close()
+    assert len(notes) == 1
+    assert "SIGKILL" in notes[0]
+    assert "replaced" in notes[0]
+    unharmed = Server(job, InlineEngine(job))
+    unharmed.run_round(1, nothing)
+    assert torch.equal(server.model, unharmed.model)
+
+
+def test_unit_that_kills_its_worker_twice_ends_the_run_with_a_clear_error(tmp_path: Path) -> None:
+    counter = tmp_path / "deaths"
+    counter.write_text("1000")
+    job = make_job(tmp_path, None, Deadly(counter))
+    engine = WorkerEngine(job, 2, nothing)
+    with pytest.raises(RunError, match=r"Twice, .*SIGKILL.*--workers.*All finished rounds are kept"):
+        Server(job, engine).run_round(1, nothing)
+    engine.close()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_error_in_the_users_code_names_round_stage_and_client(tmp_path: Path, workers: int) -> None:
+    job = make_job(tmp_path, None, Raising())
+    engine = InlineEngine(job) if workers == 1 else WorkerEngine(job, workers, nothing)
+    with pytest.raises(RunError, match=r"Round 1, train, client \d: ValueError: the bug"):
+        Server(job, engine).run_round(1, nothing)
+    engine.close()
+
+
+def test_workers_start_after_the_parent_has_used_threads(tmp_path: Path) -> None:
+    torch.set_num_threads(2)
+    try:
+        big = torch.randn(600, 600, requires_grad=True)
+        (big @ big).sum().backward()  # type: ignore[no-untyped-call]
+        job = make_job(tmp_path)
+        engine = WorkerEngine(job, 2, nothing)
+        record = Server(job, engine).run_round(1, nothing)
+        engine.close()
+        assert record.clients == 4
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
+
+
+def test_message_that_does_not_fit_goes_through_the_pipe(tmp_path: Path) -> None:
+    job = make_job(tmp_path)
+    engine = WorkerEngine(job, 2, nothing)
+    server = Server(job, engine)
+    order = server.order("train", 1)
+    large = Message(order.kind, 1, -1, {**order.tensors, "large": torch.ones(2_000_000)}, order.numbers)
+    assert engine._inbox.write(large.tensors) is None
+    through_pipe = [reply.tensors["update"].clone() for reply in engine.run(large, [0, 1, 2])]
+    engine.close()
+    inline = [reply.tensors["update"] for reply in InlineEngine(job).run(order, [0, 1, 2])]
+    assert all(torch.equal(a, b) for a, b in zip(through_pipe, inline, strict=True))
+
+
+def test_slab_gives_back_what_was_written_and_says_when_it_is_full() -> None:
+    slab = Slab(4096)
+    tensors = {"a": torch.randn(3, 5), "b": torch.arange(7), "c": torch.tensor([True, False]), "d": torch.empty(0)}
+    specs = slab.write(tensors)
+    assert specs is not None
+    back = slab.read(specs)
+    assert all(torch.equal(back[name], tensors[name]) and back[name].dtype == tensors[name].dtype for name in tensors)
+    assert slab.write({"big": torch.zeros(2000)}) is None

@@ -1,0 +1,247 @@
+"""A run from start to end: the folder, resuming after a kill, and how bad input ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+import fedframe
+from fedframe.core.files import read_tensors
+from fedframe.errors import DataError, RunError, SettingError
+from fedframe.folder import RunFolder
+from tests.helpers import Recorder, blobs, same_file
+
+SMALL: dict[str, Any] = {"rounds": 3, "epochs": 1, "workers": 1, "progress": False}
+
+
+def test_run_leaves_a_complete_folder(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    result = fedframe.run("fedavg", data="digits", clients=5, out=out, **SMALL)
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert [line["round"] for line in lines] == [1, 2, 3]
+    for key in ("loss", "generic", "client", "seconds", "bytes_up", "bytes_down", "dropped"):
+        assert key in lines[-1]
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["scores"]["generic"]["last"] == lines[-1]["generic"]
+    assert summary["scores"]["generic"]["last_five"] == pytest.approx(np.mean([line["generic"] for line in lines]))
+    assert set(summary["scores"]) <= set(summary["definitions"])
+    assert summary["scores"]["personal"]["clients"] == 5
+    assert summary["peak_memory_mb"] > 50
+    config = yaml.safe_load((out / "config.yaml").read_text())
+    assert config["clients"] == 5
+    assert config["model"] == "mlp"
+    assert len(result.history) == 3
+    assert result.scores["generic"]["final"] == summary["scores"]["generic"]["final"]
+
+
+def test_saved_model_predicts_what_the_score_says(tmp_path: Path) -> None:
+    result = fedframe.run("fedavg", data="digits", clients=5, out=tmp_path / "run", **SMALL)
+    source = fedframe.api.load_source("digits")
+    assert source.test is not None
+    raw = source.test.x.take(torch.arange(len(source.test.y)))
+    right = [source.classes[int(y)] == name for y, name in zip(source.test.y, result.model.predict(raw), strict=True)]
+    assert np.mean(right) == pytest.approx(result.scores["generic"]["final"])
+    assert result.personal(2).predict(raw) != result.model.predict(raw)
+
+
+def test_config_file_of_a_run_runs_again_to_the_same_model(tmp_path: Path) -> None:
+    first = fedframe.run("fedavg", data="digits", clients=4, seed=3, out=tmp_path / "a", **SMALL)
+    fedframe.run(config=first.folder / "config.yaml", out=tmp_path / "b", progress=False)
+    assert same_file(tmp_path / "a" / "model.safetensors", tmp_path / "b" / "model.safetensors")
+    assert same_file(tmp_path / "a" / "config.yaml", tmp_path / "b" / "config.yaml")
+
+
+def test_given_beats_file_beats_default(tmp_path: Path) -> None:
+    config = tmp_path / "c.yaml"
+    config.write_text("rounds: 2\nlr: 0.3\nset:\n  fine_tune: {epochs: 2, what: head}\n")
+    settings = fedframe.api.gather({"lr": 0.2, "set": {"fine_tune": {"epochs": 1}}}, config)
+    assert (settings.rounds, settings.lr, settings.batch) == (2, 0.2, 32)
+    assert settings.set == {"fine_tune": {"epochs": 1, "what": "head"}}
+
+
+def test_other_seed_other_model(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        fedframe.run("fedavg", data="digits", clients=4, seed=seed, out=tmp_path / str(seed), **SMALL)
+    assert not same_file(tmp_path / "0" / "model.safetensors", tmp_path / "1" / "model.safetensors")
+
+
+SCRIPT = """
+import sys, fedframe
+fedframe.run("fedavg", data="digits", clients=6, rounds=12, epochs=3, workers=int(sys.argv[2]),
+             keep_optimizer=True, momentum=0.9, lr=0.05, out=sys.argv[1], progress=False)
+"""  # no `if __name__ == "__main__"`: users' scripts often have none
+
+
+def test_killed_and_resumed_run_equals_an_unbroken_one(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    subprocess.run([sys.executable, script, tmp_path / "whole", "3"], check=True)
+    process = subprocess.Popen([sys.executable, script, tmp_path / "cut", "2"])
+    metrics = tmp_path / "cut" / "metrics.jsonl"
+    deadline = time.monotonic() + 60
+    while not (metrics.exists() and metrics.read_text().count("\n") >= 3) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (tmp_path / "cut" / "summary.json").exists(), "it was killed too late for this test"
+    finished = RunFolder(tmp_path / "cut").checkpoint()
+    assert finished is not None
+    assert finished[0] >= 2
+    fedframe.resume(tmp_path / "cut", progress=False)
+    assert same_file(tmp_path / "whole" / "model.safetensors", tmp_path / "cut" / "model.safetensors")
+    keys = ("round", "loss", "generic", "client", "bytes_up")
+    histories = [RunFolder(tmp_path / name).metrics() for name in ("whole", "cut")]
+    assert [[line[key] for key in keys] for line in histories[0]] == [[line[key] for key in keys] for line in histories[1]]
+
+
+def test_killed_parent_leaves_no_workers_behind(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.replace("rounds=12", "rounds=2000"))
+    process = subprocess.Popen([sys.executable, script, tmp_path / "cut", "2"])
+    metrics = tmp_path / "cut" / "metrics.jsonl"
+    deadline = time.monotonic() + 60
+    while not metrics.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    assert len(children) == 2
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    while any(Path(f"/proc/{child}/stat").exists() for child in children) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(alive(int(child)) for child in children)
+
+
+def alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_finished_run_is_returned_as_it_is(tmp_path: Path) -> None:
+    fedframe.run("fedavg", data="digits", clients=4, out=tmp_path / "run", **SMALL)
+    before = (tmp_path / "run" / "summary.json").read_bytes()
+    fedframe.resume(tmp_path / "run", progress=False)
+    assert (tmp_path / "run" / "summary.json").read_bytes() == before
+
+
+def test_existing_run_is_never_overwritten(tmp_path: Path) -> None:
+    fedframe.run("fedavg", data="digits", clients=4, out=tmp_path / "run", **SMALL)
+    with pytest.raises(SettingError, match="already holds a run; go on with 'fedframe resume"):
+        fedframe.run("fedavg", data="digits", clients=4, out=tmp_path / "run", **SMALL)
+
+
+def test_data_and_net_from_python_run_and_resume(tmp_path: Path) -> None:
+    net = torch.nn.Linear(5, 4)
+    given: dict[str, Any] = {"data": blobs(), "model": net}
+    result = fedframe.run("fedavg", partition="user", out=tmp_path / "run", **given, **SMALL)
+    assert len(result.model.predict(torch.randn(3, 5))) == 3
+    with pytest.raises(SettingError, match="came from Python"):
+        fedframe.resume(tmp_path / "run", progress=False)
+    assert fedframe.resume(tmp_path / "run", progress=False, **given).scores == result.scores
+
+
+def test_learning_rate_that_explodes_ends_with_a_hint_and_keeps_finished_rounds(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="smaller lr"):
+        fedframe.run("fedavg", data="digits", clients=4, lr=1e30, out=tmp_path / "run", **SMALL)
+    assert (tmp_path / "run" / "config.yaml").exists()
+
+
+def test_class_without_a_training_sample_does_no_harm(tmp_path: Path) -> None:
+    data = blobs()
+    data["y_test"][:5] = 7  # seen in no training sample
+    result = fedframe.run("fedavg", data=data, model="mlp", out=tmp_path / "run", **SMALL)
+    assert result.summary["per_class"]["7"] in (0.0, None) or result.summary["per_class"]["7"] >= 0
+    assert np.isfinite(result.history[-1]["loss"])
+
+
+def test_truncated_data_file_is_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "cut.npz"
+    np.savez(path, **blobs())
+    path.write_bytes(path.read_bytes()[:2000])
+    with pytest.raises(DataError, match=r"cut\.npz is damaged or cut short"):
+        fedframe.run("fedavg", data=f"npz:{path}", out=tmp_path / "run", **SMALL)
+    assert not (tmp_path / "run").exists()
+
+
+def test_full_disk_ends_with_a_sentence_and_the_run_can_go_on(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import resource, fedframe, sys\n"
+        "from fedframe.errors import RunError\n"
+        "from fedframe.report.progress import Display\n"
+        "class Full(Display):\n"
+        "    def round(self, record):\n"
+        "        if record.round == 2:  # from now on files cannot grow beyond 1,000 bytes\n"
+        "            resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))\n"
+        "try:\n"
+        "    fedframe.run('fedavg', data='digits', clients=4, rounds=4, workers=1, out=sys.argv[1], progress=Full())\n"
+        "except RunError as error:\n"
+        "    print(error)\n"
+    )
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[1] == resource.RLIM_INFINITY
+    done = subprocess.run([sys.executable, script, tmp_path / "cut"], capture_output=True, text=True, check=True)
+    assert "Could not write" in done.stdout
+    assert "File too large" in done.stdout
+    assert not [path for path in (tmp_path / "cut").iterdir() if path.name.endswith(".part")]
+    fedframe.resume(tmp_path / "cut", progress=False)
+    fedframe.run("fedavg", data="digits", clients=4, rounds=4, workers=1, out=tmp_path / "whole", progress=False)
+    assert same_file(tmp_path / "whole" / "model.safetensors", tmp_path / "cut" / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"rouds": 3}, "There is no setting 'rouds'; did you mean 'rounds'?"),
+        ({"rounds": 0}, r"rounds = 0: should be greater than or equal to 1; the default is 30"),
+        ({"lr": "fast"}, r"lr = 'fast': .*number.*the default is 0.1"),
+        ({"participation": 2}, r"participation = 2: .*less than or equal to 1"),
+        ({"local_test": "none"}, r"local_test = 'none'"),
+        ({"method": "fedavh"}, "There is no method 'fedavh'; did you mean 'fedavg'?"),
+        ({"data": "digit"}, "did you mean 'digits'"),
+        ({"model": "resnet81"}, "did you mean 'resnet18'"),
+        ({"partition": "dirichle:0.1"}, "dirichlet"),
+        ({"augment": "flop"}, "did you mean 'flip'"),
+        ({"device": "tpu"}, "device = 'tpu'.*use cpu"),
+        ({"set": {"fine_tune": {"epoch": 1}}}, "did you mean 'epochs'"),
+        ({"set": {"fine_tune": {"epochs": -1}}}, r"fine_tune.epochs = -1.*the default is 5"),
+        ({"set": {"fine_tun": {}}}, "did you mean 'fine_tune'"),
+    ],
+)
+def test_wrong_setting_is_one_sentence_and_nothing_is_written(
+    tmp_path: Path, wrong: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(SettingError, match=sentence) as caught:
+        fedframe.run(**{"method": "fedavg", "data": "digits", "out": tmp_path / "run", **wrong})
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_uniform_weighting_of_equal_clients_is_the_sample_weighting(tmp_path: Path) -> None:
+    for weighting in ("samples", "uniform"):
+        fedframe.run("fedavg", data=blobs(), model="mlp", weighting=weighting, local_test=0.0, personal=False,
+                     out=tmp_path / weighting, **SMALL)
+    assert same_file(tmp_path / "samples" / "model.safetensors", tmp_path / "uniform" / "model.safetensors")
+
+
+def test_private_state_is_kept_per_client_and_notes_are_logged(tmp_path: Path) -> None:
+    recorder = Recorder()
+    settings = {**SMALL, "progress": recorder}
+    fedframe.run("fedavg", data=blobs(), model="mlp", keep_optimizer=True, momentum=0.9, out=tmp_path / "run", **settings)
+    files = sorted((tmp_path / "run" / "clients").rglob("*.safetensors"))
+    assert len({path.parent for path in files}) == 4
+    tensors, _ = read_tensors(files[0])
+    assert any(name.endswith("momentum_buffer") for name in tensors)
+    assert recorder.rounds == [1, 2, 3]
