@@ -150,7 +150,14 @@ def _members(archive: Path) -> Iterator[tuple[str, bytes]]:
                     file = tar.extractfile(member) if member.isreg() else None
                     if file is not None:
                         yield member.name.removeprefix("./"), file.read()
-    except (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+    except (
+        zipfile.BadZipFile,
+        tarfile.TarError,
+        EOFError,
+        zlib.error,
+        gzip.BadGzipFile,
+        RuntimeError,
+    ) as error:
         raise DataError(f"{archive} is damaged or cut short ({error}); download it again.") from None
 
 

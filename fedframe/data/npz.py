@@ -22,7 +22,7 @@ def load_npz(request: Request) -> Raw:
             raise DataError(f"{path} is no npz file; np.savez(path, x_train=..., y_train=...) writes one.")
         with file:
             arrays = {name: file[name] for name in file.files}
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, KeyError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, KeyError, RuntimeError, MemoryError) as error:
         raise DataError(
             f"{path} is damaged or cut short ({error}); a complete npz file is expected."
         ) from None

@@ -126,7 +126,7 @@ def _unpack(archive: Path) -> Path:
                 if top == FOLDER and wanted and ".." not in parts and not entry.is_dir():
                     write(partial.joinpath(*parts), pack.read(entry))
         partial.rename(folder)
-    except (zipfile.BadZipFile, zlib.error, EOFError, FileNotFoundError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, FileNotFoundError, RuntimeError) as error:
         raise DataError(f"{archive} is damaged or cut short ({error}); download it again.") from None
     finally:
         shutil.rmtree(partial, ignore_errors=True)

@@ -109,26 +109,30 @@ class LiveDisplay(Display):
 
     def start(self, job: Job, folder: Path, done: int) -> None:
         """Draw the bar."""
-        self.rounds = job.settings.rounds
         self.bar.print(headline(job, folder), highlight=False)
-        self.task: TaskID = self.bar.add_task("round", total=self.rounds, completed=done, scores="")
+        self.task: TaskID = self.bar.add_task("round", total=job.settings.rounds, completed=done, scores="")
+        self.finished = done
         self.scores = ""
+        self.in_stage = False
 
     def client(self, done: int, total: int) -> None:
-        """Move the bar by a share of a round."""
-        whole = int(self.bar.tasks[-1].completed) if self.bar.tasks[-1].id != self.task else None
-        if whole is not None:
-            self.bar.update(self.bar.tasks[-1].id, completed=done, total=total)
+        """Move the bar by a client's share."""
+        if self.in_stage:
+            self.bar.update(self.task, completed=done, total=total)
+        else:
+            self.bar.update(self.task, completed=self.finished + done / total)
 
     def round(self, record: RoundRecord) -> None:
         """Show the round's loss and scores."""
+        self.finished = record.round
         if record.scores is not None:
             self.scores = scores_text(record.scores)
         self.bar.update(self.task, completed=record.round, scores=f"loss {record.loss:.4f}  {self.scores}")
 
     def stage(self, text: str) -> None:
         """A second bar for what comes after the last round."""
-        self.bar.add_task(text, total=None, scores="")
+        self.in_stage = True
+        self.task = self.bar.add_task(text, total=None, scores="")
 
     def note(self, text: str) -> None:
         """Print the note above the bar."""
