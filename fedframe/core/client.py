@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from fedframe.core.batches import plain_batches, training_batches
 from fedframe.core.message import Message, Number, all_finite
 from fedframe.core.model import copy_tensors, load_tensors, named_tensors
-from fedframe.core.optimise import make_optimizer
+from fedframe.core.optimise import Optimizer, make_optimizer
 from fedframe.core.seeds import generator_for, seed_everything, seed_for
 from fedframe.errors import FedframeError, RunError
 
@@ -45,7 +45,7 @@ class Work:
     labels: Tensor = field(init=False)
     features: Tensor = field(init=False)  # as they leave the backbone
     logits: Tensor = field(init=False)
-    optimizer: torch.optim.Optimizer = field(init=False)
+    optimizer: Optimizer = field(init=False)
     parameters: list[nn.Parameter] = field(init=False)  # those that are trained
 
     def __post_init__(self) -> None:
@@ -225,7 +225,7 @@ class Site:
         loss = self.loss.loss(work.logits, work.labels, work)
         for part in self.penalties:
             loss = loss + part.penalty(work)
-        work.optimizer.zero_grad(set_to_none=True)
+        work.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         for part in self.corrections:
             part.correct(work)

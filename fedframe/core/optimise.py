@@ -1,21 +1,95 @@
-"""The local optimiser."""
+"""The local optimiser: one fused pass over the weights per step.
+
+SGD, the optimiser of nearly every federated paper, calls torch's fused kernel directly. `torch.optim.SGD` calls the same
+kernel, but making its first object imports torch's compiler: 1.7 s and 70 MB in every process, for nothing that is used
+here. A test holds the two together bit for bit. Adam and AdamW are torch's own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedframe.settings import Settings
 
 
-def make_optimizer(settings: Settings, parameters: Iterable[nn.Parameter], lr: float) -> torch.optim.Optimizer:
-    """A fresh optimiser; fused kernels are one pass over the weights."""
-    decay = settings.weight_decay
-    if settings.optimizer == "sgd":
-        return torch.optim.SGD(
-            parameters, lr=lr, momentum=settings.momentum, nesterov=settings.nesterov, weight_decay=decay, fused=True
+class Optimizer(Protocol):
+    """What the loop over batches needs of an optimiser."""
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+
+    def step(self) -> Any:
+        """Change the weights."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Momentum and the like, by the number of the weight."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take back what `state_dict` gave."""
+
+
+class FusedSGD:
+    """SGD with momentum, Nesterov momentum and weight decay, as torch defines them."""
+
+    def __init__(
+        self, parameters: Sequence[nn.Parameter], lr: float, momentum: float, nesterov: bool, weight_decay: float
+    ) -> None:
+        self.parameters = list(parameters)
+        self.lr, self.momentum, self.nesterov, self.weight_decay = lr, momentum, nesterov, weight_decay
+        self.velocity: dict[int, Tensor] = {}
+
+    def zero_grad(self) -> None:
+        """Forget the gradients; new ones are then written, not added."""
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def step(self) -> None:
+        """v <- momentum v + g + decay w (v = g + decay w at first); w <- w - lr v."""
+        indices = [i for i, parameter in enumerate(self.parameters) if parameter.grad is not None]
+        if not self.momentum:
+            self._update(indices, [], first=False)
+            return
+        new = [i for i in indices if i not in self.velocity]
+        old = [i for i in indices if i in self.velocity]
+        for i in new:
+            self.velocity[i] = torch.empty_like(self.parameters[i])
+        for group, first in ((old, False), (new, True)):
+            if group:
+                self._update(group, [self.velocity[i] for i in group], first)
+
+    @torch.no_grad()
+    def _update(self, indices: list[int], velocity: list[Tensor], first: bool) -> None:
+        weights = [self.parameters[i] for i in indices]
+        torch._fused_sgd_(
+            weights,
+            [weight.grad for weight in weights],
+            velocity,
+            weight_decay=self.weight_decay,
+            momentum=self.momentum,
+            lr=self.lr,
+            dampening=0.0,
+            nesterov=self.nesterov,
+            maximize=False,
+            is_first_step=first,
         )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Momentum by the number of the weight, in torch's form."""
+        return {"state": {i: {"momentum_buffer": value} for i, value in self.velocity.items()}, "param_groups": []}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take momentum back."""
+        for i, state in state_dict["state"].items():
+            self.velocity[i] = torch.empty_like(self.parameters[i]).copy_(state["momentum_buffer"])
+
+
+def make_optimizer(settings: Settings, parameters: Sequence[nn.Parameter], lr: float) -> Optimizer:
+    """A fresh optimiser, as the settings say."""
+    if settings.optimizer == "sgd":
+        return FusedSGD(parameters, lr, settings.momentum, settings.nesterov, settings.weight_decay)
     kind = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.AdamW
-    return kind(parameters, lr=lr, weight_decay=decay, fused=True)
+    return kind(parameters, lr=lr, weight_decay=settings.weight_decay, fused=True)

@@ -53,7 +53,7 @@ class WorkerEngine:
         # Threads here would take their time from the workers: waiting threads of torch spin.
         self._threads = torch.get_num_threads()
         torch.set_num_threads(1)
-        # The first optimiser makes torch import its compiler, 800 modules and 1.7 s: once here, not once per worker.
+        # Torch's own optimisers import its compiler when the first is made: once here, not once per worker.
         make_optimizer(job.settings, [nn.Parameter(torch.zeros(1))], 0.1)
         self._announcement: list[bytes] = []
         self.hands: list[Hand] = []
