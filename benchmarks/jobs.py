@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 SAMPLES = 60_000
 
@@ -35,9 +37,9 @@ def write_data(folder: Path, kind: str = "uint8") -> Path:
     path = folder / f"job-{kind}.npz"
     if not path.exists():
         draw = np.random.default_rng(0)
-        images = draw.integers(0, 256, (SAMPLES, 28, 28), dtype=np.uint8)
+        images: npt.NDArray[Any] = draw.integers(0, 256, (SAMPLES, 28, 28), dtype=np.uint8)
         if kind == "float32":
-            images = images.astype(np.float32) / 255
+            images = images.astype(np.float32) / np.float32(255)
         labels = draw.integers(0, 10, SAMPLES)
         np.savez(path, x_train=images, y_train=labels, x_test=images[:1000], y_test=labels[:1000])
     return path

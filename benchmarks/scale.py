@@ -26,7 +26,14 @@ def write_data(folder: Path, clients: int) -> Path:
     draw = np.random.default_rng(0)
     y = draw.integers(0, CLASSES, clients * EACH)
     x = draw.normal(0, 1, (len(y), DIM)).astype(np.float32) + y[:, None].astype(np.float32) / 3
-    np.savez(path, x_train=x, y_train=y, x_test=x[:2000], y_test=y[:2000], user_train=np.repeat(np.arange(clients), EACH))
+    np.savez(
+        path,
+        x_train=x,
+        y_train=y,
+        x_test=x[:2000],
+        y_test=y[:2000],
+        user_train=np.repeat(np.arange(clients), EACH),
+    )
     return path
 
 
@@ -55,8 +62,8 @@ def measure(path: Path, clients: int, private: bool, rounds: int) -> None:
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         run("fedavg", data=f"npz:{path}", partition="user", participation=PER_ROUND / clients, rounds=rounds, epochs=2,
-            batch=8, lr=0.05, momentum=0.9, model="mlp", keep_optimizer=private, eval_every=5, personal=False, workers=2,
-            out=Path(folder) / "run", progress=watch)  # fmt: skip
+            batch=8, lr=0.05, momentum=0.9, model="mlp", keep_optimizer=private, eval_every=5, personal=False,
+            workers=2, out=Path(folder) / "run", progress=watch)  # fmt: skip
     total = time.perf_counter() - began
     print(json.dumps({"round": median(watch.seconds[2:]), "total": total, **watch.peak}))
 

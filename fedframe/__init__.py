@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from fedframe.predictor import Predictor
     from fedframe.api import Result, resume, run
+    from fedframe.predictor import Predictor
 
 __all__ = ["Predictor", "Result", "__version__", "resume", "run"]
 

@@ -81,7 +81,9 @@ def run(
     """
     given = dict(settings)
     named = {"method": method, "data": data, "model": model}
-    given |= {name: value if isinstance(value, str) else FROM_PYTHON for name, value in named.items() if value is not None}
+    given |= {
+        name: value if isinstance(value, str) else FROM_PYTHON for name, value in named.items() if value is not None
+    }
     asked = gather(given, config)
     job_maker = JobMaker(asked, data, model)
     folder = RunFolder.create(out, job_maker.settings)
@@ -138,7 +140,10 @@ class JobMaker:
         self.federation = make_clients(settings, settings.data if data is None else data)
         shape = self.federation.source.input_shape
         self.net: Net = net if net is not None and not isinstance(net, str) else settings.model
-        resolved = {"clients": len(self.federation), "partition": self.federation.partition or settings.partition}
+        resolved = {
+            "clients": len(self.federation),
+            "partition": self.federation.partition or settings.partition,
+        }
         if self.net == "auto":
             self.net = resolved["model"] = default_net(shape)
         self.settings = settings.model_copy(update=resolved)

@@ -35,7 +35,9 @@ def main() -> None:
     except FedframeError as error:
         if os.environ.get("FEDFRAME_DEBUG"):
             raise
-        typer.secho(str(error), fg=typer.colors.RED, err=True)
+        # The last note says how to go on; those before it may hold a worker's traceback.
+        text = "\n".join([str(error), *getattr(error, "__notes__", [])[-1:]])
+        typer.secho(text, fg=typer.colors.RED, err=True)
         sys.exit(1)
     except BrokenPipeError:
         # The reader of a pipe (head, less) has seen enough; keep Python from complaining about it at exit.
@@ -107,7 +109,9 @@ def part_settings(assignments: list[str]) -> dict[str, dict[str, Any]]:
         name, equals, value = text.partition("=")
         part, dot, key = name.strip().partition(".")
         if not (equals and dot and part and key):
-            raise SettingError(f"--set {text!r} cannot be read; write it as part.setting=value: --set fine_tune.epochs=3")
+            raise SettingError(
+                f"--set {text!r} cannot be read; write it as part.setting=value: --set fine_tune.epochs=3"
+            )
         chosen.setdefault(part, {})[key] = yaml.safe_load(value)
     return chosen
 
@@ -156,12 +160,8 @@ def interruptible() -> Iterator[None]:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
-    except KeyboardInterrupt:
-        typer.secho(
-            "\nStopped. Finished rounds are kept; 'fedframe resume FOLDER' goes on after the last one.",
-            fg=typer.colors.YELLOW,
-            err=True,
-        )
+    except KeyboardInterrupt as stop:
+        typer.secho("\n".join(["", "Stopped.", *getattr(stop, "__notes__", [])]), fg=typer.colors.YELLOW, err=True)
         sys.exit(130)
 
 
@@ -174,7 +174,9 @@ def list_command() -> None:
 
 
 @app.command()
-def show(name: Annotated[str, typer.Argument(help="method, part, or a combination such as fedavg+fine_tune")]) -> None:
+def show(
+    name: Annotated[str, typer.Argument(help="method, part, or a combination such as fedavg+fine_tune")],
+) -> None:
     """Show what a method is made of: parts, settings, paper."""
     from fedframe.report.listing import print_method
 
@@ -198,8 +200,15 @@ def data(
     from fedframe.report.partition import show_partition
 
     given = {
-        "data": source, "partition": partition, "clients": clients, "seed": seed, "data_dir": data_dir, "label": label,
-        "client_column": client_column, "min_client_size": min_client_size, "local_test": local_test,
+        "data": source,
+        "partition": partition,
+        "clients": clients,
+        "seed": seed,
+        "data_dir": data_dir,
+        "label": label,
+        "client_column": client_column,
+        "min_client_size": min_client_size,
+        "local_test": local_test,
     }
     show_partition({name: value for name, value in given.items() if value is not None}, picture)
 
@@ -216,3 +225,16 @@ def predict(
 
     for line in predict_file(folder, inputs, client, top):
         typer.echo(line)
+
+
+@app.command()
+def plot(
+    folders: Annotated[list[Path], typer.Argument(help="run folder, or several to compare")],
+    out: Annotated[Path, typer.Option(help="picture to write")] = Path("curves.svg"),
+) -> None:
+    """Draw accuracy over rounds as an SVG picture."""
+    from fedframe.core.files import write_text
+    from fedframe.report.curves import run_curves
+
+    write_text(out, run_curves(folders))
+    typer.echo(f"Picture: {out}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,11 +20,11 @@ from fedframe.nets import build_net
 from fedframe.recipes import make_method
 
 
-def save_model(folder: Path, job: Job, flat: Tensor) -> None:
+def save_model(folder: Path, job: Job, flat: Tensor, replaced: Mapping[str, Tensor]) -> None:
     """Write the shared model with all that is needed to predict. Equal runs write equal bytes."""
     source = job.federation.source
     model = job.fresh_model().cpu()
-    load_tensors(model, job.roles.layout.views(flat))
+    load_tensors(model, {**job.roles.layout.views(flat), **replaced})
     tensors = {f"model/{name}": tensor for name, tensor in model.state_dict().items()}
     tensors |= {"input/mean": source.mean, "input/std": source.std}
     notes = {
@@ -70,7 +70,9 @@ class Predictor:
         if client is not None:
             own = personal_path(Path(folder), client)
             if not own.exists():
-                raise DataError(f"Client {client} has no personal model in {folder}; leave --client out for the shared one.")
+                raise DataError(
+                    f"Client {client} has no personal model in {folder}; leave --client out for the shared one."
+                )
             load_tensors(model, read_tensors(own)[0])
         model.eval()
         columns = tuple(notes["columns"]) if notes["columns"] is not None else None
@@ -81,7 +83,8 @@ class Predictor:
     def probabilities(self, raw: Tensor, batch: int = 256) -> Tensor:
         """Class probabilities of raw inputs: images as (n, H, W, C), vectors as (n, d), in the scale of the data."""
         pieces = [
-            self.method.logits(self.model, normalised(part, self.mean, self.std)).softmax(1) for part in raw.split(batch)
+            self.method.logits(self.model, normalised(part, self.mean, self.std)).softmax(1)
+            for part in raw.split(batch)  # type: ignore[no-untyped-call]
         ]
         return torch.cat(pieces) if pieces else torch.empty(0, len(self.classes))
 

@@ -13,6 +13,7 @@ from fedframe.core.job import Job
 from fedframe.core.server import RoundRecord, Server
 from fedframe.engines.local import local_engine
 from fedframe.engines.workers import WorkerEngine
+from fedframe.errors import RunError
 from fedframe.folder import SUMMARY, RunFolder
 from fedframe.measure.cost import cpu_seconds, memory_bytes
 from fedframe.predictor import save_model
@@ -93,9 +94,15 @@ def execute(job: Job, folder: RunFolder, display: Display) -> None:
         display.stage("final scores and personal models" if job.settings.personal else "final scores")
         final = session.server.conclude(display.client)
         session.watch_memory()
+    except (KeyboardInterrupt, RunError) as stop:
+        done, rounds = session.server.round, job.settings.rounds
+        text = f"{done} of {rounds} rounds are finished and kept; go on with: fedframe resume {folder.path}"
+        folder.log(f"Stopped ({type(stop).__name__}: {stop}). {text}")
+        stop.add_note(text)
+        raise
     finally:
         session.engine.close()
-    save_model(folder.path, job, session.server.model)
+    save_model(folder.path, job, session.server.model, session.server.replaced)
     summary = summarise(session, final)
     write_json(folder.path / SUMMARY, summary)
     display.end(summary, folder.path)

@@ -25,7 +25,8 @@ class Settings(BaseModel):
     label: str | None = Field(None, description="label column of tabular data")
     client_column: str | None = Field(None, description="client column of tabular data")
     partition: str = Field(
-        "auto", description="how samples are dealt to clients (auto: user if the data name users, else dirichlet:0.1)"
+        "auto",
+        description="how samples are dealt to clients (auto: user if the data name users, else dirichlet:0.1)",
     )
     clients: int | None = Field(None, ge=1, description="number of clients (default 20; all of them for user)")
     min_client_size: int = Field(10, ge=1, description="fewest samples a client may hold")
@@ -73,10 +74,50 @@ class Settings(BaseModel):
 
 # Settings by the question they answer: the panels of `fedframe run --help`.
 PANELS: dict[str, tuple[str, ...]] = {
-    "Data": ("data", "data_dir", "label", "client_column", "partition", "clients", "min_client_size", "test_share", "validate_share", "local_test", "augment",),
-    "Training": ("model", "rounds", "participation", "epochs", "steps", "batch", "optimizer", "lr", "lr_schedule", "momentum", "nesterov", "weight_decay", "clip", "keep_optimizer", "weighting", "buffers",),
-    "Scores": ("eval_every", "eval_batch", "eval_clients", "personal", "personal_clients",),
-    "Machine": ("seed", "engine", "workers", "device",),
+    "Data": (
+        "data",
+        "data_dir",
+        "label",
+        "client_column",
+        "partition",
+        "clients",
+        "min_client_size",
+        "test_share",
+        "validate_share",
+        "local_test",
+        "augment",
+    ),
+    "Training": (
+        "model",
+        "rounds",
+        "participation",
+        "epochs",
+        "steps",
+        "batch",
+        "optimizer",
+        "lr",
+        "lr_schedule",
+        "momentum",
+        "nesterov",
+        "weight_decay",
+        "clip",
+        "keep_optimizer",
+        "weighting",
+        "buffers",
+    ),
+    "Scores": (
+        "eval_every",
+        "eval_batch",
+        "eval_clients",
+        "personal",
+        "personal_clients",
+    ),
+    "Machine": (
+        "seed",
+        "engine",
+        "workers",
+        "device",
+    ),
 }
 
 

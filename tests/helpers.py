@@ -29,7 +29,10 @@ def images(side: int = 8, count: int = 60, channels: int = 3, seed: int = 0) -> 
     """Small random pictures of two classes."""
     draw = np.random.default_rng(seed)
     y = np.arange(count) % 2
-    x = draw.integers(0, 128, (count, side, side, channels), dtype=np.uint8) + (100 * y).astype(np.uint8)[:, None, None, None]
+    x = (
+        draw.integers(0, 128, (count, side, side, channels), dtype=np.uint8)
+        + (100 * y).astype(np.uint8)[:, None, None, None]
+    )
     return {"x_train": x, "y_train": y, "x_test": x[:20], "y_test": y[:20]}
 
 

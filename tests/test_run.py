@@ -19,6 +19,7 @@ import yaml
 
 import fedframe
 from fedframe.core.files import read_tensors
+from fedframe.data import load_source
 from fedframe.errors import DataError, RunError, SettingError
 from fedframe.folder import RunFolder
 from tests.helpers import Recorder, blobs, same_file
@@ -48,7 +49,7 @@ def test_run_leaves_a_complete_folder(tmp_path: Path) -> None:
 
 def test_saved_model_predicts_what_the_score_says(tmp_path: Path) -> None:
     result = fedframe.run("fedavg", data="digits", clients=5, out=tmp_path / "run", **SMALL)
-    source = fedframe.api.load_source("digits")
+    source = load_source("digits")
     assert source.test is not None
     raw = source.test.x.take(torch.arange(len(source.test.y)))
     right = [source.classes[int(y)] == name for y, name in zip(source.test.y, result.model.predict(raw), strict=True)]
@@ -103,7 +104,9 @@ def test_killed_and_resumed_run_equals_an_unbroken_one(tmp_path: Path) -> None:
     assert same_file(tmp_path / "whole" / "model.safetensors", tmp_path / "cut" / "model.safetensors")
     keys = ("round", "loss", "generic", "client", "bytes_up")
     histories = [RunFolder(tmp_path / name).metrics() for name in ("whole", "cut")]
-    assert [[line[key] for key in keys] for line in histories[0]] == [[line[key] for key in keys] for line in histories[1]]
+    assert [[line[key] for key in keys] for line in histories[0]] == [
+        [line[key] for key in keys] for line in histories[1]
+    ]
 
 
 def test_killed_parent_leaves_no_workers_behind(tmp_path: Path) -> None:
@@ -232,15 +235,31 @@ def test_wrong_setting_is_one_sentence_and_nothing_is_written(
 
 def test_uniform_weighting_of_equal_clients_is_the_sample_weighting(tmp_path: Path) -> None:
     for weighting in ("samples", "uniform"):
-        fedframe.run("fedavg", data=blobs(), model="mlp", weighting=weighting, local_test=0.0, personal=False,
-                     out=tmp_path / weighting, **SMALL)
+        fedframe.run(
+            "fedavg",
+            data=blobs(),
+            model="mlp",
+            weighting=weighting,
+            local_test=0.0,
+            personal=False,
+            out=tmp_path / weighting,
+            **SMALL,
+        )
     assert same_file(tmp_path / "samples" / "model.safetensors", tmp_path / "uniform" / "model.safetensors")
 
 
 def test_private_state_is_kept_per_client_and_notes_are_logged(tmp_path: Path) -> None:
     recorder = Recorder()
     settings = {**SMALL, "progress": recorder}
-    fedframe.run("fedavg", data=blobs(), model="mlp", keep_optimizer=True, momentum=0.9, out=tmp_path / "run", **settings)
+    fedframe.run(
+        "fedavg",
+        data=blobs(),
+        model="mlp",
+        keep_optimizer=True,
+        momentum=0.9,
+        out=tmp_path / "run",
+        **settings,
+    )
     files = sorted((tmp_path / "run" / "clients").rglob("*.safetensors"))
     assert len({path.parent for path in files}) == 4
     tensors, _ = read_tensors(files[0])

@@ -1,4 +1,4 @@
-"""Batches of one client's samples, shuffled, normalised and augmented: an index into one shared array, never a copy of it."""
+"""Batches of one client's samples, shuffled, normalised and augmented: rows of one shared array."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from torch import Tensor
 from fedframe.data import Samples, Source
 from fedframe.data.augment import Augment
 
-CHUNK_BYTES = 8 << 20  # gather this much at once: few large gathers are cheaper than many small ones, and it stays in cache
+CHUNK_BYTES = (
+    8 << 20
+)  # gather this much at once: few large gathers are cheaper than many small ones, and it stays in cache
 
 
 def training_batches(
@@ -27,7 +29,7 @@ def training_batches(
     a single vector.
     """
     order = rows[torch.randperm(len(rows), generator=generator)]
-    ends = list(range(size, len(order), size)) + [len(order)]
+    ends = [*range(size, len(order), size), len(order)]
     if not lonely_last and len(ends) > 1 and ends[-1] - ends[-2] == 1:
         del ends[-2]
     bytes_per_sample = 4 * max(1, torch.Size(source.input_shape).numel())
@@ -46,5 +48,5 @@ def training_batches(
 
 def plain_batches(source: Source, samples: Samples, rows: Tensor, size: int) -> Iterator[Tensor]:
     """Inputs of the rows in their order, without augmentation."""
-    for part in rows.split(size):
+    for part in rows.split(size):  # type: ignore[no-untyped-call]
         yield source.batch(samples, part)

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from fedframe.core.batches import plain_batches, training_batches
 from fedframe.core.message import Message, Number, all_finite
-from fedframe.core.model import copy_tensors, load_tensors, named_tensors
+from fedframe.core.model import copy_tensors, load_tensors
 from fedframe.core.optimise import Optimizer, make_optimizer
 from fedframe.core.seeds import generator_for, seed_everything, seed_for
 from fedframe.errors import FedframeError, RunError
@@ -29,6 +29,7 @@ class Work:
     """One client's work in one round: what it has, what it received, and what it will reply."""
 
     site: Site
+    kind: str  # of the order: train, statistics or personalise
     client: int
     round: int
     lr: float
@@ -59,7 +60,10 @@ class Work:
         return self.job.federation.class_counts(self.client)
 
     def fit(self, epochs: int, steps: int | None = None, only: Callable[[str], bool] | None = None) -> float:
-        """Train on the client's own data; returns the mean loss. `only` picks the weights to train by name."""
+        """Train on the client's own data; returns the mean loss.
+
+        `only` picks the weights to train by name, also frozen ones; otherwise all that are trained in rounds are.
+        """
         return self.site.fit(self, epochs, steps, only)
 
 
@@ -77,6 +81,7 @@ class Site:
         self.corrections = job.method.answering("correct")
         self.after_steps = job.method.answering("after_step")
         self.loss = job.method.slot("loss")
+        self.tools: dict[str, Any] = {}  # what a part wants to make once and use for every client, such as a second net
         step = job.method.optional_slot("step")
         self.step: Callable[[Work], Tensor] = step.step if step else self.gradient_step
         self.actions = {
@@ -115,7 +120,7 @@ class Site:
     @torch.no_grad()
     def score(self, order: Message, piece: int) -> Message:
         """What the server's model predicts for one piece of a test set."""
-        self.load(order.tensors["model"], {})
+        self.load(order.tensors, {})
         samples, rows, labels = self.job.test_piece(str(order.numbers["set"]), piece)
         logits = self.predict(plain_batches(self.job.federation.source, samples, rows, self.job.settings.eval_batch))
         loss = nn.functional.cross_entropy(logits, labels, reduction="sum")
@@ -146,18 +151,25 @@ class Site:
         job = self.job
         received = {name: tensor.to(self.flat.device) for name, tensor in order.tensors.items()}
         memory = job.store.load(client, order.round) if job.remembers else {}
-        self.load(received["model"], memory)
+        self.load(received, memory)
         seed = job.settings.seed
         generator = generator_for(seed, "batches", order.kind, order.round, client)
         lr = float(order.numbers["lr"])
-        return Work(self, client, order.round, lr, job.federation.train[client], received, memory, generator)
+        rows = job.federation.train[client]
+        return Work(self, order.kind, client, order.round, lr, rows, received, memory, generator)
 
-    def load(self, model: Tensor, memory: Mapping[str, Tensor]) -> None:
-        """Set every tensor of the model: shared from the server, private from memory, the rest as in the beginning."""
+    def load(self, received: Mapping[str, Tensor], memory: Mapping[str, Tensor]) -> None:
+        """Set every tensor of the model: shared from the server, private from memory, the rest as in the beginning.
+
+        A tensor that is fixed in training may have been replaced by the server stage; it is then received by name.
+        """
         with torch.no_grad():
-            self.flat.copy_(model)
+            self.flat.copy_(received["model"])
         if self.initial:
-            kept = {name: memory.get(f"model/{name}", value) for name, value in self.initial.items()}
+            kept = {
+                name: received.get(f"fixed/{name}", memory.get(f"model/{name}", value))
+                for name, value in self.initial.items()
+            }
             load_tensors(self.model, kept)
 
     def remember(self, work: Work) -> None:
@@ -176,12 +188,23 @@ class Site:
 
     # -- the loop over batches -----------------------------------------------------------------------------------------
     def fit(self, work: Work, epochs: int, steps: int | None, only: Callable[[str], bool] | None) -> float:
+        """Train some weights; which of them learn is as before when it is over."""
+        named = dict(self.model.named_parameters())
+        before = {name: p.requires_grad for name, p in named.items()}
+        try:
+            for name, p in named.items():
+                p.requires_grad_(before[name] if only is None else only(name))
+            work.parameters = [p for p in named.values() if p.requires_grad]
+            return self.loop(work, epochs, steps, keep_state=only is None and work.kind == "train")
+        finally:
+            for name, p in named.items():
+                p.requires_grad_(before[name])
+
+    def loop(self, work: Work, epochs: int, steps: int | None, keep_state: bool) -> float:
         """The one loop over batches: `epochs` times through the client's data, or `steps` batches."""
         settings = self.job.settings
-        trainable = [(name, p) for name, p in self.model.named_parameters() if p.requires_grad]
-        work.parameters = [p for name, p in trainable if only is None or only(name)]
         work.optimizer = make_optimizer(settings, work.parameters, work.lr)
-        keeps = settings.keep_optimizer and only is None
+        keeps = settings.keep_optimizer and keep_state
         if keeps:
             restore_optimizer(work)
         self.model.train()

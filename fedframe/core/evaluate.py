@@ -80,10 +80,12 @@ def predict_set(server: Server, which: str) -> tuple[Tensor, float]:
     pieces = -(-len(server.job.test_rows(which)) // PIECE)
     order = server.order("score", server.round)
     order = Message("score", order.round, -1, order.tensors, {**order.numbers, "set": which})
-    replies = list(server.engine.run(order, range(pieces)))
-    predicted = [reply.tensors["predicted"].long() for reply in replies]
-    loss = sum(float(reply.numbers["loss"]) for reply in replies)
-    return torch.cat(predicted) if predicted else torch.empty(0, dtype=torch.int64), loss
+    predicted = [torch.empty(0, dtype=torch.int64)]
+    loss = 0.0
+    for reply in server.engine.run(order, range(pieces)):
+        predicted.append(reply.tensors["predicted"].long())  # a copy: the reply is only lent
+        loss += float(reply.numbers["loss"])
+    return torch.cat(predicted), loss
 
 
 def over_clients(right: Tensor, sizes: Tensor) -> tuple[float | None, float | None, int]:
@@ -100,7 +102,8 @@ def over_clients(right: Tensor, sizes: Tensor) -> tuple[float | None, float | No
 def final_scores(server: Server, progress: Callable[[int, int], None]) -> Scores:
     """The shared model on everything, and each client's own model on its own test data."""
     job = server.job
-    shared = score_shared(server, "local-all")
+    complete = server.last_scores is not None and len(job.watched) == len(job.federation)
+    shared = server.last_scores if complete and server.last_scores else score_shared(server, "local-all")
     if not job.settings.personal:
         return shared
     chosen = personal_clients(server)

@@ -28,8 +28,7 @@ def write_bytes(path: Path, content: bytes) -> None:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise RunError(
-            f"Could not write {path}: {error.strerror or error}; free some space or choose another --out, "
-            "then go on with 'fedframe resume'."
+            f"Could not write {path}: {error.strerror or error}; free some space or write elsewhere."
         ) from error
 
 

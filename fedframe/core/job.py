@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from fedframe.core.files import write_tensors
-from fedframe.core.model import Model, Roles, assign_roles, count_parameters, has_batch_norm, named_tensors
+from fedframe.core.layout import named_tensors
 from fedframe.core.method import Method
+from fedframe.core.model import Model, Roles, assign_roles, count_parameters, has_batch_norm
 from fedframe.core.seeds import seed_for
 from fedframe.core.store import Store
 from fedframe.data import Federation, Ragged, Samples

@@ -1,9 +1,10 @@
 """Where each shared tensor of a model lies in one flat vector.
 
 The shared weights of a model live in one contiguous float32 vector and the model's tensors are views of it. Loading the
-server's model is then one copy, an update is one subtraction, and a merge rule works on plain vectors. Trainable weights
-come first, averaged buffers (BatchNorm statistics) after them, so merge rules that are about gradients can leave the
-buffers to the plain mean. Every tensor starts on a 64-byte line: the kernels then round alike in every process.
+server's model is then one copy, an update is one subtraction, and a merge rule works on plain vectors. Trainable
+weights come first, averaged buffers (BatchNorm statistics) after them, so merge rules that are about gradients can
+leave the buffers to the plain mean. Every tensor starts on a 64-byte line: the kernels then round alike in every
+process.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """The model of a run: backbone, what parts add to it, and the classifier; and which of its tensors travel.
 
 Every float tensor has one role. *Shared*: trainable, sent and merged. *Private*: trainable, stays on the client.
-*Fixed*: never trained (a frozen classifier), sent once. Float buffers (BatchNorm statistics) follow one explicit policy:
+*Fixed*: never trained (a frozen classifier), sent once. Float buffers (BatchNorm statistics) follow one policy:
 averaged with the weights (default), private, or fixed. Integer buffers (`num_batches_tracked`) never travel and start
 from the initial model for every client, so that a count is never averaged as if it were a weight.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -86,7 +86,7 @@ def copy_tensors(model: nn.Module, names: Collection[str]) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def load_tensors(model: nn.Module, values: dict[str, Tensor]) -> None:
+def load_tensors(model: nn.Module, values: Mapping[str, Tensor]) -> None:
     """Write values into some of the model's tensors, in place (views of the flat vector stay views)."""
     tensors = named_tensors(model)
     for name, value in values.items():

@@ -1,8 +1,8 @@
 """The local optimiser: one fused pass over the weights per step.
 
-SGD, the optimiser of nearly every federated paper, calls torch's fused kernel directly. `torch.optim.SGD` calls the same
-kernel, but making its first object imports torch's compiler: 1.7 s and 70 MB in every process, for nothing that is used
-here. A test holds the two together bit for bit. Adam and AdamW are torch's own.
+SGD, the optimiser of nearly every federated paper, calls torch's fused kernel directly. `torch.optim.SGD` calls the
+same kernel, but making its first object imports torch's compiler: 1.7 s and 70 MB in every process, for nothing that is
+used here. A test holds the two together bit for bit. Adam and AdamW are torch's own.
 """
 
 from __future__ import annotations
@@ -36,7 +36,12 @@ class FusedSGD:
     """SGD with momentum, Nesterov momentum and weight decay, as torch defines them."""
 
     def __init__(
-        self, parameters: Sequence[nn.Parameter], lr: float, momentum: float, nesterov: bool, weight_decay: float
+        self,
+        parameters: Sequence[nn.Parameter],
+        lr: float,
+        momentum: float,
+        nesterov: bool,
+        weight_decay: float,
     ) -> None:
         self.parameters = list(parameters)
         self.lr, self.momentum, self.nesterov, self.weight_decay = lr, momentum, nesterov, weight_decay
@@ -63,10 +68,10 @@ class FusedSGD:
 
     @torch.no_grad()
     def _update(self, indices: list[int], velocity: list[Tensor], first: bool) -> None:
-        weights = [self.parameters[i] for i in indices]
+        weights: list[Tensor] = [self.parameters[i] for i in indices]
         torch._fused_sgd_(
             weights,
-            [weight.grad for weight in weights],
+            [weight.grad for weight in weights if weight.grad is not None],
             velocity,
             weight_decay=self.weight_decay,
             momentum=self.momentum,
@@ -79,7 +84,10 @@ class FusedSGD:
 
     def state_dict(self) -> dict[str, Any]:
         """Momentum by the number of the weight, in torch's form."""
-        return {"state": {i: {"momentum_buffer": value} for i, value in self.velocity.items()}, "param_groups": []}
+        return {
+            "state": {i: {"momentum_buffer": value} for i, value in self.velocity.items()},
+            "param_groups": [],
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take momentum back."""

@@ -29,7 +29,10 @@ class Merger(Protocol):
     """Takes the replies of one round, one by one, and says where the model goes."""
 
     def add(self, reply: Message, weight: float) -> None:
-        """Take one client's reply; `weight` is its sample count, or 1 for every client alike."""
+        """Take one client's reply; `weight` is its sample count, or 1 for every client alike.
+
+        Its tensors are lent: clone what is kept beyond this call.
+        """
 
     def finish(self) -> Tensor:
         """The step of the trainable weights, to be added to the server's model."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -24,7 +24,10 @@ class Engine(Protocol):
     """Who runs the clients."""
 
     def run(self, order: Message, units: Sequence[int]) -> Iterator[Message]:
-        """Have an order performed for every unit; replies come in the order of the units."""
+        """Have an order performed for every unit; replies come in the order of the units.
+
+        A reply's tensors are lent: they may be overwritten as soon as the next reply is asked for.
+        """
 
 
 @dataclass
@@ -52,6 +55,9 @@ class Server:
         self.layout = job.roles.layout
         self.model = self.layout.flatten(dict(job.template.state_dict()))  # the shared weights as one flat vector
         self.state: dict[str, Tensor] = {}  # what parts keep on the server; names start with the part's name
+        self.scratch: dict[str, Any] = {}  # what parts gather during one round
+        self.replaced: dict[str, Tensor] = {}  # fixed tensors of the model that the server stage has set anew
+        self.last_scores: Scores | None = None  # of the model as it stands
         self.round = 0  # the last finished round
         for part in job.method.parts:
             self.state |= part.server_state(self)
@@ -67,13 +73,14 @@ class Server:
             self.round = round
             every = self.job.settings.eval_every
             if (every and round % every == 0) or round == self.job.settings.rounds:
-                record.scores = score_shared(self, "local")
+                record.scores = self.last_scores = score_shared(self, "local")
             finished(record)
 
     def run_round(self, round: int, progress: Callable[[int, int], None]) -> RoundRecord:
         """One round: choose clients, send the model, merge what comes back."""
         began = time.perf_counter()
         method = self.job.method
+        self.scratch, self.last_scores = {}, None
         clients = self.choose(round)
         order = self.order("train", round)
         merger = method.slot("merge").merger(self)
@@ -109,7 +116,7 @@ class Server:
 
     # -- its steps -----------------------------------------------------------------------------------------------------
     def choose(self, round: int) -> list[int]:
-        """The clients of a round, largest first: long work starts early, and updates are always merged in this order."""
+        """The clients of a round, largest first: long work starts early; updates are merged in this order too."""
         total = len(self.job.federation)
         count = max(1, int(self.job.settings.participation * total + 0.5))
         draw = np.random.default_rng(seed_for(self.job.settings.seed, "clients", round))
@@ -119,7 +126,7 @@ class Server:
 
     def order(self, kind: str, round: int) -> Message:
         """What goes out to the clients: the model and what parts add."""
-        tensors = {"model": self.model}
+        tensors = {"model": self.model, **{f"fixed/{name}": value for name, value in self.replaced.items()}}
         for part in self.job.method.answering("broadcast"):
             tensors |= part.broadcast(self)
         return Message(kind, round, -1, tensors, {"lr": learning_rate(self.job.settings, max(round, 1))})
@@ -139,6 +146,7 @@ class Server:
         stage = self.job.method.optional_slot("server_stage")
         if stage is not None:
             stage.conclude(self, self.ask_everyone("statistics", progress))
+            self.last_scores = None
         return final_scores(self, progress)
 
     def ask_everyone(self, kind: str, progress: Callable[[int, int], None]) -> Iterator[Message]:

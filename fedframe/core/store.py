@@ -1,7 +1,7 @@
 """A client's private state, kept on disk by client and round.
 
-State of round r is a file of its own; a client of round r reads the newest file of an earlier round. So a round that was
-cut off leaves nothing that a resumed run would read, and there is no moment at which half of a round is committed.
+State of round r is a file of its own; a client of round r reads the newest file of an earlier round. So a round that
+was cut off leaves nothing that a resumed run would read, and there is no moment at which half of a round is committed.
 Only the two newest files of a client are kept, and nothing is held in memory.
 """
 

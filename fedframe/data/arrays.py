@@ -45,9 +45,7 @@ def inputs(values: Any, what: str) -> ArrayInputs:
 def _tensor(array: npt.NDArray[Any], what: str) -> torch.Tensor:
     """A tensor of a numpy array of numbers."""
     if array.dtype.kind not in "buif":
-        raise DataError(
-            f"{what} holds values of type {array.dtype}; numbers of type uint8 or float32 would do."
-        )
+        raise DataError(f"{what} holds values of type {array.dtype}; numbers of type uint8 or float32 would do.")
     if array.dtype.kind != "b" and array.dtype != np.uint8:
         array = array.astype(np.float32, copy=False)
     # torch cannot hold negative strides, foreign byte order or read-only arrays.
@@ -141,8 +139,6 @@ def samples(x: ArrayInputs, y: Ints, user: Ints | None, what: str) -> Samples:
     """Samples of the same length and with finite inputs."""
     for other, column in (("y", y), ("user", user)):
         if column is not None and len(column) != len(x):
-            raise DataError(
-                f"{what}: x has {len(x)} rows and {other} has {len(column)}; they must be as many."
-            )
+            raise DataError(f"{what}: x has {len(x)} rows and {other} has {len(column)}; they must be as many.")
     finite(x, what)
     return Samples(x, torch.from_numpy(np.ascontiguousarray(y, np.int64)), user)

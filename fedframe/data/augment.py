@@ -28,9 +28,7 @@ class Augment:
             return x
         n, channels, height, width = x.shape
         pad = self.padding
-        stored = x.permute(
-            0, 2, 3, 1
-        )  # NHWC: a pixel's channels lie together, so a pixel is one row to gather
+        stored = x.permute(0, 2, 3, 1)  # NHWC: a pixel's channels lie together, so a pixel is one row to gather
         row, column = torch.arange(height)[None, :], torch.arange(width)[None, :]  # (1, H), (1, W)
         if pad:
             stored = F.pad(stored, (0, 0, pad, pad, pad, pad))

@@ -97,8 +97,7 @@ def _samples(files: list[Path], version: _Version) -> Samples:
         data = read(path)
         if not data or len(data) % size:
             raise DataError(
-                f"{path} is damaged or cut short: {len(data)} bytes are no whole number of records of {size} "
-                "bytes."
+                f"{path} is damaged or cut short: {len(data)} bytes are no whole number of records of {size} bytes."
             )
         parts.append(np.frombuffer(data, np.uint8).reshape(-1, size))
     images = np.empty((sum(map(len, parts)), 32, 32, 3), np.uint8)

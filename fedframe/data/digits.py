@@ -16,7 +16,7 @@ from fedframe.errors import DataError
 def load_digits(request: Request) -> Raw:
     """All of them as one set; the test set is a share of it."""
     request.allow(())
-    # scikit-learn takes over a second to import: its file is read where it lies, 64 pixels (0 to 16) and the digit a line.
+    # scikit-learn takes over a second to import, so its file is read where it lies: 64 pixels (0 to 16) and the digit.
     package = find_spec("sklearn")
     places = package.submodule_search_locations if package is not None else None
     if not places:

@@ -73,9 +73,7 @@ def _top_up(owner: Ints, sizes: Ints, min_size: int, rng: np.random.Generator) -
     return int(need.sum())
 
 
-def _move(
-    owner: Ints, sizes: Ints, gives: Ints, receivers: Ints, need: Ints, rng: np.random.Generator
-) -> None:
+def _move(owner: Ints, sizes: Ints, gives: Ints, receivers: Ints, need: Ints, rng: np.random.Generator) -> None:
     """Hand gives[k] random rows of each client k, giver by giver, to the receivers in their order."""
     shuffled = rng.permutation(len(owner))
     order = shuffled[np.argsort(owner[shuffled], kind="stable")]
@@ -94,8 +92,6 @@ def _tops(sizes: Ints, floor: int, total: int) -> Ints:
         else:
             high = level - 1
     gives = np.maximum(0, sizes - low)
-    spare = (
-        int(gives.sum()) - total
-    )  # less than the number of givers: at level low + 1 the tops did not suffice
+    spare = int(gives.sum()) - total  # less than the number of givers: at level low + 1 the tops did not suffice
     gives[np.flatnonzero(gives)[:spare]] -= 1
     return gives

@@ -111,13 +111,9 @@ def make_federation(
     if local_test == "global":
         pool = "test"
         if source.test is None:
-            raise SettingError(
-                "local_test is 'global', and the source has no test set: use a share, e.g. 0.25."
-            )
+            raise SettingError("local_test is 'global', and the source has no test set: use a share, e.g. 0.25.")
     elif isinstance(local_test, str) or not 0 <= local_test < 1:
-        raise SettingError(
-            f"local_test is {local_test!r}; use a share from 0 to below 1, e.g. 0.25, or 'global'."
-        )
+        raise SettingError(f"local_test is {local_test!r}; use a share from 0 to below 1, e.g. 0.25, or 'global'.")
     result = split(source, partition, clients, seed, min_size)
     owner, count = result.owner, result.clients
     labels, rows = source.train.y.numpy(), np.arange(len(source.train.y))

@@ -114,9 +114,7 @@ def read(path: Path) -> bytes:
         data = path.read_bytes()
         return gzip.decompress(data) if path.suffix == ".gz" else data
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise DataError(
-            f"{path} is damaged or cut short ({error}); a complete gzip file is expected."
-        ) from None
+        raise DataError(f"{path} is damaged or cut short ({error}); a complete gzip file is expected.") from None
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error.strerror}).") from None
 

@@ -51,9 +51,7 @@ FASHION_CLASSES = (
 )
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")  # where Debian's package dataset-fashion-mnist puts them
 EMNIST_FILES = tuple(
-    f"emnist-letters-{part}-{kind}"
-    for part in ("train", "test")
-    for kind in ("images-idx3-ubyte", "labels-idx1-ubyte")
+    f"emnist-letters-{part}-{kind}" for part in ("train", "test") for kind in ("images-idx3-ubyte", "labels-idx1-ubyte")
 )
 EMNIST_ZIP = Remote(
     "gzip.zip",
@@ -87,9 +85,7 @@ def load_fashion_mnist(request: Request) -> Raw:
 def load_emnist_letters(request: Request) -> Raw:
     """Hand-written letters, 124,800 + 20,800, 28x28, upper and lower case as one class."""
     request.allow(())
-    folders = places(
-        request, ("emnist", "EMNIST/raw", "EMNIST", "gzip", "emnist/gzip", "emnist-letters/gzip")
-    )
+    folders = places(request, ("emnist", "EMNIST/raw", "EMNIST", "gzip", "emnist/gzip", "emnist-letters/gzip"))
     found = _look(folders, EMNIST_FILES)
     if found is None:
         archive = locate(folders, ("gzip.zip", "emnist.zip"))
@@ -149,9 +145,7 @@ def _sets(files: list[Path], classes: int, twist: _Twist) -> tuple[Samples, Samp
 def _set(image_file: Path, label_file: Path, classes: int, twist: _Twist) -> Samples:
     images, labels = read_idx(image_file, 3), read_idx(label_file, 1)
     if twist.stranger and labels[: len(twist.stranger)].tobytes() == twist.stranger:
-        raise DataError(
-            f"{label_file} belongs to another set of the same file names (MNIST or Fashion-MNIST)."
-        )
+        raise DataError(f"{label_file} belongs to another set of the same file names (MNIST or Fashion-MNIST).")
     y = labels.astype(np.int64) - twist.first_label
     if y.size and not 0 <= y.min() <= y.max() < classes:
         first, last = twist.first_label, twist.first_label + classes - 1

@@ -29,9 +29,7 @@ def shards(labels: Ints, clients: int, per_client: int, rng: np.random.Generator
     return owner
 
 
-def by_classes(
-    labels: Ints, clients: int, classes: tuple[str, ...], held: int, rng: np.random.Generator
-) -> Ints:
+def by_classes(labels: Ints, clients: int, classes: tuple[str, ...], held: int, rng: np.random.Generator) -> Ints:
     """Client of every row: each client holds `held` classes, each class is cut evenly among its holders."""
     counts = np.bincount(labels, minlength=len(classes))
     present = np.flatnonzero(counts)

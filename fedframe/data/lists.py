@@ -83,15 +83,11 @@ def _lines(file: Path, below: Path | None) -> _Lines:
     width = len(rows[0][1]) if rows else 0
     for i, row in rows:
         if len(row) != width or width not in (2, 3) or "" in row:
-            raise DataError(
-                f"{file}, line {i}: path, label and (in every line or in none) a user are expected."
-            )
+            raise DataError(f"{file}, line {i}: path, label and (in every line or in none) a user are expected.")
     if not rows:
         raise DataError(f"{file} has a header and no lines.")
     base = below or file.parent
     paths = [base / row[0] for _, row in rows]
     if not paths[0].exists():
-        raise DataError(
-            f"{file} names {paths[0].absolute()}, which does not exist; set root=FOLDER in the spec."
-        )
+        raise DataError(f"{file} names {paths[0].absolute()}, which does not exist; set root=FOLDER in the spec.")
     return _Lines(paths, [row[1] for _, row in rows], [row[2] for _, row in rows] if width == 3 else None)

@@ -92,9 +92,7 @@ def _finish(raw: Raw, seed: int, test_share: float, validate: float) -> Source:
     return Source(raw.name, train, test, raw.classes, mean, std, raw.user_names, columns)
 
 
-def _apart(
-    samples: Samples, raw: Raw, share: float, rng: np.random.Generator, setting: str
-) -> tuple[Samples, Samples]:
+def _apart(samples: Samples, raw: Raw, share: float, rng: np.random.Generator, setting: str) -> tuple[Samples, Samples]:
     """Put a stratified share of the samples aside."""
     labels = samples.y.numpy()
     nobody: Ints = np.zeros(len(labels), np.int64)  # one client that owns everything

@@ -12,9 +12,7 @@ from fedframe.data.seats import largest_remainder
 from fedframe.data.source import Ints
 
 
-def hold_out(
-    owner: Ints, labels: Ints, clients: int, classes: int, share: float, rng: np.random.Generator
-) -> Ints:
+def hold_out(owner: Ints, labels: Ints, clients: int, classes: int, share: float, rng: np.random.Generator) -> Ints:
     """Which rows leave the training data for a test set: a mask over rows; owner -1 is nobody's row.
 
     A client with n samples gives share * n (rounded; at least 1 if n > 1 and share > 0). No class gives more
@@ -42,9 +40,7 @@ def hold_out(
     return mask
 
 
-def from_global(
-    owner: Ints, labels: Ints, pool: Ints, clients: int, classes: int, rng: np.random.Generator
-) -> Ragged:
+def from_global(owner: Ints, labels: Ints, pool: Ints, clients: int, classes: int, rng: np.random.Generator) -> Ragged:
     """Rows of the global test set for every client; pool holds the labels of the global test set.
 
     A client with n training samples gets n test samples or, where a class of the pool is too small for that,

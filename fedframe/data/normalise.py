@@ -7,9 +7,7 @@ import torch
 CHUNK = 1024  # rows per pass over a whole set: bounds the memory of the statistics
 
 
-def normalised(
-    raw: torch.Tensor, mean: torch.Tensor, std: torch.Tensor, *, overwrite: bool = False
-) -> torch.Tensor:
+def normalised(raw: torch.Tensor, mean: torch.Tensor, std: torch.Tensor, *, overwrite: bool = False) -> torch.Tensor:
     """Model-ready float32 values of stored ones.
 
     Takes the stored layout, (n, H, W, C) or (n, d); gives (n, C, H, W) in channels_last memory, or (n, d).

@@ -23,9 +23,7 @@ def load_npz(request: Request) -> Raw:
         with file:
             arrays = {name: file[name] for name in file.files}
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, KeyError, RuntimeError, MemoryError) as error:
-        raise DataError(
-            f"{path} is damaged or cut short ({error}); a complete npz file is expected."
-        ) from None
+        raise DataError(f"{path} is damaged or cut short ({error}); a complete npz file is expected.") from None
     except ValueError as error:
         if "allow_pickle" in str(error):
             raise DataError(

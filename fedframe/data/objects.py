@@ -35,9 +35,7 @@ def from_python(data: object) -> Raw:
     if isinstance(data, tuple | list):
         if len(data) == 2 and all(isinstance(part, Dataset) for part in data):
             (x, y), (x_test, y_test) = map(_read, data)
-            return from_arrays(
-                "dataset", dict(zip(NAMES, (x, y, x_test, y_test), strict=False)), "the Datasets"
-            )
+            return from_arrays("dataset", dict(zip(NAMES, (x, y, x_test, y_test), strict=False)), "the Datasets")
         if len(data) in (2, 4):
             return from_arrays("arrays", dict(zip(NAMES, data, strict=False)), "the given arrays")
     raise SettingError(f"data is a {type(data).__name__}, which is not understood: {WHAT_WORKS}")
@@ -54,14 +52,11 @@ def _read(dataset: Dataset[Any]) -> tuple[Any, Any]:
         y = np.array([int(pair[1]) for pair in pairs])
     except (TypeError, IndexError, ValueError) as error:
         raise DataError(
-            f"the Dataset {type(dataset).__name__} does not give (input, whole-number label) pairs by index "
-            f"({error})."
+            f"the Dataset {type(dataset).__name__} does not give (input, whole-number label) pairs by index ({error})."
         ) from None
     if not x:
         raise DataError(f"the Dataset {type(dataset).__name__} is empty; it must hold at least two samples.")
     shapes = {sample.shape for sample in x}
     if len(shapes) > 1:
-        raise DataError(
-            f"the Dataset's inputs have several shapes, e.g. {sorted(shapes)[:2]}; they must be alike."
-        )
+        raise DataError(f"the Dataset's inputs have several shapes, e.g. {sorted(shapes)[:2]}; they must be alike.")
     return torch.from_numpy(np.stack(x)), y

@@ -91,13 +91,9 @@ def read_partition(text: str) -> PartitionSpec:
     if parts[0].partition(":")[0] == "longtail":
         imbalance = _number(parts.pop(0), "100", whole=False)
         if imbalance < 1:
-            raise SettingError(
-                f"partition {text!r}: the long tail's factor must be at least 1, e.g. longtail:100."
-            )
+            raise SettingError(f"partition {text!r}: the long tail's factor must be at least 1, e.g. longtail:100.")
         if not parts:
-            raise SettingError(
-                f"partition {text!r} says how many samples stay but not who gets them: {text}+iid."
-            )
+            raise SettingError(f"partition {text!r} says how many samples stay but not who gets them: {text}+iid.")
     if len(parts) > 1:
         raise SettingError(
             f"partition {text!r} joins two partitions; only longtail can stand in front of one, "
@@ -147,8 +143,7 @@ def split(source: Source, partition: str, clients: int | None, seed: int, min_si
         raise SettingError(f"partition {partition!r} needs a number of clients, e.g. clients=10.")
     if len(rows) < clients:
         raise SettingError(
-            f"clients is {clients}, but there are only {len(rows)} training samples: use at most {len(rows)} "
-            "clients."
+            f"clients is {clients}, but there are only {len(rows)} training samples: use at most {len(rows)} clients."
         )
     rng = generator(seed, spec.scheme)
     task = Task(labels[rows], clients, source.classes, rng, min_size, spec.value)

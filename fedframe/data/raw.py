@@ -46,9 +46,7 @@ class Request:
         if text is None:
             return None
         if not text.isdecimal() or int(text) < 1:
-            raise SettingError(
-                f"data {self.spec!r}: {option} must be a whole number above 0, e.g. {option}=64."
-            )
+            raise SettingError(f"data {self.spec!r}: {option} must be a whole number above 0, e.g. {option}=64.")
         return int(text)
 
 

@@ -40,8 +40,7 @@ def read_csv(path: Path) -> Table:
                     rows.append(row)
                 elif row:
                     raise DataError(
-                        f"{path}, line {lines.line_num}: {len(row)} values; {len(header)} are expected, one "
-                        "per column."
+                        f"{path}, line {lines.line_num}: {len(row)} values; {len(header)} are expected, one per column."
                     )
     except (UnicodeDecodeError, csv.Error, OSError) as error:
         raise DataError(f"{path} cannot be read as csv ({error}).") from None
@@ -49,9 +48,7 @@ def read_csv(path: Path) -> Table:
         raise DataError(f"{path} needs a header line that names every column, each once.")
     if not rows:
         raise DataError(f"{path} is empty: a header line and at least two rows are expected.")
-    return {
-        name: number_or_text(column) for name, column in zip(header, zip(*rows, strict=True), strict=True)
-    }
+    return {name: number_or_text(column) for name, column in zip(header, zip(*rows, strict=True), strict=True)}
 
 
 def read_parquet(path: Path) -> Table:
@@ -76,15 +73,8 @@ def read_parquet(path: Path) -> Table:
         values = column.to_pylist()
         if types.is_string(kind) or types.is_large_string(kind):
             table[name] = np.array(["" if value is None else value for value in values], str)
-        elif (
-            types.is_integer(kind)
-            or types.is_floating(kind)
-            or types.is_boolean(kind)
-            or types.is_decimal(kind)
-        ):
-            table[name] = np.array(
-                [np.nan if value is None else float(value) for value in values], np.float64
-            )
+        elif types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_decimal(kind):
+            table[name] = np.array([np.nan if value is None else float(value) for value in values], np.float64)
         else:
             raise DataError(f"{path}: the column {name!r} is of type {kind}; numbers and texts can be used.")
     if not found.num_rows:

@@ -55,9 +55,7 @@ def _load(request: Request, reader: Any) -> Raw:
     for name in (label, client):
         if name is not None and any(_missing(table[name]).any() for table in tables):
             raise DataError(f"{path}: the column {name!r} has rows without a value; every row needs one.")
-    y, y_test, classes = codes(
-        tables[0][label], tables[1][label] if tested else None, f"column {label!r} of {path}"
-    )
+    y, y_test, classes = codes(tables[0][label], tables[1][label] if tested else None, f"column {label!r} of {path}")
     user: Ints | None = None
     user_test: Ints | None = None
     users = None
@@ -75,15 +73,11 @@ def _load(request: Request, reader: Any) -> Raw:
     return Raw(path.stem, train, test, classes, users, columns)
 
 
-def _column(
-    path: Path, table: Table, asked: str | None, setting: str, customary: Sequence[str]
-) -> str | None:
+def _column(path: Path, table: Table, asked: str | None, setting: str, customary: Sequence[str]) -> str | None:
     """The column asked for, or the first one with a customary name."""
     if asked is not None:
         if asked not in table:
-            raise SettingError(
-                f"{setting} is {asked!r}, and {path} has no such column: {nearest(asked, table)}"
-            )
+            raise SettingError(f"{setting} is {asked!r}, and {path} has no such column: {nearest(asked, table)}")
         return asked
     lower = {name.lower(): name for name in table}
     return next((lower[name] for name in customary if name in lower), None)
@@ -137,9 +131,7 @@ def _of_text(name: str, table: Mapping[str, Any]) -> tuple[str, str, str]:
     raise DataError(f"the table lacks the column {name.partition('=')[0]!r}.")
 
 
-def complete(
-    train: Samples, test: Samples, columns: tuple[str, ...]
-) -> tuple[Samples, Samples, tuple[str, ...]]:
+def complete(train: Samples, test: Samples, columns: tuple[str, ...]) -> tuple[Samples, Samples, tuple[str, ...]]:
     """Fit the encoding on the training rows: drop texts they lack, fill missing numbers with their means."""
     assert isinstance(train.x, ArrayInputs)
     assert isinstance(test.x, ArrayInputs)
@@ -158,9 +150,7 @@ def complete(
     return out[0], out[1], kept
 
 
-def encode_rows(
-    rows: Mapping[str, Sequence[object]], columns: tuple[str, ...], mean: torch.Tensor
-) -> torch.Tensor:
+def encode_rows(rows: Mapping[str, Sequence[object]], columns: tuple[str, ...], mean: torch.Tensor) -> torch.Tensor:
     """New rows, given column by column, as raw inputs (n, d) of a Source with these columns and mean.
 
     normalised(encode_rows(rows, source.columns, source.mean), source.mean, source.std) is what a model takes.

@@ -39,15 +39,11 @@ def load_tiny_imagenet(request: Request) -> Raw:
         folder = _unpack(archive)
     ids = _text(folder / "wnids.txt").split()
     number = {wnid: i for i, wnid in enumerate(ids)}
-    train = [
-        (path, label) for wnid, label in number.items() for path in _below(folder / "train" / wnid / "images")
-    ]
+    train = [(path, label) for wnid, label in number.items() for path in _below(folder / "train" / wnid / "images")]
     test = _annotated(folder / "val", number)
     if not train or not test:
         raise DataError(f"{folder} holds no images; train/<wnid>/images and val/images are expected.")
-    return Raw(
-        "tiny-imagenet", _samples(train, folder, "train"), _samples(test, folder, "val"), _names(folder, ids)
-    )
+    return Raw("tiny-imagenet", _samples(train, folder, "train"), _samples(test, folder, "val"), _names(folder, ids))
 
 
 def _below(folder: Path) -> list[Path]:
@@ -62,9 +58,7 @@ def _annotated(folder: Path, number: dict[str, int]) -> list[tuple[Path, int]]:
     for line in _text(folder / "val_annotations.txt").splitlines():
         parts = line.split("\t")
         if len(parts) < 2 or parts[1] not in number:
-            raise DataError(
-                f"{folder / 'val_annotations.txt'} has the line {line!r}; a file and a wnid are expected."
-            )
+            raise DataError(f"{folder / 'val_annotations.txt'} has the line {line!r}; a file and a wnid are expected.")
         out.append((folder / "images" / parts[0], number[parts[1]]))
     return out
 
@@ -84,16 +78,12 @@ def _names(folder: Path, ids: list[str]) -> tuple[str, ...]:
             words[wnid] = text.split(",")[0]
     names = [words.get(wnid, wnid) for wnid in ids]
     # Two ids can share their first word; a class name has to be one class.
-    return tuple(
-        name if names.count(name) == 1 else f"{name} ({wnid})" for name, wnid in zip(names, ids, strict=True)
-    )
+    return tuple(name if names.count(name) == 1 else f"{name} ({wnid})" for name, wnid in zip(names, ids, strict=True))
 
 
 def _samples(found: list[tuple[Path, int]], folder: Path, part: str) -> Samples:
     paths = [path for path, _ in found]
-    return Samples(
-        _pixels(paths, folder / f"fedframe-{part}.npy"), torch.tensor([label for _, label in found])
-    )
+    return Samples(_pixels(paths, folder / f"fedframe-{part}.npy"), torch.tensor([label for _, label in found]))
 
 
 def _pixels(paths: list[Path], kept: Path) -> Inputs:

@@ -40,9 +40,7 @@ class Slab:
 
     def read(self, specs: list[Spec]) -> dict[str, Tensor]:
         """The tensors in place: they change when the next message is written."""
-        return {
-            name: self._view(TYPES[kind], torch.Size(shape), offset) for name, kind, shape, offset in specs
-        }
+        return {name: self._view(TYPES[kind], torch.Size(shape), offset) for name, kind, shape, offset in specs}
 
     def _view(self, kind: torch.dtype, shape: torch.Size, offset: int) -> Tensor:
         end = offset + shape.numel() * kind.itemsize

@@ -1,4 +1,4 @@
-"""Clients in worker processes, one per core: units are handed out one by one, replies come back in the order of the units.
+"""Clients in worker processes, one per core: units are handed out one by one, replies come back in their order.
 
 Workers are forked, so they share the data and the program with this process, start in milliseconds, and work from a
 script, a notebook or a test alike. A worker that dies is replaced and its unit done again, once.
@@ -24,7 +24,7 @@ from fedframe.core.job import Job
 from fedframe.core.message import Message
 from fedframe.core.optimise import make_optimizer
 from fedframe.engines.slab import Slab
-from fedframe.engines.worker import receive_message, send_message, work
+from fedframe.engines.worker import receive_message, work
 from fedframe.errors import RunError
 
 HEADROOM = 4  # shared memory for messages of up to four models; larger ones go through the pipe

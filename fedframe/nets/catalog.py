@@ -34,15 +34,11 @@ IMAGE_NETS: dict[str, Entry] = {
     ),
     "vgg11": Entry("VGG-11 without BatchNorm, 512-d feature", 16, lambda s: Plain(s, "vgg11")),
     "vgg13": Entry("VGG-13 without BatchNorm, 512-d feature", 16, lambda s: Plain(s, "vgg13")),
-    "resnet20": Entry(
-        "ResNet-20 for CIFAR, widths 16-32-64, 64-d feature", 8, lambda s: ResNet(s, "resnet20")
-    ),
+    "resnet20": Entry("ResNet-20 for CIFAR, widths 16-32-64, 64-d feature", 8, lambda s: ResNet(s, "resnet20")),
     "resnet18": Entry("ResNet-18, 512-d feature", 8, lambda s: ResNet(s, "resnet18")),
     "resnet34": Entry("ResNet-34, 512-d feature", 8, lambda s: ResNet(s, "resnet34")),
     "resnet50": Entry("ResNet-50, 2048-d feature", 8, lambda s: ResNet(s, "resnet50")),
-    "senet18": Entry(
-        "ResNet-18 with squeeze-and-excitation, 512-d feature", 8, lambda s: ResNet(s, "senet18")
-    ),
+    "senet18": Entry("ResNet-18 with squeeze-and-excitation, 512-d feature", 8, lambda s: ResNet(s, "senet18")),
     "mobilenetv2": Entry("MobileNetV2, 1280-d feature", 8, MobileNetV2),
 }
 
@@ -71,16 +67,13 @@ def build_named(name: str, shape: tuple[int, ...]) -> nn.Module:
         return MLP(shape, parse_widths(name, options) if colon else (200, 200))
     if base not in IMAGE_NETS:
         raise SettingError(
-            f"There is no net {name!r}: {nearest(name.lower(), NETS)} "
-            "A net of your own is named as 'my_file.py:MyNet'."
+            f"There is no net {name!r}: {nearest(name.lower(), NETS)} A net of your own is named as 'my_file.py:MyNet'."
         )
     if colon:
         raise SettingError(f"The net {base!r} has no options, so write model={base!r} instead of {name!r}.")
     entry, works = IMAGE_NETS[base], default_net(shape)
     if len(shape) == 1:
-        raise SettingError(
-            f"The net {name!r} takes images, not vectors of {shape[0]} numbers: use model={works!r}."
-        )
+        raise SettingError(f"The net {name!r} takes images, not vectors of {shape[0]} numbers: use model={works!r}.")
     channels, height, width = shape
     if min(height, width) < entry.smallest:
         raise SettingError(

@@ -18,15 +18,11 @@ def locate(path: str) -> object:
     """Find what `my_file.py:MyNet` or `package.module:MyNet` names."""
     place, _, name = path.rpartition(":")
     if not place or not name or path.endswith(".py"):
-        raise SettingError(
-            f"The net {path!r} names a file but no class in it: write for example 'my_file.py:MyNet'."
-        )
+        raise SettingError(f"The net {path!r} names a file but no class in it: write for example 'my_file.py:MyNet'.")
     try:
         module = _load_file(Path(place).expanduser()) if place.endswith(".py") else _load_module(place)
     except FileNotFoundError as error:
-        raise SettingError(
-            f"The net {path!r} could not be loaded: there is no file {error.filename}."
-        ) from error
+        raise SettingError(f"The net {path!r} could not be loaded: there is no file {error.filename}.") from error
     except Exception as error:  # whatever the user's own code raises
         raise SettingError(f"The net {path!r} could not be loaded: {reason(error)}.") from error
     if not hasattr(module, name):

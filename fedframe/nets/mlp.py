@@ -36,7 +36,5 @@ def parse_widths(name: str, options: str) -> tuple[int, ...]:
     """Read the widths out of a name such as `mlp:256x128`."""
     words = options.split("x")
     if not all(word.isascii() and word.isdigit() and int(word) > 0 for word in words):
-        raise SettingError(
-            f"The net {name!r} has widths that cannot be read: write for example model='mlp:256x128'."
-        )
+        raise SettingError(f"The net {name!r} has widths that cannot be read: write for example model='mlp:256x128'.")
     return tuple(int(word) for word in words)

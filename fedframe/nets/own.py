@@ -31,9 +31,7 @@ def build_own(thing: object, shape: tuple[int, ...], label: str) -> nn.Module:
             "it is called with shape=... if it has a parameter named shape, else without arguments."
         ) from error
     if not isinstance(net, nn.Module):
-        raise SettingError(
-            f"The net {label} gave a value of type {type(net).__name__}: it must give an nn.Module."
-        )
+        raise SettingError(f"The net {label} gave a value of type {type(net).__name__}: it must give an nn.Module.")
     return net
 
 
@@ -52,9 +50,7 @@ def with_dim(net: nn.Module, shape: tuple[int, ...], label: str) -> nn.Module:
             net.dim = dim  # type: ignore[assignment]
         # A `dim` that means something else to its author stays as it is, inside a wrapper.
         return net if net.dim == dim else _Wrapped(net, dim)
-    raise SettingError(
-        f"The net {label} gave {problem}: it must give floating-point features of shape (batch, dim)."
-    )
+    raise SettingError(f"The net {label} gave {problem}: it must give floating-point features of shape (batch, dim).")
 
 
 class _Wrapped(nn.Module):

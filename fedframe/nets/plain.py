@@ -30,9 +30,7 @@ class Plain(nn.Module):
         super().__init__()
         groups = STACKS[name]
         widths = [width for group in groups for width in group]
-        self.convs = nn.ModuleList(
-            nn.Conv2d(a, b, 3, padding=1) for a, b in itertools.pairwise([shape[0], *widths])
-        )
+        self.convs = nn.ModuleList(nn.Conv2d(a, b, 3, padding=1) for a, b in itertools.pairwise([shape[0], *widths]))
         self.pools = [i == len(group) - 1 for group in groups for i in range(len(group))]
         self.dim = widths[-1]
         # torch's own first weights shrink the signal at every layer, and no BatchNorm brings it back.

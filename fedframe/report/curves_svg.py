@@ -62,9 +62,7 @@ def _plot(
     xs, ys = [float(x) for x, _ in known], [float(y) for _, y in known]
     y_ticks = ticks(min(ys), max(ys), 6)
     y_texts = labels(y_ticks)
-    places = max(
-        0, min(6, math.ceil(-math.log10((y_ticks[-1] - y_ticks[0]) / 300)))
-    )  # finer than the eye sees
+    places = max(0, min(6, math.ceil(-math.log10((y_ticks[-1] - y_ticks[0]) / 300))))  # finer than the eye sees
     lasts = {name: f"{_last(points)[1]:,.{places}f}" for name, points in series.items()}
     left = PAD + max(width_of(text, 11) for text in y_texts) + 10
     widest = max(width_of(f"{name} {lasts[name]}") for name in series)
@@ -108,9 +106,7 @@ def _plot(
 def _line(canvas: Canvas, pieces: list[list[Point]], colour: int, dash: str) -> None:
     path = "".join("M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in piece) for piece in pieces)
     dashes = f' stroke-dasharray="{dash}"' if dash else ""
-    style = (
-        f'class="ff-s{colour}" fill="none" stroke-width="2" stroke-linejoin="round" stroke-linecap="round"'
-    )
+    style = f'class="ff-s{colour}" fill="none" stroke-width="2" stroke-linejoin="round" stroke-linecap="round"'
     canvas.add(f'<path d="{path}" {style}{dashes}/>')
     dots = [point for piece in pieces for point in piece]
     for x, y in dots if len(dots) <= 12 else (p[0] for p in pieces if len(p) == 1):
@@ -146,9 +142,9 @@ def _spread(wanted: Mapping[str, float], top: float, bottom: float) -> dict[str,
     blocks: list[list[float]] = []
     for name in order:
         blocks.append([wanted[name]])
-        while len(blocks) > 1 and _first(blocks[-1], top, bottom) < _first(
-            blocks[-2], top, bottom
-        ) + LABEL * len(blocks[-2]):
+        while len(blocks) > 1 and _first(blocks[-1], top, bottom) < _first(blocks[-2], top, bottom) + LABEL * len(
+            blocks[-2]
+        ):
             blocks[-2:] = [blocks[-2] + blocks[-1]]
     heights = [_first(block, top, bottom) + LABEL * i for block in blocks for i in range(len(block))]
     return dict(zip(order, heights, strict=True))

@@ -25,7 +25,9 @@ def print_lists() -> None:
         "Nets (--model)": dict(NETS),
     }
     for title, lines in groups.items():
-        table = Table(title=title, title_justify="left", title_style="bold", box=None, show_header=False, padding=(0, 2))
+        table = Table(
+            title=title, title_justify="left", title_style="bold", box=None, show_header=False, padding=(0, 2)
+        )
         table.add_column(no_wrap=True)
         table.add_column()
         for name, text in lines.items():

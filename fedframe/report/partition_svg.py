@@ -20,9 +20,7 @@ ON_FROM = 7  # level from which the other text colour has the better contrast
 PAD, BARS, SIDE = 20, 46, 84  # pixels: rim, height of the client bars, width of the class bars
 
 
-def partition_picture(
-    table: Counts, classes: Sequence[str], title: str, names: Sequence[str] | None = None
-) -> str:
+def partition_picture(table: Counts, classes: Sequence[str], title: str, names: Sequence[str] | None = None) -> str:
     """Draw how many samples of each class every client holds, as an SVG text.
 
     Parameters
@@ -45,9 +43,7 @@ def partition_picture(
 class _Picture:
     """One picture's measures, and the strokes that use them."""
 
-    def __init__(
-        self, table: Counts, classes: Sequence[str], title: str, names: Sequence[str] | None
-    ) -> None:
+    def __init__(self, table: Counts, classes: Sequence[str], title: str, names: Sequence[str] | None) -> None:
         self.table, self.canvas = table, Canvas()
         self.grid = _join(table)
         self.rows: int = self.grid.shape[1]
@@ -114,18 +110,14 @@ class _Picture:
         for level in range(1, LEVELS + 1):
             path = "".join(_strokes(levels == level, num(1 - gap_x / self.cell_w), merge=gap_x == 0))
             if path:
-                self.canvas.add(
-                    f'<path {shift} d="{path}" class="ff-run" stroke-opacity="{num(_opacity(level))}"/>'
-                )
+                self.canvas.add(f'<path {shift} d="{path}" class="ff-run" stroke-opacity="{num(_opacity(level))}"/>')
         self.canvas.add("</g>")
         self.numbers(levels)
 
     def numbers(self, levels: npt.NDArray[np.int_]) -> None:
         """Write the counts into the cells where they fit."""
         room = self.cell_w - 4
-        write = next(
-            (w for w in (_whole, short) if max(width_of(w(n), 10) for n in self.grid.flat) <= room), None
-        )
+        write = next((w for w in (_whole, short) if max(width_of(w(n), 10) for n in self.grid.flat) <= room), None)
         if self.cell_h < 14 or write is None:
             return
         for kind, here in (("ink", levels < ON_FROM), ("on", levels >= ON_FROM)):
@@ -163,9 +155,7 @@ class _Picture:
         for i in range(0, self.columns, self.client_step):
             x = self.left + (i + 0.5) * self.cell_w
             anchor, turn = ("end", -45) if self.turned else ("middle", 0)
-            self.canvas.text(
-                x + (3 if self.turned else 0), y, self.client_texts[i], size=11, anchor=anchor, turn=turn
-            )
+            self.canvas.text(x + (3 if self.turned else 0), y, self.client_texts[i], size=11, anchor=anchor, turn=turn)
         self.canvas.text(self.right + 14, self.bottom + 16, "client", "dim", 11)
         longest = max(width_of(text, 11) for text in self.client_texts)
         return y + 0.71 * longest if self.turned else y

@@ -64,9 +64,7 @@ class PartitionTable:
                 break
         columns = left + classes[:shown]
         clients = min(len(self.table), MOST_CLIENTS)
-        grid = Table(
-            box=None, padding=(0, fit.gap, 0, 0), pad_edge=False, show_footer=clients < len(self.sizes)
-        )
+        grid = Table(box=None, padding=(0, fit.gap, 0, 0), pad_edge=False, show_footer=clients < len(self.sizes))
         for column in columns:
             text = Text(column.heading, style="bold")
             grid.add_column(text, column.total, justify="left" if column.left else "right", no_wrap=True)
@@ -92,9 +90,7 @@ class PartitionTable:
         """Samples of the first classes at each client."""
         known = len(self.table) == len(self.sizes)  # otherwise the table does not hold all clients
         headings = [_cut(str(name), fit.heading) for name in self.classes[:MOST_CLASSES]]
-        if len(set(headings)) < len(
-            headings
-        ):  # numbers tell "class 1" from "class 2" where the room is short
+        if len(set(headings)) < len(headings):  # numbers tell "class 1" from "class 2" where the room is short
             headings = [str(j) for j in range(len(headings))]
         columns = []
         for j, heading in enumerate(headings):

@@ -73,7 +73,7 @@ def test_momentum_survives_a_trip_through_its_state() -> None:
 
 @pytest.mark.parametrize(("name", "kind"), [("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW)])
 def test_adam_is_torchs_own(name: str, kind: type) -> None:
-    made = make_optimizer(Settings(optimizer=name), [nn.Parameter(torch.zeros(1))], 0.1)  # type: ignore[arg-type]
+    made = make_optimizer(Settings(optimizer=name), [nn.Parameter(torch.zeros(1))], 0.1)
     assert type(made) is kind
 
 

@@ -43,7 +43,10 @@ def plain_fedavg(job: Job, rounds: int, uniform: bool) -> dict[str, torch.Tensor
         for client in range(len(job.federation)):
             model = copy.deepcopy(shared)
             optimizer = torch.optim.SGD(
-                model.parameters(), lr=settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay
+                model.parameters(),
+                lr=settings.lr,
+                momentum=settings.momentum,
+                weight_decay=settings.weight_decay,
             )
             rows = job.federation.train[client]
             generator = generator_for(settings.seed, "batches", "train", round, client)
@@ -63,9 +66,7 @@ def plain_fedavg(job: Job, rounds: int, uniform: bool) -> dict[str, torch.Tensor
                 total[name] = total.get(name, torch.zeros_like(value)) + weight * value
         shared.load_state_dict({name: value / weights for name, value in total.items()})
     state = shared.state_dict()
-    return {
-        ("backbone." if name.startswith("0.") else "head.") + name[2:]: value for name, value in state.items()
-    }
+    return {("backbone." if name.startswith("0.") else "head.") + name[2:]: value for name, value in state.items()}
 
 
 @pytest.mark.parametrize("weighting", ["samples", "uniform"])
@@ -124,7 +125,7 @@ def test_round_without_a_single_good_update_ends_the_run_with_a_hint(tmp_path: P
     nan = torch.full((job.roles.layout.size,), float("nan"))
     server = Server(job, Meddler(job, dict.fromkeys(range(4), nan)))
     before = server.model.clone()
-    with pytest.raises(RunError, match="every client's update was refused.*smaller lr"):
+    with pytest.raises(RunError, match=r"every client's update was refused.*smaller lr"):
         server.run_round(1, nothing)
     assert torch.equal(server.model, before)
 
@@ -159,7 +160,8 @@ def test_batch_norm_statistics_of_a_resnet_are_the_mean_of_the_clients(tmp_path:
     name = next(name for name in start if name.endswith("running_var"))
     weights = {unit: float(reply.numbers["samples"]) for unit, reply in replies.items()}
     expected = start[name].double() + sum(
-        weights[unit] * job.roles.layout.views(reply.tensors["update"])[name].double() for unit, reply in replies.items()
+        weights[unit] * job.roles.layout.views(reply.tensors["update"])[name].double()
+        for unit, reply in replies.items()
     ) / sum(weights.values())
     server.run_round(1, nothing)
     torch.testing.assert_close(job.roles.layout.views(server.model)[name].double(), expected, atol=1e-6, rtol=0)

@@ -11,11 +11,7 @@ from tests.data.conftest import sentence
 def plain(x: torch.Tensor, padding: int, flip: bool, generator: torch.Generator) -> torch.Tensor:
     """The same draws, image by image."""
     n, c, h, w = x.shape
-    shift = (
-        torch.randint(2 * padding + 1, (2, n, 1), generator=generator)
-        if padding
-        else torch.zeros(2, n, 1).long()
-    )
+    shift = torch.randint(2 * padding + 1, (2, n, 1), generator=generator) if padding else torch.zeros(2, n, 1).long()
     mirrored = torch.rand(n, 1, generator=generator) < 0.5 if flip else torch.zeros(n, 1).bool()
     out = torch.zeros(n, c, h, w)
     for i in range(n):

@@ -28,9 +28,7 @@ def contents() -> dict[str, bytes]:
     [("mnist", "mnist"), ("mnist", "MNIST/raw"), ("mnist", ""), ("fashion-mnist", "FashionMNIST/raw")],
 )
 @pytest.mark.parametrize("packed", [True, False])
-def test_files_are_found_in_the_customary_places(
-    tmp_path: Path, name: str, folder: str, packed: bool
-) -> None:
+def test_files_are_found_in_the_customary_places(tmp_path: Path, name: str, folder: str, packed: bool) -> None:
     (tmp_path / folder).mkdir(parents=True, exist_ok=True)
     for file, data in contents().items():
         if packed:
@@ -45,9 +43,7 @@ def test_files_are_found_in_the_customary_places(
     assert len(source.classes) == 10
 
 
-def test_the_data_folder_may_come_from_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_data_folder_may_come_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for file, data in contents().items():
         write_gz(tmp_path / "mnist" / f"{file}.gz", data)
     monkeypatch.setenv("FEDFRAME_DATA", str(tmp_path))
@@ -66,8 +62,7 @@ def test_emnist_letters_are_turned_upright_and_counted_from_a(tmp_path: Path, as
     labels = (np.arange(52) % 26 + 1).astype(np.uint8)
     images = RNG.integers(256, size=(52, 28, 28), dtype=np.uint8)
     packed = {
-        f"{name}.gz": gzip.compress(idx_bytes(labels if "labels" in name else images))
-        for name in idx.EMNIST_FILES
+        f"{name}.gz": gzip.compress(idx_bytes(labels if "labels" in name else images)) for name in idx.EMNIST_FILES
     }
     (tmp_path / "emnist").mkdir()
     if as_zip:
@@ -81,9 +76,7 @@ def test_emnist_letters_are_turned_upright_and_counted_from_a(tmp_path: Path, as
     source = load_source("emnist-letters", data_dir=tmp_path)
     assert source.classes[0] == "a"
     assert source.train.y.tolist() == (labels - 1).tolist()
-    assert torch.equal(
-        source.train.x.take(torch.tensor([5]))[0, ..., 0], torch.from_numpy(images[5].T.copy())
-    )
+    assert torch.equal(source.train.x.take(torch.tensor([5]))[0, ..., 0], torch.from_numpy(images[5].T.copy()))
     assert not (tmp_path / "emnist" / "emnist-mnist-train-images-idx3-ubyte.gz").exists()
 
 

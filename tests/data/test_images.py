@@ -166,9 +166,7 @@ def tiny(folder: Path) -> None:
         picture(folder / "val" / "images" / f"val_{i}.JPEG", (64, 64, 3))
     (folder / "wnids.txt").write_text("\n".join(ids))
     (folder / "words.txt").write_text("n01\tgoldfish, Carassius\nn02\tnewt\nn03\tother")
-    (folder / "val" / "val_annotations.txt").write_text(
-        "val_0.JPEG\tn01\t0\t0\t9\t9\nval_1.JPEG\tn02\t0\t0\t9\t9\n"
-    )
+    (folder / "val" / "val_annotations.txt").write_text("val_0.JPEG\tn01\t0\t0\t9\t9\nval_1.JPEG\tn02\t0\t0\t9\t9\n")
 
 
 @pytest.mark.parametrize("as_zip", [True, False])

@@ -19,9 +19,7 @@ labels_of = st.integers(1, 6).flatmap(
 )
 
 
-def whole(
-    labels: list[int], classes: int, partition: str, clients: int, seed: int, **more: int
-) -> Federation:
+def whole(labels: list[int], classes: int, partition: str, clients: int, seed: int, **more: int) -> Federation:
     source = source_of(labels, classes)
     return make_federation(
         source,
@@ -183,9 +181,7 @@ def test_user_needs_natural_clients() -> None:
     assert "'toy' has none" in text
 
 
-@pytest.mark.parametrize(
-    "partition", ["iid", "dirichlet:0.3", "classes:2", "shards:2", "longtail:5+dirichlet:1"]
-)
+@pytest.mark.parametrize("partition", ["iid", "dirichlet:0.3", "classes:2", "shards:2", "longtail:5+dirichlet:1"])
 def test_the_seed_alone_decides(partition: str) -> None:
     source = source_of([*range(5)] * 60, 5)
 
@@ -221,9 +217,7 @@ def test_a_bad_spec_ends_in_a_sentence(spec: str, part: str) -> None:
     assert part in sentence(lambda: read_partition(spec), SettingError)
 
 
-@pytest.mark.parametrize(
-    ("clients", "part"), [(0, "at least 1"), (None, "clients=10"), (9, "at most 4 clients")]
-)
+@pytest.mark.parametrize(("clients", "part"), [(0, "at least 1"), (None, "clients=10"), (9, "at most 4 clients")])
 def test_a_bad_number_of_clients_ends_in_a_sentence(clients: int | None, part: str) -> None:
     source = source_of([0, 1, 0, 1], 2)
     text = sentence(lambda: make_federation(source, partition="iid", clients=clients, seed=0), SettingError)

@@ -13,10 +13,7 @@ from fedframe.errors import DataError, SettingError
 from tests.data.conftest import sentence
 
 HEADER = "age,sex,hospital,weight,target"
-ROWS = [
-    f"{20 + i},{'fm'[i % 2]},h{i % 3},{'' if i == 4 else 50 + i},{'yes' if i % 4 else 'no'}"
-    for i in range(20)
-]
+ROWS = [f"{20 + i},{'fm'[i % 2]},h{i % 3},{'' if i == 4 else 50 + i},{'yes' if i % 4 else 'no'}" for i in range(20)]
 
 
 def write(folder: Path, text: str, name: str = "t.csv") -> str:
@@ -63,9 +60,7 @@ def test_new_rows_are_encoded_like_the_training_rows(tmp_path: Path) -> None:
     assert "lacks the column 'sex'" in sentence(
         lambda: encode_rows({"age": [1], "weight": [1]}, columns, mean), DataError
     )
-    assert "held numbers" in sentence(
-        lambda: encode_rows({**rows, "age": ["x", "y"]}, columns, mean), DataError
-    )
+    assert "held numbers" in sentence(lambda: encode_rows({**rows, "age": ["x", "y"]}, columns, mean), DataError)
 
 
 def test_label_and_client_columns_can_be_chosen(tmp_path: Path) -> None:
@@ -74,9 +69,7 @@ def test_label_and_client_columns_can_be_chosen(tmp_path: Path) -> None:
     assert source.classes == ("f", "m")
     assert source.user_names == ("no", "yes")
     assert "hospital=h0" in (source.columns or ())
-    assert "did you mean 'hospital'" in sentence(
-        lambda: load_source(spec, client_column="hospitl"), SettingError
-    )
+    assert "did you mean 'hospital'" in sentence(lambda: load_source(spec, client_column="hospitl"), SettingError)
     assert "no such column" in sentence(lambda: load_source(spec, label="zzz"), SettingError)
 
 

@@ -10,6 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fedframe.core.evaluate import score_shared
+from fedframe.core.job import PIECE
 from fedframe.core.message import Message
 from fedframe.core.server import Server
 from fedframe.engines.inline import InlineEngine
@@ -143,9 +145,35 @@ def test_message_that_does_not_fit_goes_through_the_pipe(tmp_path: Path) -> None
 
 def test_slab_gives_back_what_was_written_and_says_when_it_is_full() -> None:
     slab = Slab(4096)
-    tensors = {"a": torch.randn(3, 5), "b": torch.arange(7), "c": torch.tensor([True, False]), "d": torch.empty(0)}
+    tensors = {
+        "a": torch.randn(3, 5),
+        "b": torch.arange(7),
+        "c": torch.tensor([True, False]),
+        "d": torch.empty(0),
+    }
     specs = slab.write(tensors)
     assert specs is not None
     back = slab.read(specs)
     assert all(torch.equal(back[name], tensors[name]) and back[name].dtype == tensors[name].dtype for name in tensors)
     assert slab.write({"big": torch.zeros(2000)}) is None
+
+
+def test_scores_of_a_test_set_in_many_pieces_are_those_of_one_process(tmp_path: Path) -> None:
+    data = blobs(clients=6, each=900)  # the clients' own test data make several pieces
+    data["x_test"], data["y_test"] = data["x_train"][:5000], data["y_train"][:5000]
+    job = make_job(tmp_path, data, lr=0.001, epochs=1)
+    assert len(job.test_rows("test")) > 2 * PIECE
+    found = []
+    for engine in (InlineEngine(job), WorkerEngine(job, 3, nothing)):
+        server = Server(job, engine)
+        found.append(score_shared(server, "local"))
+        assert found[-1] == score_shared(server, "local-all")
+        engine.close()
+    assert found[0] == found[1]
+    site = InlineEngine(job).site
+    site.load({"model": server.model}, {})
+    right = 0
+    for row in range(5000):  # one by one, in plain sight
+        inputs = job.federation.source.batch(job.pool("test"), torch.tensor([row]))
+        right += int(site.predict([inputs]).argmax()) == int(data["y_test"][row])
+    assert found[0].generic == right / 5000

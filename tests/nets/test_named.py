@@ -148,9 +148,7 @@ def test_mlp_takes_vectors_and_other_widths() -> None:
     assert [p.shape for p in net.parameters() if p.dim() == 2] == [(31, 12), (17, 31)]
 
 
-@pytest.mark.parametrize(
-    "shape", [(5,), (1, 8, 8), (3, 27, 40), (1, 28, 28), (3, 32, 32), (3, 40, 40), (3, 64, 64)]
-)
+@pytest.mark.parametrize("shape", [(5,), (1, 8, 8), (3, 27, 40), (1, 28, 28), (3, 32, 32), (3, 40, 40), (3, 64, 64)])
 def test_default_net_works(shape: tuple[int, ...]) -> None:
     build_net(default_net(shape), shape)
 

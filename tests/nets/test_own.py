@@ -203,6 +203,4 @@ def test_wrong_features_are_refused(output: Callable[[Tensor], object], words: s
 
 def test_net_that_does_not_fit_the_samples_is_refused() -> None:
     text = sentence(nn.Linear(4, 2), (5,))
-    assert text.startswith(
-        "The net 'Linear' failed on a batch of two blank samples of shape (5,): RuntimeError:"
-    )
+    assert text.startswith("The net 'Linear' failed on a batch of two blank samples of shape (5,): RuntimeError:")

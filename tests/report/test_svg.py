@@ -59,9 +59,8 @@ def test_partition_shows_every_cell_with_its_count() -> None:
     assert cells(root) == 4
     shown = texts(root)
     assert {"5", "1,234", "70", "8", "cat", "dog", "eel", "Ann", "Bob", "Pets"} <= set(shown)
-    assert (
-        "2 clients, 3 classes, 1,317 samples. A client has 78 to 1,239 samples (median 658) of 2 classes."
-        in (" ".join(shown))
+    assert "2 clients, 3 classes, 1,317 samples. A client has 78 to 1,239 samples (median 658) of 2 classes." in (
+        " ".join(shown)
     )
 
 
@@ -148,9 +147,7 @@ def test_curves_with_one_point_or_a_flat_line(y: float) -> None:
 def test_curves_labels_do_not_overlap_and_stay_on_the_card() -> None:
     series = {f"method {i}": [(0, 0.0), (1, 50 + 0.01 * i)] for i in range(30)}
     root = parse(curves_picture(series, "t", "x", "y", ""))
-    heights = sorted(
-        float(e.attrib["y"]) for e in root.iter(f"{NS}text") if (e.text or "").startswith("method")
-    )
+    heights = sorted(float(e.attrib["y"]) for e in root.iter(f"{NS}text") if (e.text or "").startswith("method"))
     assert len(heights) == 30
     assert min(np.diff(heights)) > 14.9
 
@@ -195,8 +192,6 @@ def test_text_is_measured_cut_and_wrapped() -> None:
 
 
 def test_importing_the_pictures_and_tables_is_cheap() -> None:
-    code = (
-        "import sys, fedframe.report.svg, fedframe.report.tables; print({'torch', 'rich'} & set(sys.modules))"
-    )
+    code = "import sys, fedframe.report.svg, fedframe.report.tables; print({'torch', 'rich'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

@@ -42,9 +42,7 @@ def test_table_fits_ten_classes_in_80_columns() -> None:
     text = printed(partition_table(table, [f"long name {i}" for i in range(10)]), 80)
     assert "Shown" not in text
     assert text.count("4567") == 100
-    assert text.split()[3:13] == [
-        str(i) for i in range(10)
-    ]  # cut to four letters, the names would be the same
+    assert text.split()[3:13] == [str(i) for i in range(10)]  # cut to four letters, the names would be the same
 
 
 def test_sizes_may_cover_more_clients_than_the_table() -> None:
@@ -55,9 +53,7 @@ def test_sizes_may_cover_more_clients_than_the_table() -> None:
 
 
 def test_empty_clients_and_a_narrow_terminal_are_fine() -> None:
-    assert "0 to 0 samples a client" in printed(
-        partition_table(np.zeros((3, 4), dtype=int), list("abcd")), 40
-    )
+    assert "0 to 0 samples a client" in printed(partition_table(np.zeros((3, 4), dtype=int), list("abcd")), 40)
 
 
 def test_table_that_does_not_fit_its_classes_is_refused() -> None:

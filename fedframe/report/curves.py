@@ -1,0 +1,32 @@
+"""Accuracy over rounds of one or more runs, as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedframe.errors import DataError
+from fedframe.folder import RunFolder
+from fedframe.report.svg import curves_picture
+from fedframe.report.words import percent
+
+SCORES = {"generic": "shared model, global test set", "client": "shared model, clients' own tests"}
+
+
+def run_curves(folders: Sequence[Path]) -> str:
+    """One line per score of a single run; one line per run (generic) of several."""
+    runs = {str(folder): RunFolder.open(folder) for folder in folders}
+    series: dict[str, list[tuple[float, float]]] = {}
+    for name, run in runs.items():
+        lines = run.metrics()
+        for score in SCORES if len(runs) == 1 else ("generic",):
+            points = [(line["round"], 100 * line[score]) for line in lines if line.get(score) is not None]
+            if points:
+                label = SCORES[score] if len(runs) == 1 else Path(name).name
+                series[label] = points
+    if not series:
+        raise DataError(f"{folders[0]} has no evaluated round yet; run it with --eval-every 1.")
+    settings = next(iter(runs.values())).settings()
+    title = f"{settings.method if len(runs) == 1 else 'Runs'} on {settings.data}, {settings.partition}"
+    last = ", ".join(f"{label}: {percent(points[-1][1] / 100)}" for label, points in series.items())
+    return curves_picture(series, title, "round", "accuracy (%)", f"After the last round: {last}")

@@ -1,0 +1,120 @@
+"""The command line as a person uses it: real processes, real output."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+PROGRAM = Path(sys.executable).with_name("fedframe")
+
+
+def fedframe(*arguments: object, folder: Path, ok: bool = True) -> str:
+    """Run a command in a folder; returns what it printed."""
+    done = subprocess.run(
+        [PROGRAM, *map(str, arguments)], cwd=folder, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert (done.returncode == 0) == ok, done.stdout + done.stderr
+    return done.stdout if ok else done.stderr
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of the default job, shortened."""
+    folder = tmp_path_factory.mktemp("cli")
+    out = fedframe("run", "fedavg", "--rounds", 3, "--out", "here", "--set", "fine_tune.epochs=1", folder=folder)
+    assert "round 3/3" in out
+    assert "accuracy of the shared model on the global test set" in out
+    assert "Everything is in here" in out
+    assert "\x1b" not in out  # plain lines when the output is no terminal
+    return folder
+
+
+def test_help_and_version_do_not_load_torch() -> None:
+    code = "import sys, fedframe.cli; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert "fedframe 0." in subprocess.run([PROGRAM, "--version"], capture_output=True, text=True, check=True).stdout
+
+
+def test_finished_run_says_so_when_resumed(run_folder: Path) -> None:
+    assert "is finished" in fedframe("resume", "here", folder=run_folder)
+
+
+def test_same_folder_is_refused(run_folder: Path) -> None:
+    assert "already holds a run" in fedframe("run", "fedavg", "--out", "here", folder=run_folder, ok=False)
+
+
+def test_predict_prints_a_line_per_input_for_shared_and_personal_models(run_folder: Path) -> None:
+    np.savez(run_folder / "new.npz", x=np.random.default_rng(0).integers(0, 17, (5, 8, 8), dtype=np.uint8))
+    shared = fedframe("predict", "here", "new.npz", "--top", 2, folder=run_folder).splitlines()
+    own = fedframe("predict", "here", "new.npz", "--top", 2, "--client", 3, folder=run_folder).splitlines()
+    assert len(shared) == len(own) == 5
+    name, first, second = shared[0].split("\t")
+    assert name == "0"
+    assert 1 >= float(first.split()[1]) >= float(second.split()[1]) >= 0
+    assert shared != own
+    assert "has no personal model" in fedframe(
+        "predict", "here", "new.npz", "--client", 99, folder=run_folder, ok=False
+    )
+    np.savez(run_folder / "wrong.npz", x=np.zeros((2, 9, 9)))
+    assert "but the model takes (8, 8, 1)" in fedframe("predict", "here", "wrong.npz", folder=run_folder, ok=False)
+
+
+def test_plot_draws_a_picture(run_folder: Path) -> None:
+    fedframe("plot", "here", "--out", "p.svg", folder=run_folder)
+    assert (run_folder / "p.svg").read_text().lstrip().startswith("<svg")
+
+
+def test_data_prints_a_table_and_saves_a_picture(tmp_path: Path) -> None:
+    out = fedframe("data", "digits", "--partition", "classes:2", "--clients", 10, folder=tmp_path)
+    assert "1438 training and 359 test samples" in out
+    assert (tmp_path / "partition-digits.svg").read_text().lstrip().startswith("<svg")
+
+
+def test_list_and_show_name_what_there_is(tmp_path: Path) -> None:
+    out = fedframe("list", folder=tmp_path)
+    for name in ("fedavg", "digits", "dirichlet", "resnet18", "fine_tune"):
+        assert name in out
+    shown = fedframe("show", "fedavg", folder=tmp_path)
+    assert "McMahan" in shown
+    assert "fine_tune.epochs=5" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["run", "fedavh"], "There is no method 'fedavh'; did you mean 'fedavg'?"),
+        (["run", "fedavg", "--rounds", "none"], "rounds = 'none'"),
+        (["run", "fedavg", "--round", "3"], "--rounds"),
+        (["run", "fedavg", "--set", "epochs=3"], "--set fine_tune.epochs=3"),
+        (["run", "--config", "no.yaml"], "There is no config file no.yaml"),
+        (["show", "nothing_like_it"], "choose one of"),
+        (["resume", "nowhere"], "nowhere is not a run folder"),
+        (["predict", "nowhere", "x.npz"], "nowhere has no model.safetensors"),
+    ],
+)
+def test_mistake_is_answered_in_one_sentence(tmp_path: Path, arguments: list[str], sentence: str) -> None:
+    said = fedframe(*arguments, folder=tmp_path, ok=False)
+    assert sentence in said
+    assert "Traceback" not in said
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_interrupt_ends_with_a_sentence_and_the_run_goes_on(tmp_path: Path, sent: signal.Signals) -> None:
+    command = [str(PROGRAM), "run", "fedavg", "--rounds", "400", "--out", "cut", "--workers", "2"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "cut" / "metrics.jsonl").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    os.kill(process.pid, sent)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "fedframe resume cut" in said
+    assert "Traceback" not in said
