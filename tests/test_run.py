@@ -109,6 +109,23 @@ def test_killed_and_resumed_run_equals_an_unbroken_one(tmp_path: Path) -> None:
     ]
 
 
+def test_net_that_exists_only_in_a_notebook_cell_runs_in_workers(tmp_path: Path) -> None:
+    cell = (
+        "import fedframe, sys, torch\n"
+        "class Mine(torch.nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.layer = torch.nn.Linear(64, 20)\n"
+        "    def forward(self, x):\n"
+        "        return self.layer(x.flatten(1)).relu()\n"
+        "result = fedframe.run('fedavg', model=Mine(), clients=4, rounds=2, workers=2, out=sys.argv[1])\n"
+        "print(result.scores['generic']['last'])\n"
+    )
+    command = [sys.executable, "-", str(tmp_path / "run")]  # read from standard input: there is no file to import
+    done = subprocess.run(command, input=cell, capture_output=True, text=True, check=True)
+    assert 0 <= float(done.stdout.splitlines()[-1]) <= 1
+
+
 def test_killed_parent_leaves_no_workers_behind(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.replace("rounds=12", "rounds=2000"))

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from fedframe.data.progress import shown
 from fedframe.data.source import ArrayInputs, Inputs
 from fedframe.errors import DataError
 
@@ -111,6 +112,6 @@ def image_inputs(paths: Sequence[Path], shape: tuple[int, int, int], lazy: bool 
     if lazy or (lazy is None and len(paths) * int(np.prod(shape)) > IN_MEMORY):
         return LazyImages(paths, shape)
     out = np.empty((len(paths), *shape), np.uint8)
-    for i, path in enumerate(paths):
+    for i, path in enumerate(shown(paths, "Decoding images")):
         out[i] = decode(path, shape)
     return ArrayInputs(torch.from_numpy(out))

@@ -1,0 +1,214 @@
+"""Every question of `Part`, asked: toy parts that answer them all, through both engines."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedframe.core.client import Work
+from fedframe.core.job import Job
+from fedframe.core.message import Message
+from fedframe.core.method import Method, combine
+from fedframe.core.model import Model
+from fedframe.core.part import Merger, Part, Slot
+from fedframe.core.server import Server
+from fedframe.engines.inline import InlineEngine
+from fedframe.engines.workers import WorkerEngine
+from fedframe.errors import SettingError
+from fedframe.parts import DEFAULTS
+from fedframe.parts.mean import Mean
+from tests.helpers import make_job, nothing
+
+
+@dataclass(frozen=True)
+class Frozen(Part):
+    """A frozen classifier that the server stage fits: the sum of the features of each class."""
+
+    name: ClassVar[str] = "frozen"
+    claims: ClassVar[frozenset[Slot]] = frozenset({"head", "server_stage"})
+
+    def build(self, model: Model) -> None:
+        model.head = nn.Linear(model.dim, model.classes, bias=False)
+        model.head.weight.requires_grad_(False)
+
+    def statistics(self, work: Work) -> dict[str, Tensor]:
+        source = work.job.federation.source
+        with torch.no_grad():
+            features = work.model(source.batch(source.train, work.rows))
+        return {"sums": F.one_hot(source.train.y[work.rows], work.model.classes).float().T @ features}
+
+    def conclude(self, server: Server, replies: Iterable[Message]) -> None:
+        total = sum((reply.tensors["sums"].double() for reply in replies), torch.zeros((), dtype=torch.float64))
+        server.replaced["head.weight"] = F.normalize(total).float()
+
+
+@dataclass(frozen=True)
+class Side(Part):
+    """A private second classifier, trained on detached features; and a scale of the features."""
+
+    name: ClassVar[str] = "side"
+
+    def build(self, model: Model) -> None:
+        model.extras["side"] = nn.Linear(model.dim, model.classes)
+
+    def private(self, names: Collection[str]) -> Collection[str]:
+        return [name for name in names if name.startswith("extras.side.")]
+
+    def transform(self, model: Model, features: Tensor, work: Work | None) -> Tensor:
+        return features if work is None else 2 * features
+
+    def penalty(self, work: Work) -> Tensor:
+        return F.cross_entropy(work.model.extras["side"](work.features.detach()), work.labels)
+
+
+@dataclass(frozen=True)
+class Drift(Part):
+    """A correction from server state and private state, with the part's own tensors on the wire."""
+
+    name: ClassVar[str] = "drift"
+    remembers: ClassVar[bool] = True
+
+    def begin(self, work: Work) -> None:
+        work.memory.setdefault("drift/visits", torch.zeros(1))
+        work.memory["drift/visits"] += 1
+
+    def correct(self, work: Work) -> None:
+        for parameter in work.parameters:
+            if parameter.grad is not None:
+                parameter.grad.add_(1e-3 * float(work.received["drift/level"]))
+
+    def finish(self, work: Work) -> None:
+        work.reply["drift/visits"] = work.memory["drift/visits"].clone()
+
+    def server_state(self, server: Server) -> dict[str, Tensor]:
+        return {"drift/level": torch.zeros(1), "drift/visits": torch.zeros(1)}
+
+    def uploads(self, server: Server) -> dict[str, torch.Size]:
+        return {"drift/visits": torch.Size([1])}
+
+    def broadcast(self, server: Server) -> dict[str, Tensor]:
+        return {"drift/level": server.state["drift/level"]}
+
+    def absorb(self, server: Server, reply: Message, weight: float) -> None:
+        server.scratch["seen"] = server.scratch.get("seen", 0) + 1
+        server.state["drift/visits"] = server.state["drift/visits"] + reply.tensors["drift/visits"]
+
+    def after_merge(self, server: Server, clients: int) -> None:
+        assert server.scratch["seen"] == clients
+        server.state["drift/level"] = server.state["drift/level"] + 1
+
+
+@dataclass(frozen=True)
+class SeesAll(Part):
+    """A merge rule that keeps every single update, as Nash bargaining must."""
+
+    name: ClassVar[str] = "sees_all"
+    claims: ClassVar[frozenset[Slot]] = frozenset({"merge"})
+
+    def merger(self, server: Server) -> Merger:
+        size = server.layout.trainable
+
+        class Median:
+            def __init__(self) -> None:
+                self.updates: list[Tensor] = []
+
+            def add(self, reply: Message, weight: float) -> None:
+                self.updates.append(reply.tensors["update"][:size].clone())
+
+            def finish(self) -> Tensor:
+                return torch.stack(self.updates).median(0).values
+
+        return Median()
+
+
+@dataclass(frozen=True)
+class OwnHead(Part):
+    """A client stage that trains a weight that is frozen in rounds."""
+
+    name: ClassVar[str] = "own_head"
+    claims: ClassVar[frozenset[Slot]] = frozenset({"client_stage"})
+
+    def personalise(self, work: Work) -> None:
+        work.lr = 0.1
+        work.fit(1, only=lambda name: name == "head.weight")
+
+
+def rich_job(folder: Path) -> Job:
+    job = make_job(folder, lr=0.05)
+    method = combine("rich", [Frozen(), Side(), Drift(), SeesAll(), OwnHead()], [default() for default in DEFAULTS])
+    torch.manual_seed(0)
+    model = method.build(job.template.backbone, job.template.dim, job.template.classes)
+    return Job(job.settings, method, job.federation, model, folder)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_all_questions_are_asked_and_state_goes_where_it_belongs(tmp_path: Path, workers: int) -> None:
+    job = rich_job(tmp_path)
+    shared = {entry.name for entry in job.roles.layout.entries}
+    assert "head.weight" not in shared
+    assert not any(name.startswith("extras.side") for name in shared)
+    engine = InlineEngine(job) if workers == 1 else WorkerEngine(job, workers, nothing)
+    server = Server(job, engine)
+    for round in (1, 2, 3):
+        assert server.run_round(round, nothing).dropped == 0
+        server.round = round
+    assert float(server.state["drift/level"]) == 3
+    assert float(server.state["drift/visits"]) == 4 * (1 + 2 + 3)  # every client counted its own visits
+    memory = job.store.load(2, before=4)
+    assert float(memory["drift/visits"]) == 3
+    assert not torch.equal(memory["model/extras.side.weight"], job.template.state_dict()["extras.side.weight"])
+    scores = server.conclude(nothing)
+    assert scores.generic is not None
+    assert scores.generic > 0.5  # class sums as a classifier, fitted by the server stage, on a barely trained net
+    assert scores.personal_count == 4
+    engine.close()
+
+
+def test_server_state_and_model_are_the_same_for_one_and_two_workers(tmp_path: Path) -> None:
+    found = []
+    for workers in (1, 2):
+        job = rich_job(tmp_path / str(workers))
+        engine = InlineEngine(job) if workers == 1 else WorkerEngine(job, workers, nothing)
+        server = Server(job, engine)
+        for round in (1, 2):
+            server.run_round(round, nothing)
+            server.round = round
+        scores = server.conclude(nothing)
+        found.append((server.tensors(), server.replaced, scores))
+        engine.close()
+    first, second = found
+    assert first[2] == second[2]
+    for one, two in zip(first[:2], second[:2], strict=True):
+        assert isinstance(one, dict)
+        assert isinstance(two, dict)
+        assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_frozen_weight_is_frozen_again_after_the_client_stage(tmp_path: Path) -> None:
+    job = rich_job(tmp_path)
+    engine = InlineEngine(job)
+    server = Server(job, engine)
+    list(engine.run(server.order("personalise", 1), [0]))
+    assert not engine.site.model.head.weight.requires_grad
+    list(engine.run(server.order("train", 1), [0]))
+    assert torch.equal(engine.site.model.state_dict()["head.weight"], job.template.state_dict()["head.weight"])
+
+
+def test_two_parts_that_claim_one_slot_are_refused_by_name() -> None:
+    with pytest.raises(SettingError, match=r"'sees_all' and 'mean' both claim the merge slot"):
+        combine("x", [SeesAll(), Mean()], [])
+
+
+def test_hooks_nobody_answers_are_not_called() -> None:
+    method: Method = combine("plain", [], [default() for default in DEFAULTS])
+    for question in ("begin", "transform", "penalty", "correct", "after_step", "finish", "absorb", "broadcast"):
+        assert method.answering(question) == ()
+    assert [part.name for part in method.answering("loss")] == ["ce"]
+    assert replace(method, name="y").parts == method.parts
