@@ -13,6 +13,7 @@ from torch import nn
 
 from fedframe.core.files import read_json
 from fedframe.core.job import Job
+from fedframe.core.model import has_batch_norm
 from fedframe.core.seeds import seed_for
 from fedframe.data import Federation, Source, load_source, make_federation
 from fedframe.data.augment import read_augment
@@ -120,6 +121,8 @@ def merge_part_settings(*layers: Mapping[str, Mapping[str, Any]]) -> dict[str, d
     """Settings of parts, the later layer winning name by name."""
     merged: dict[str, dict[str, Any]] = {}
     for layer in layers:
+        if not isinstance(layer, Mapping) or not all(isinstance(values, Mapping) for values in layer.values()):
+            raise SettingError(f"set = {layer!r} cannot be read; write set: {{fine_tune: {{epochs: 3}}}}.")
         for part, values in layer.items():
             merged[part] = {**merged.get(part, {}), **values}
     return merged
@@ -152,6 +155,8 @@ class JobMaker:
             backbone = build_net(self.net, shape)
             classes = len(self.federation.source.classes)
             self.template = self.method.build(backbone, int(backbone.dim), classes)  # type: ignore[arg-type]
+        if has_batch_norm(self.template) and settings.batch == 1:
+            raise SettingError("batch = 1 cannot train a net with BatchNorm; use batch = 2, or a net without it.")
 
     def make(self, folder: Path) -> Job:
         """The job, once its folder is known."""

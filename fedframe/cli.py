@@ -112,7 +112,10 @@ def part_settings(assignments: list[str]) -> dict[str, dict[str, Any]]:
             raise SettingError(
                 f"--set {text!r} cannot be read; write it as part.setting=value: --set fine_tune.epochs=3"
             )
-        chosen.setdefault(part, {})[key] = yaml.safe_load(value)
+        try:
+            chosen.setdefault(part, {})[key] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise SettingError(f"--set {text!r} cannot be read: {value!r} is no value; try {name}=3") from None
     return chosen
 
 

@@ -48,7 +48,7 @@ class RunFolder:
                 f"such as {path}-2."
             )
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            path.mkdir(parents=True, exist_ok=out is not None)  # a name of our own is taken by one run only
         except OSError as error:
             raise SettingError(f"Cannot make the folder {path} ({error.strerror}); choose another --out.") from error
         return cls(path)

@@ -23,19 +23,10 @@ def predict_file(folder: Path, path: Path, client: int | None, top: int) -> Iter
     """A line per input: its name, then the most probable classes with their probabilities."""
     predictor = Predictor.load(folder, client)
     for names, raw in read_inputs(path, predictor):
-        expected = stored_shape(predictor)
-        if tuple(raw.shape[1:]) != expected:
-            raise DataError(f"{path} holds inputs of shape {tuple(raw.shape[1:])}, but the model takes {expected}.")
         best = predictor.probabilities(raw).topk(min(top, len(predictor.classes)))
         for name, values, indices in zip(names, best.values, best.indices, strict=True):
             pairs = [f"{predictor.classes[int(i)]} {float(v):.3f}" for v, i in zip(values, indices, strict=True)]
             yield "\t".join([name, *pairs])
-
-
-def stored_shape(predictor: Predictor) -> tuple[int, ...]:
-    """The shape of one raw input: images with their channels last."""
-    shape = predictor.input_shape
-    return (shape[1], shape[2], shape[0]) if len(shape) == 3 else shape
 
 
 def read_inputs(path: Path, predictor: Predictor) -> Iterator[tuple[list[str], Tensor]]:
@@ -60,7 +51,7 @@ def read_inputs(path: Path, predictor: Predictor) -> Iterator[tuple[list[str], T
 def read_images(path: Path, predictor: Predictor) -> Iterator[tuple[list[str], Tensor]]:
     """An image, or all images below a folder."""
     paths = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES)
-    shape = stored_shape(predictor)
+    shape = predictor.stored_shape
     if len(shape) != 3:
         raise DataError(f"{path} holds images, but the model takes {shape[0]} numbers per input.")
     if not paths:

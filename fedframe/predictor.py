@@ -11,9 +11,11 @@ from torch import Tensor, nn
 
 from fedframe.core.files import read_tensors, write_tensors
 from fedframe.core.job import Job, personal_path
+from fedframe.core.layout import named_tensors
 from fedframe.core.method import Method
 from fedframe.core.model import Model, load_tensors
 from fedframe.data import normalised
+from fedframe.data.arrays import inputs as array_inputs
 from fedframe.errors import DataError
 from fedframe.folder import MODEL
 from fedframe.nets import build_net
@@ -25,7 +27,7 @@ def save_model(folder: Path, job: Job, flat: Tensor, replaced: Mapping[str, Tens
     source = job.federation.source
     model = job.fresh_model().cpu()
     load_tensors(model, {**job.roles.layout.views(flat), **replaced})
-    tensors = {f"model/{name}": tensor for name, tensor in model.state_dict().items()}
+    tensors = {f"model/{name}": tensor for name, tensor in named_tensors(model).items()}
     tensors |= {"input/mean": source.mean, "input/std": source.std}
     notes = {
         "method": job.settings.method,
@@ -33,6 +35,7 @@ def save_model(folder: Path, job: Job, flat: Tensor, replaced: Mapping[str, Tens
         "model": job.settings.model,
         "classes": list(source.classes),
         "input_shape": list(source.input_shape),
+        "shares_a_model": job.shares_a_model,
         "columns": list(source.columns) if source.columns is not None else None,
     }
     write_tensors(folder / MODEL, tensors, notes)
@@ -62,6 +65,13 @@ class Predictor:
         if not path.exists():
             raise DataError(f"{folder} has no {MODEL} yet; finish the run with 'fedframe resume {folder}'.")
         tensors, notes = read_tensors(path)
+        if notes["model"] == "python" and net is None:
+            raise DataError(
+                f"The net of {folder} came from Python; predict there: "
+                f"fedframe.Predictor.load({str(folder)!r}, net=MyNet()).predict(inputs)."
+            )
+        if client is None and not notes["shares_a_model"]:
+            raise DataError(f"{notes['method']} has no shared model; choose a client's own with --client 0.")
         method = make_method(notes["method"], notes["set"])
         shape = tuple(notes["input_shape"])
         backbone = build_net(net if net is not None else notes["model"], shape)
@@ -79,15 +89,27 @@ class Predictor:
         mean, std = tensors["input/mean"], tensors["input/std"]
         return cls(method, model, tuple(notes["classes"]), shape, columns, mean, std)
 
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        """The shape of one raw input: images with their channels last."""
+        shape = self.input_shape
+        return (shape[1], shape[2], shape[0]) if len(shape) == 3 else shape
+
     @torch.no_grad()
-    def probabilities(self, raw: Tensor, batch: int = 256) -> Tensor:
-        """Class probabilities of raw inputs: images as (n, H, W, C), vectors as (n, d), in the scale of the data."""
+    def probabilities(self, inputs: object, batch: int = 256) -> Tensor:
+        """Class probabilities of inputs (an array or tensor) as they were in the training data, not yet normalised.
+
+        Images are (n, H, W), (n, H, W, C) or (n, C, H, W), vectors (n, d).
+        """
+        raw = array_inputs(inputs, "the inputs").tensor
+        if tuple(raw.shape[1:]) != self.stored_shape:
+            raise DataError(f"The inputs are of shape {tuple(raw.shape[1:])}, but the model takes {self.stored_shape}.")
         pieces = [
             self.method.logits(self.model, normalised(part, self.mean, self.std)).softmax(1)
             for part in raw.split(batch)  # type: ignore[no-untyped-call]
         ]
         return torch.cat(pieces) if pieces else torch.empty(0, len(self.classes))
 
-    def predict(self, raw: Tensor) -> list[str]:
+    def predict(self, inputs: object) -> list[str]:
         """The most probable class of each input."""
-        return [self.classes[int(index)] for index in self.probabilities(raw).argmax(1)]
+        return [self.classes[int(index)] for index in self.probabilities(inputs).argmax(1)]

@@ -6,6 +6,7 @@ name: `--set fine_tune.epochs=3`.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -81,7 +82,7 @@ def make_method(name: str, settings: Mapping[str, Mapping[str, Any]]) -> Method:
 def make_part(name: str, values: Mapping[str, Any]) -> Part:
     """A part with its settings checked."""
     kind = PARTS[name]
-    fields = list(kind.__dataclass_fields__)
+    fields = {field.name: field.default for field in dataclasses.fields(kind)}
     for key in values:
         if key not in fields:
             hint = nearest(key, fields) if fields else "it has none."
@@ -91,7 +92,7 @@ def make_part(name: str, values: Mapping[str, Any]) -> Part:
     except ValidationError as error:
         problem = error.errors()[0]
         where = problem["loc"][0] if problem["loc"] else name
-        default = kind.__dataclass_fields__[str(where)].default if str(where) in fields else "left out"
+        default = fields.get(str(where), "left out")
         raise SettingError(
             f"{name}.{where} = {problem['input']!r}: {problem['msg'].removeprefix('Input ')}; the default is {default}."
         ) from error

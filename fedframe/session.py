@@ -13,7 +13,7 @@ from fedframe.core.job import Job
 from fedframe.core.server import RoundRecord, Server
 from fedframe.engines.local import local_engine
 from fedframe.engines.workers import WorkerEngine
-from fedframe.errors import RunError
+from fedframe.errors import DataError, FedframeError
 from fedframe.folder import SUMMARY, RunFolder
 from fedframe.measure.cost import cpu_seconds, memory_bytes
 from fedframe.predictor import save_model
@@ -33,7 +33,8 @@ class Session:
         self.peak_memory = 0
         self._memory_seen = -MEMORY_EVERY
         self.engine = local_engine(job, self.note)
-        self.server = Server(job, self.engine)
+        self.server = Server(job, self.engine, self.note)
+        self.fingerprint = job.fingerprint()
         self.history: list[dict[str, Any]] = []
 
     def note(self, text: str) -> None:
@@ -45,8 +46,14 @@ class Session:
         """Go on after the last finished round, if there is one."""
         found = self.folder.checkpoint()
         if found is None:
+            self.folder.keep_metrics_until(0)
             return
         round, tensors, notes = found
+        if notes["fingerprint"] != self.fingerprint:
+            raise DataError(
+                f"The data or the net of {self.folder.path} have changed since round {round}; put them back as they "
+                "were, or start a new run with another --out."
+            )
         self.server.restore(tensors, round)
         self.history = self.folder.keep_metrics_until(round)
         self.seconds_before, self.cpu_before = notes["seconds"], notes["cpu_seconds"]
@@ -55,13 +62,12 @@ class Session:
 
     def finish_round(self, record: RoundRecord) -> None:
         """Write a round down: its line first, then the checkpoint that makes it count."""
-        for why in record.dropped_why:
-            self.note(f"Round {record.round}: an update was refused: {why}.")
         self.watch_memory()
         line = metrics_line(record)
         self.folder.append_metrics(line)
         self.history.append(line)
-        self.folder.write_checkpoint(record.round, self.server.tensors(), self.costs())
+        notes = {**self.costs(), "fingerprint": self.fingerprint}
+        self.folder.write_checkpoint(record.round, self.server.tensors(), notes)
         self.display.round(record)
 
     def costs(self) -> dict[str, Any]:
@@ -94,7 +100,7 @@ def execute(job: Job, folder: RunFolder, display: Display) -> None:
         display.stage("final scores and personal models" if job.settings.personal else "final scores")
         final = session.server.conclude(display.client)
         session.watch_memory()
-    except (KeyboardInterrupt, RunError) as stop:
+    except (KeyboardInterrupt, FedframeError) as stop:
         done, rounds = session.server.round, job.settings.rounds
         text = f"{done} of {rounds} rounds are finished and kept; go on with: fedframe resume {folder.path}"
         folder.log(f"Stopped ({type(stop).__name__}: {stop}). {text}")
@@ -110,9 +116,9 @@ def execute(job: Job, folder: RunFolder, display: Display) -> None:
 
 def metrics_line(record: RoundRecord) -> dict[str, Any]:
     """A round as a line of metrics.jsonl."""
-    line = {key: value for key, value in asdict(record).items() if key not in ("scores", "dropped_why")}
+    line = {key: value for key, value in asdict(record).items() if key not in ("scores", "figures")} | record.figures
     if record.scores is not None:
-        line |= {key: value for key, value in asdict(record.scores).items() if value not in (None, (), 0)}
+        line |= {key: value for key, value in asdict(record.scores).items() if value is not None and value != ()}
     return line
 
 
@@ -120,7 +126,6 @@ def summarise(session: Session, final: Scores) -> dict[str, Any]:
     """Final scores with their definitions, and what they cost."""
     job, history = session.job, session.history
     costs = session.costs()
-    personal = {"final": final.personal, "weighted": final.personal_weighted, "clients": final.personal_count}
     return {
         "method": job.settings.method,
         "data": job.settings.data,
@@ -136,7 +141,12 @@ def summarise(session: Session, final: Scores) -> dict[str, Any]:
                 "weighted": final.client_weighted,
                 "clients": final.client_count,
             },
-            "personal": personal,
+            "personal": {
+                **over_rounds(history, "personal"),
+                "final": final.personal,
+                "weighted": final.personal_weighted,
+                "clients": final.personal_count,
+            },
         },
         "per_class": dict(zip(job.federation.source.classes, final.per_class, strict=False)),
         "definitions": DEFINITIONS,

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from fedframe.core.schedule import check_schedule
+from fedframe.core.schedule import Schedule
 from fedframe.errors import SettingError, nearest
 
 Share = Annotated[float, Field(gt=0, le=1)]
@@ -45,7 +45,7 @@ class Settings(BaseModel):
     steps: int | None = Field(None, ge=1, description="local steps per round, instead of epochs")
     batch: int = Field(32, ge=1, description="local batch size")
     optimizer: Literal["sgd", "adam", "adamw"] = Field("sgd", description="local optimiser")
-    lr: float = Field(0.1, gt=0, description="local learning rate")
+    lr: float = Field(0.1, gt=0, allow_inf_nan=False, description="local learning rate")
     lr_schedule: str = Field("constant", description="constant, cosine, exponential:0.99 or step:0.1@0.5,0.75")
     momentum: float = Field(0.0, ge=0, lt=1, description="momentum of SGD")
     nesterov: bool = Field(False, description="Nesterov momentum")
@@ -59,7 +59,8 @@ class Settings(BaseModel):
     eval_batch: int = Field(256, ge=1, description="batch size of evaluation")
     eval_clients: int = Field(200, ge=1, description="most clients scored between rounds (all after the last)")
     personal: bool = Field(True, description="make and score a personal model per client after the last round")
-    personal_clients: int = Field(1000, ge=1, description="most clients that get a personal model at once")
+    personal_clients: int = Field(1000, ge=1, description="most clients that get a personal model (a fixed draw)")
+    save_personal: bool = Field(True, description="keep the personal models in the run folder")
 
     seed: int = Field(0, ge=0, description="fixes the split, the initial model and every batch")
     engine: Literal["local"] = Field("local", description="who runs the clients")
@@ -69,7 +70,8 @@ class Settings(BaseModel):
     @field_validator("lr_schedule")
     @classmethod
     def _schedule_is_known(cls, text: str) -> str:
-        return check_schedule(text)
+        Schedule.read(text)
+        return text
 
 
 # Settings by the question they answer: the panels of `fedframe run --help`.
@@ -111,6 +113,7 @@ PANELS: dict[str, tuple[str, ...]] = {
         "eval_clients",
         "personal",
         "personal_clients",
+        "save_personal",
     ),
     "Machine": (
         "seed",
@@ -125,7 +128,7 @@ def check(values: dict[str, Any]) -> Settings:
     """Settings from plain values; what is wrong is said in one sentence that names the setting."""
     for name in values:
         if name not in Settings.model_fields:
-            raise SettingError(f"There is no setting {name!r}; {nearest(name, Settings.model_fields)}")
+            raise SettingError(f"There is no setting {name!r}; {nearest(str(name), Settings.model_fields)}")
     try:
         return Settings(**values)
     except ValidationError as error:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -109,11 +110,12 @@ def test_mistake_is_answered_in_one_sentence(tmp_path: Path, arguments: list[str
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_interrupt_ends_with_a_sentence_and_the_run_goes_on(tmp_path: Path, sent: signal.Signals) -> None:
     command = [str(PROGRAM), "run", "fedavg", "--rounds", "400", "--out", "cut", "--workers", "2"]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, cwd=tmp_path, start_new_session=True, **pipes)
     deadline = time.monotonic() + 60
     while not (tmp_path / "cut" / "metrics.jsonl").exists() and time.monotonic() < deadline:
         time.sleep(0.02)
-    os.kill(process.pid, sent)
+    os.killpg(process.pid, sent)  # as a terminal or a job scheduler does: to all processes of the run
     _, said = process.communicate(timeout=30)
     assert process.returncode == 130
     assert "fedframe resume cut" in said

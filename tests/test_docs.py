@@ -34,6 +34,7 @@ def test_links_between_pages_lead_somewhere() -> None:
     for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]:
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+            assert (page.parent / target).stat().st_size > 500, f"{target} is all but empty"
 
 
 def test_ci_runs_the_test_command_of_the_readme() -> None:

@@ -239,6 +239,12 @@ def test_full_disk_ends_with_a_sentence_and_the_run_can_go_on(tmp_path: Path) ->
         ({"set": {"fine_tune": {"epoch": 1}}}, "did you mean 'epochs'"),
         ({"set": {"fine_tune": {"epochs": -1}}}, r"fine_tune.epochs = -1.*the default is 5"),
         ({"set": {"fine_tun": {}}}, "did you mean 'fine_tune'"),
+        ({"set": {"fine_tune": {"name": "x"}}}, "has no setting 'name'"),
+        ({"set": ["a"]}, "set = .* cannot be read; write set: {fine_tune: {epochs: 3}}"),
+        ({"set": {"fine_tune": 3}}, "cannot be read; write set"),
+        ({"lr": float("inf")}, "lr = inf: should be a finite number"),
+        ({"lr_schedule": "exponential:0.9,0.8"}, "lr_schedule"),
+        ({"model": "resnet20", "batch": 1}, "batch = 1 cannot train a net with BatchNorm; use batch = 2"),
     ],
 )
 def test_wrong_setting_is_one_sentence_and_nothing_is_written(
@@ -248,6 +254,50 @@ def test_wrong_setting_is_one_sentence_and_nothing_is_written(
         fedframe.run(**{"method": "fedavg", "data": "digits", "out": tmp_path / "run", **wrong})
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
+
+
+def test_accuracy_of_zero_is_a_score_like_any_other(tmp_path: Path) -> None:
+    data = blobs()
+    data["y_test"] = np.full_like(data["y_test"], 7)  # a class that nobody can know
+    result = fedframe.run("fedavg", data=data, model="mlp", out=tmp_path / "run", **SMALL)
+    assert [line["generic"] for line in result.history] == [0.0, 0.0, 0.0]
+    assert result.scores["generic"] == {"last": 0.0, "last_five": 0.0, "final": 0.0}
+
+
+def test_every_key_of_the_scores_is_defined(tmp_path: Path) -> None:
+    result = fedframe.run("fedavg", data=blobs(), model="mlp", out=tmp_path / "run", **SMALL)
+    keys = {key for score in result.scores.values() for key in score} | set(result.scores)
+    assert keys <= set(result.summary["definitions"])
+
+
+@pytest.mark.parametrize("line", ['{"round": 1, "loss": 1.0, "seconds": 1}\n', '{"round": 1, "lo'])
+def test_run_that_was_cut_off_before_its_first_checkpoint_starts_over_cleanly(tmp_path: Path, line: str) -> None:
+    whole = fedframe.run("fedavg", data="digits", clients=4, out=tmp_path / "whole", **SMALL)
+    cut = tmp_path / "cut"
+    cut.mkdir()
+    (cut / "config.yaml").write_bytes((tmp_path / "whole" / "config.yaml").read_bytes())
+    (cut / "metrics.jsonl").write_text(line)
+    resumed = fedframe.resume(cut, progress=False)
+    assert [entry["round"] for entry in resumed.history] == [1, 2, 3]
+    assert resumed.scores == whole.scores
+
+
+def test_resume_notices_that_the_data_have_changed(tmp_path: Path) -> None:
+    path = tmp_path / "data.npz"
+    np.savez(path, **blobs())
+    fedframe.run("fedavg", data=f"npz:{path}", model="mlp", out=tmp_path / "run", **SMALL)
+    (tmp_path / "run" / "summary.json").unlink()
+    np.savez(path, **blobs(seed=1))
+    with pytest.raises(DataError, match="have changed since round 3"):
+        fedframe.resume(tmp_path / "run", progress=False)
+
+
+def test_model_predicts_from_arrays_of_the_usual_shapes(tmp_path: Path) -> None:
+    result = fedframe.run("fedavg", data="digits", clients=4, out=tmp_path / "run", **SMALL)
+    images = np.random.default_rng(0).integers(0, 17, (3, 8, 8), dtype=np.uint8)
+    assert result.model.predict(images) == result.model.predict(torch.from_numpy(images)[..., None])
+    with pytest.raises(DataError, match=r"shape \(9, 9, 1\), but the model takes \(8, 8, 1\)"):
+        result.model.predict(np.zeros((1, 9, 9)))
 
 
 def test_uniform_weighting_of_equal_clients_is_the_sample_weighting(tmp_path: Path) -> None:

@@ -10,14 +10,16 @@ Means over clients are unweighted; the mean weighted by test samples stands besi
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedframe.core.job import PIECE
 from fedframe.core.message import Message
+from fedframe.core.seeds import seed_for
 
 if TYPE_CHECKING:
     from fedframe.core.server import Server
@@ -26,10 +28,13 @@ DEFINITIONS = {
     "generic": "accuracy of the shared model on the global test set",
     "client": "accuracy of the shared model on each client's own test data, unweighted mean over clients",
     "personal": "accuracy of each client's own model on its own test data, unweighted mean over clients",
-    "client_weighted": "like client, weighted by the clients' test samples",
-    "personal_weighted": "like personal, weighted by the clients' test samples",
-    "last": "after the last round",
-    "last_five": "mean of the last five evaluations (fewer if there were fewer)",
+    "last": "after the last round (client: over the clients watched between rounds, at most eval_clients)",
+    "last_five": "mean of the last five evaluations between rounds (fewer if there were fewer)",
+    "final": "of the saved models: after the server stage and, for personal, after the client stage; over all clients "
+    "(personal: over at most personal_clients)",
+    "weighted": "like final, but the mean is weighted by the clients' test samples",
+    "clients": "how many clients the final mean is over: those that have test data",
+    "none": "null means not measured: the method has no such model between rounds, or there are no test data",
 }
 
 
@@ -48,9 +53,20 @@ class Scores:
     per_class: tuple[float | None, ...] = ()
 
 
+def score_round(server: Server) -> Scores:
+    """What is measured between rounds: the shared model and, where clients keep a part of it, their own."""
+    scores = score_shared(server, "local")
+    if not server.job.roles.private:
+        return scores
+    watched = [int(client) for client in server.job.watched]
+    return replace(scores, **score_clients(server, "own", watched, lambda done, total: None))
+
+
 def score_shared(server: Server, local: str) -> Scores:
     """Score the shared model on the global test set and on clients' own (`local` or `local-all`)."""
     job = server.job
+    if not job.shares_a_model:
+        return Scores()
     predicted, loss = predict_set(server, "test")
     labels = job.pool("test").y if len(predicted) else torch.empty(0, dtype=torch.int64)
     right = predicted == labels
@@ -99,29 +115,43 @@ def over_clients(right: Tensor, sizes: Tensor) -> tuple[float | None, float | No
     return mean, float(hits.sum() / sizes.sum()), int(some.sum())
 
 
+def score_clients(
+    server: Server, kind: str, clients: list[int], progress: Callable[[int, int], None]
+) -> dict[str, Any]:
+    """Personal scores: each client says how many of its own test samples are right."""
+    order = server.order(kind, server.round + 1)
+    right: list[int] = []
+    sizes: list[int] = []
+    for done, reply in enumerate(server.engine.run(order, clients), start=1):
+        right.append(int(reply.tensors["hits"].sum()))
+        sizes.append(int(reply.tensors["samples"].sum()))
+        progress(done, len(clients))
+    shares = [hits / size for hits, size in zip(right, sizes, strict=True) if size]
+    if not shares:
+        return {}
+    return {
+        "personal": sum(shares) / len(shares),
+        "personal_weighted": sum(right) / sum(sizes),
+        "personal_count": len(shares),
+    }
+
+
 def final_scores(server: Server, progress: Callable[[int, int], None]) -> Scores:
     """The shared model on everything, and each client's own model on its own test data."""
     job = server.job
-    complete = server.last_scores is not None and len(job.watched) == len(job.federation)
-    shared = server.last_scores if complete and server.last_scores else score_shared(server, "local-all")
+    scores = server.last_scores
+    if scores is None or len(job.watched) < len(job.federation):
+        scores = score_shared(server, "local-all")
     if not job.settings.personal:
-        return shared
-    chosen = personal_clients(server)
-    right: list[Tensor] = []
-    order = server.order("personalise", server.round + 1)
-    for done, reply in enumerate(server.engine.run(order, chosen), start=1):
-        _, _, labels = job.local_test(reply.unit)
-        right.append(reply.tensors["predicted"].long() == labels)
-        progress(done, len(chosen))
-    sizes = torch.tensor([len(piece) for piece in right])
-    mean, weighted, count = over_clients(torch.cat(right), sizes)
-    return Scores(**{**vars(shared), "personal": mean, "personal_weighted": weighted, "personal_count": count})
+        return scores
+    return replace(scores, **score_clients(server, "personalise", personal_clients(server), progress))
 
 
 def personal_clients(server: Server) -> list[int]:
     """Who gets a personal model at the end: everybody, or the first of a fixed draw when there are very many."""
-    total, most = len(server.job.federation), server.job.settings.personal_clients
+    job = server.job
+    total, most = len(job.federation), job.settings.personal_clients
     if total <= most:
-        return list(range(total))
-    generator = torch.Generator().manual_seed(server.job.settings.seed)
-    return sorted(torch.randperm(total, generator=generator)[:most].tolist())
+        return job.largest_first(np.arange(total))
+    generator = torch.Generator().manual_seed(seed_for(job.settings.seed, "personal"))
+    return job.largest_first(torch.randperm(total, generator=generator)[:most].numpy())

@@ -71,5 +71,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 def tensors_to_bytes(tensors: Mapping[str, Tensor], notes: Mapping[str, object]) -> bytes:
     """Named tensors and notes as one block of bytes; nothing in it is code."""
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    # A view of a larger tensor would be refused: two names may share its memory.
+    plain = {name: t.clone() if t.untyped_storage().nbytes() != t.nbytes else t for name, t in plain.items()}
     content: bytes = safetensors.torch.save(plain, metadata={"fedframe": json.dumps(notes)})
     return content

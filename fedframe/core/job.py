@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -42,8 +44,7 @@ class Job:
     @cached_property
     def roles(self) -> Roles:
         """Which tensors travel, which stay."""
-        private = self.method.private(tuple(named_tensors(self.template)))
-        return assign_roles(self.template, private, self.settings.buffers)
+        return assign_roles(self.template, self.method.private(self.template), self.settings.buffers)
 
     @cached_property
     def store(self) -> Store:
@@ -55,6 +56,26 @@ class Job:
         """Whether clients have private state at all."""
         parts = any(part.remembers for part in self.method.parts)
         return parts or bool(self.roles.private) or self.settings.keep_optimizer
+
+    @cached_property
+    def shares_a_model(self) -> bool:
+        """Whether the shared tensors alone make a model that predicts."""
+        return self.method.shares_a_model and not (self.batch_norm and self.settings.buffers == "private")
+
+    def fingerprint(self) -> str:
+        """A short text that changes when the data, their split or the model's shape change."""
+        source = self.federation.source
+        digest = hashlib.blake2b(digest_size=16)
+        for values in (
+            source.train.y,
+            self.federation.train.offsets,
+            self.federation.train.values,
+            source.mean,
+            source.std,
+        ):
+            digest.update(values.contiguous().numpy().tobytes())
+        digest.update(repr((source.classes, source.input_shape, self.roles.layout.size)).encode())
+        return digest.hexdigest()
 
     @cached_property
     def batch_norm(self) -> bool:
@@ -70,6 +91,12 @@ class Job:
     def parameters(self) -> int:
         """How many numbers the model learns."""
         return count_parameters(self.template)
+
+    def largest_first(self, clients: npt.NDArray[np.int64]) -> list[int]:
+        """Clients by falling size: long work starts early."""
+        offsets = self.federation.train.offsets.numpy()
+        order = np.lexsort((clients, offsets[clients] - offsets[clients + 1]))
+        return [int(client) for client in clients[order]]
 
     # -- test data -----------------------------------------------------------------------------------------------------
     @cached_property

@@ -65,9 +65,14 @@ class Layout:
 
 
 def named_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters and persistent buffers by name, as the live tensors (not detached copies)."""
-    kept = model.state_dict(keep_vars=True)
-    return {name: tensor for name, tensor in kept.items() if isinstance(tensor, Tensor)}
+    """Parameters and persistent buffers by name, as the live tensors; one that has two names (tied) comes once."""
+    found: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if isinstance(tensor, Tensor) and id(tensor) not in seen:
+            seen.add(id(tensor))
+            found[name] = tensor
+    return found
 
 
 def make_layout(trainable: Sequence[tuple[str, Tensor]], buffers: Sequence[tuple[str, Tensor]]) -> Layout:

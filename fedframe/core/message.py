@@ -7,6 +7,7 @@ is no pickle in it, so the same message can travel to a worker process or to ano
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -35,6 +36,13 @@ class Message:
     def nbytes(self) -> int:
         """What the tensors weigh on the wire."""
         return sum(tensor.nbytes for tensor in self.tensors.values())
+
+    def checked(self) -> Message:
+        """This message, if it holds nothing but tensors and plain numbers; anything else is an error of the sender."""
+        for name, number in self.numbers.items():
+            if type(number) not in (int, float, str):
+                raise TypeError(f"the number {name!r} of a reply is a {type(number).__name__}; make it int or float")
+        return self
 
     def head(self) -> dict[str, object]:
         """Everything but the tensors."""
@@ -72,9 +80,11 @@ def flaw(reply: Message, order: Message, expected: Mapping[str, torch.Size]) -> 
             return f"{name} is {tensor.dtype} {tuple(tensor.shape)}, not float {tuple(shape)}"
         if not all_finite(tensor):
             return f"{name} holds NaN or infinite values"
-    samples = reply.numbers.get("samples")
+    samples, loss = reply.numbers.get("samples"), reply.numbers.get("loss")
     if not isinstance(samples, int) or samples < 1:
         return f"samples is {samples!r}, not a positive whole number"
+    if not isinstance(loss, (int, float)) or not math.isfinite(loss):
+        return f"loss is {loss!r}, not a finite number"
     return None
 
 

@@ -1,13 +1,10 @@
-"""A method: parts put together, each question answered by those who answer it.
-
-The loops ask a method; the method asks only the parts that have an answer, so that a hook nobody uses costs nothing.
-"""
+"""A method: parts put together, each question answered by those who answer it."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 from torch import Tensor, nn
 
@@ -15,8 +12,10 @@ from fedframe.core.model import Model
 from fedframe.core.part import Part, Slot
 from fedframe.errors import SettingError
 
-if TYPE_CHECKING:
-    from fedframe.core.client import Work
+
+def answering(parts: Sequence[Part], question: str) -> tuple[Part, ...]:
+    """The parts that answer a question, in order."""
+    return tuple(part for part in parts if getattr(type(part), question) is not getattr(Part, question))
 
 
 @dataclass(frozen=True)
@@ -28,7 +27,7 @@ class Method:
 
     def answering(self, question: str) -> tuple[Part, ...]:
         """The parts that answer a question, in order."""
-        return tuple(part for part in self.parts if getattr(type(part), question) is not getattr(Part, question))
+        return answering(self.parts, question)
 
     def slot(self, slot: Slot) -> Part:
         """The part that fills a slot that is always filled."""
@@ -40,6 +39,11 @@ class Method:
         """The part that fills a slot, if any does."""
         return next((part for part in self.parts if slot in part.claims), None)
 
+    @property
+    def shares_a_model(self) -> bool:
+        """Whether the shared tensors alone make a model that predicts."""
+        return all(part.shares_a_model for part in self.parts)
+
     def build(self, backbone: nn.Module, dim: int, classes: int) -> Model:
         """The model: backbone, the parts' modules in order, the classifier last."""
         model = Model(backbone, dim, classes)
@@ -50,15 +54,22 @@ class Method:
         head.build(model)
         return model
 
-    def private(self, names: Collection[str]) -> set[str]:
+    def private(self, model: Model) -> set[str]:
         """Names of the model's tensors that stay on the client."""
-        return {name for part in self.answering("private") for name in part.private(names)}
+        return {name for part in self.answering("private") for name in part.private(model)}
 
-    def logits(self, model: Model, inputs: Tensor, work: Work | None = None) -> Tensor:
-        """From inputs to class scores, as in prediction (`work` None) or in training."""
-        features = model(inputs)
+    def embed(self, model: Model, inputs: Tensor) -> Tensor:
+        """From inputs to what reaches the classifier, in prediction."""
+        features: Tensor = model(inputs)
         for part in self.answering("transform"):
-            features = part.transform(model, features, work)
+            features = part.transform(model, features, None)
+        return features
+
+    def logits(self, model: Model, inputs: Tensor) -> Tensor:
+        """From inputs to class scores, in prediction."""
+        features = self.embed(model, inputs)
+        for part in self.answering("predict"):
+            return part.predict(model, features)
         logits: Tensor = model.head(features)
         return logits
 

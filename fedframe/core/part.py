@@ -19,8 +19,8 @@ from fedframe.core.message import Message
 from fedframe.core.model import Model
 
 if TYPE_CHECKING:
-    from fedframe.core.client import Work
     from fedframe.core.server import Server
+    from fedframe.core.work import Work
 
 Slot = Literal["head", "loss", "step", "merge", "server_stage", "client_stage"]
 
@@ -46,24 +46,32 @@ class Part:
     claims: ClassVar[frozenset[Slot]] = frozenset()
     paper: ClassVar[str] = ""
     remembers: ClassVar[bool] = False  # whether it keeps something in a client's memory between rounds
+    shares_a_model: ClassVar[bool] = True  # whether the shared tensors alone predict; if not, there is no generic score
 
     # -- the model -----------------------------------------------------------------------------------------------------
     def build(self, model: Model) -> None:
         """Add modules to the model (`model.extras[name]`, `model.head`); torch's random state is seeded."""
 
-    def private(self, names: Collection[str]) -> Collection[str]:
-        """Which of the model's tensors stay on the client."""
+    def private(self, model: Model) -> Collection[str]:
+        """Names of the model's tensors that stay on the client."""
         return ()
+
+    def predict(self, model: Model, features: Tensor) -> Tensor:
+        """Class scores in prediction, where another classifier than `model.head` gives them."""
+        raise NotImplementedError
 
     # -- on the client -------------------------------------------------------------------------------------------------
     def begin(self, work: Work) -> None:
-        """Prepare for one client's round: read `work.received` and `work.memory`."""
+        """Prepare for one client's work of any kind: read `work.received` and `work.memory`, fill `work.scratch`."""
 
     def begin_epoch(self, work: Work, epoch: int) -> None:
         """Change what is trained, epoch by epoch."""
 
     def transform(self, model: Model, features: Tensor, work: Work | None) -> Tensor:
-        """What happens to a feature on its way to the classifier; `work` is None in prediction."""
+        """What happens to a feature on its way to the classifier; `work` is None in prediction.
+
+        `work.training` is False while a client makes the model its own.
+        """
         raise NotImplementedError
 
     def loss(self, logits: Tensor, labels: Tensor, work: Work) -> Tensor:
@@ -89,7 +97,7 @@ class Part:
 
     # -- on the server -------------------------------------------------------------------------------------------------
     def server_state(self, server: Server) -> dict[str, Tensor]:
-        """What this part keeps on the server between rounds (names start with the part's name)."""
+        """What this part keeps in `server.state` between rounds (names start with the part's name)."""
         return {}
 
     def uploads(self, server: Server) -> dict[str, torch.Size]:
@@ -115,10 +123,14 @@ class Part:
         """What one client contributes to the server stage (slot `server_stage`)."""
         raise NotImplementedError
 
+    def statistics_shapes(self, server: Server) -> dict[str, torch.Size]:
+        """Names and shapes of those statistics, so that others can be refused."""
+        return {}
+
     def conclude(self, server: Server, replies: Iterable[Message]) -> None:
         """Fit something on the server after the last round from all clients' statistics (slot `server_stage`)."""
         raise NotImplementedError
 
     def personalise(self, work: Work) -> None:
-        """Make `work.model` this client's own (slot `client_stage`)."""
+        """Make `work.model` this client's own, most often with `work.fit` (slot `client_stage`)."""
         raise NotImplementedError

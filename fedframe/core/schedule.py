@@ -3,40 +3,55 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from fedframe.errors import SettingError
 
-if TYPE_CHECKING:
-    from fedframe.settings import Settings
 
+@dataclass(frozen=True)
+class Schedule:
+    """What a text such as `step:0.1@0.5,0.75` stands for: a factor for the learning rate of every round."""
 
-def learning_rate(settings: Settings, round: int) -> float:
-    """The local learning rate of a round (1, 2, ...)."""
-    name, _, text = settings.lr_schedule.partition(":")
-    done = round - 1
-    if name == "cosine":  # from lr towards `text` times lr (default 0), which the round after the last would have
-        floor = float(text or 0.0)
-        return settings.lr * (floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * done / settings.rounds)))
-    if name == "exponential":
-        return settings.lr * float(text or 0.99) ** done
-    if name == "step":  # step:0.1@0.5,0.75 = times 0.1 after half and after three quarters of the rounds
-        factor, _, shares = (text or "0.1@0.5,0.75").partition("@")
-        passed = sum(done >= float(share) * settings.rounds for share in (shares or "0.5,0.75").split(","))
-        return settings.lr * float(factor) ** passed
-    return settings.lr
+    kind: str = "constant"
+    number: float = 0.0  # cosine: the floor; exponential: the base; step: the factor
+    shares: tuple[float, ...] = ()  # step: after which shares of the rounds
 
-
-def check_schedule(text: str) -> str:
-    """Refuse a schedule that `learning_rate` would not understand."""
-    name, _, rest = text.partition(":")
-    try:
-        numbers = [float(piece) for piece in rest.replace("@", ",").split(",") if piece]
-    except ValueError:
-        numbers = [-1.0]
-    if name not in ("constant", "cosine", "exponential", "step") or any(number < 0 for number in numbers):
+    @classmethod
+    def read(cls, text: str) -> Schedule:
+        """Take the text apart, or say which would do."""
+        kind, colon, rest = text.strip().partition(":")
+        try:
+            if kind == "constant" and not colon:
+                return cls()
+            if kind == "cosine":
+                return cls(kind, _within(rest or "0", 0, 1))
+            if kind == "exponential":
+                return cls(kind, _within(rest or "0.99", 0, 1))
+            if kind == "step":
+                factor, _, shares = rest.partition("@")
+                places = tuple(_within(share, 0, 1) for share in (shares or "0.5,0.75").split(","))
+                return cls(kind, _within(factor or "0.1", 0, 1), places)
+        except ValueError:
+            pass
         raise SettingError(
             f"lr_schedule = {text!r} is not known; use constant, cosine, cosine:0.01, exponential:0.99 "
             "or step:0.1@0.5,0.75 (times 0.1 after half and after three quarters of the rounds)."
         )
-    return text
+
+    def factor(self, round: int, rounds: int) -> float:
+        """The factor of a round (1, 2, ...)."""
+        done = round - 1
+        if self.kind == "cosine":  # from 1 towards the floor, which the round after the last would have
+            return self.number + (1 - self.number) * 0.5 * (1 + math.cos(math.pi * done / rounds))
+        if self.kind == "exponential":
+            return self.number**done
+        if self.kind == "step":
+            return self.number ** sum(done >= share * rounds for share in self.shares)
+        return 1.0
+
+
+def _within(text: str, low: float, high: float) -> float:
+    number = float(text)
+    if not low <= number <= high:  # also refuses NaN
+        raise ValueError(text)
+    return number

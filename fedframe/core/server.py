@@ -11,13 +11,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedframe.core.evaluate import Scores, final_scores, score_shared
+from fedframe.core.evaluate import Scores, final_scores, score_round
 from fedframe.core.job import Job
+from fedframe.core.layout import named_tensors
 from fedframe.core.merging import RunningMean
 from fedframe.core.message import Message, flaw
-from fedframe.core.schedule import learning_rate
-from fedframe.core.seeds import seed_for
+from fedframe.core.schedule import Schedule
+from fedframe.core.seeds import generator_for, seed_for
 from fedframe.errors import RunError
+
+Progress = Callable[[int, int], None]
 
 
 class Engine(Protocol):
@@ -38,27 +41,27 @@ class RoundRecord:
     loss: float
     lr: float
     clients: int
-    dropped: int
-    seconds: float
-    bytes_up: int
-    bytes_down: int
+    dropped: int = 0
+    seconds: float = 0.0
+    bytes_up: int = 0
+    bytes_down: int = 0
+    figures: dict[str, float] = field(default_factory=dict)  # what parts have to tell
     scores: Scores | None = None
-    dropped_why: list[str] = field(default_factory=list)
 
 
 class Server:
     """The shared model, what parts keep beside it, and the loop over rounds."""
 
-    def __init__(self, job: Job, engine: Engine) -> None:
-        self.job = job
-        self.engine = engine
+    def __init__(self, job: Job, engine: Engine, note: Callable[[str], None] = print) -> None:
+        self.job, self.engine, self.note = job, engine, note
         self.layout = job.roles.layout
-        self.model = self.layout.flatten(dict(job.template.state_dict()))  # the shared weights as one flat vector
+        self.model = self.layout.flatten(named_tensors(job.template))  # the shared weights as one flat vector
+        self.replaced: dict[str, Tensor] = {}  # fixed tensors of the model that the server has set anew
         self.state: dict[str, Tensor] = {}  # what parts keep on the server; names start with the part's name
         self.scratch: dict[str, Any] = {}  # what parts gather during one round
-        self.replaced: dict[str, Tensor] = {}  # fixed tensors of the model that the server stage has set anew
-        self.last_scores: Scores | None = None  # of the model as it stands
+        self.figures: dict[str, float] = {}  # what parts want to see in the round's line of metrics
         self.round = 0  # the last finished round
+        self.last_scores: Scores | None = None  # of the model as it stands
         for part in job.method.parts:
             self.state |= part.server_state(self)
         self.expected = {"update": torch.Size([self.layout.size])}
@@ -66,51 +69,51 @@ class Server:
             self.expected |= part.uploads(self)
 
     # -- the loop over rounds ------------------------------------------------------------------------------------------
-    def train(self, finished: Callable[[RoundRecord], None], progress: Callable[[int, int], None]) -> None:
+    def train(self, finished: Callable[[RoundRecord], None], progress: Progress) -> None:
         """Run the rounds that are left; `finished` is called after each, `progress` after each client."""
-        for round in range(self.round + 1, self.job.settings.rounds + 1):
+        settings = self.job.settings
+        for round in range(self.round + 1, settings.rounds + 1):
             record = self.run_round(round, progress)
             self.round = round
-            every = self.job.settings.eval_every
-            if (every and round % every == 0) or round == self.job.settings.rounds:
-                record.scores = self.last_scores = score_shared(self, "local")
+            if (settings.eval_every and round % settings.eval_every == 0) or round == settings.rounds:
+                record.scores = self.last_scores = score_round(self)
             finished(record)
 
-    def run_round(self, round: int, progress: Callable[[int, int], None]) -> RoundRecord:
+    def run_round(self, round: int, progress: Progress) -> RoundRecord:
         """One round: choose clients, send the model, merge what comes back."""
         began = time.perf_counter()
         method = self.job.method
-        self.scratch, self.last_scores = {}, None
+        self.scratch, self.figures, self.last_scores = {}, {}, None
         clients = self.choose(round)
         order = self.order("train", round)
         merger = method.slot("merge").merger(self)
         buffers = RunningMean(self.layout.size - self.layout.trainable)
         losses = RunningMean(1)
-        record = RoundRecord(round, float("nan"), float(order.numbers["lr"]), len(clients), 0, 0.0, 0, 0)
+        record = RoundRecord(round, float("nan"), float(order.numbers["lr"]), len(clients))
         record.bytes_down = order.nbytes * len(clients)
+        accepted = 0
         for done, reply in enumerate(self.engine.run(order, clients), start=1):
             record.bytes_up += reply.nbytes
-            problem = flaw(reply, order, self.expected)
-            if problem is None:
+            if self.accepts(reply, order, self.expected):
+                accepted += 1
                 weight = self.weight(reply)
                 merger.add(reply, weight)
                 buffers.add(reply.tensors["update"][self.layout.trainable :], weight)
                 losses.add(torch.tensor([float(reply.numbers["loss"])]), float(reply.numbers["samples"]))
                 for part in method.answering("absorb"):
                     part.absorb(self, reply, weight)
-            else:
-                record.dropped += 1
-                record.dropped_why.append(f"client {reply.unit}: {problem}")
             progress(done, len(clients))
-        if record.dropped == len(clients):
+        record.dropped = len(clients) - accepted
+        if accepted == 0:
             raise RunError(
-                f"Round {round}: every client's update was refused ({record.dropped_why[0]}); "
+                f"Round {round}: not one of {len(clients)} updates could be used; "
                 f"a smaller lr (now {record.lr:g}) or clip = 10 may help."
             )
         self.move(merger.finish(), buffers.mean())
         for part in method.answering("after_merge"):
-            part.after_merge(self, len(clients) - record.dropped)
+            part.after_merge(self, accepted)
         record.loss = float(losses.mean())
+        record.figures = self.figures
         record.seconds = time.perf_counter() - began
         return record
 
@@ -121,15 +124,24 @@ class Server:
         count = max(1, int(self.job.settings.participation * total + 0.5))
         draw = np.random.default_rng(seed_for(self.job.settings.seed, "clients", round))
         chosen = np.arange(total) if count == total else draw.choice(total, count, replace=False, shuffle=False)
-        sizes = self.job.federation.train.offsets.numpy()
-        return [int(client) for client in chosen[np.lexsort((chosen, sizes[chosen] - sizes[chosen + 1]))]]
+        return self.job.largest_first(chosen)
 
     def order(self, kind: str, round: int) -> Message:
         """What goes out to the clients: the model and what parts add."""
+        settings = self.job.settings
         tensors = {"model": self.model, **{f"fixed/{name}": value for name, value in self.replaced.items()}}
         for part in self.job.method.answering("broadcast"):
             tensors |= part.broadcast(self)
-        return Message(kind, round, -1, tensors, {"lr": learning_rate(self.job.settings, max(round, 1))})
+        # The schedule is one of rounds; what comes after them starts from the learning rate itself.
+        factor = Schedule.read(settings.lr_schedule).factor(round, settings.rounds) if kind == "train" else 1.0
+        return Message(kind, round, -1, tensors, {"lr": settings.lr * factor})
+
+    def accepts(self, reply: Message, order: Message, expected: dict[str, torch.Size]) -> bool:
+        """Whether a reply may be used; if not, say why."""
+        problem = flaw(reply, order, expected)
+        if problem is not None:
+            self.note(f"Round {order.round}: the reply of client {reply.unit} was refused: {problem}.")
+        return problem is None
 
     def weight(self, reply: Message) -> float:
         """A client's weight in the mean."""
@@ -141,27 +153,53 @@ class Server:
         self.model = (self.model.double() + change).float()
 
     # -- after the last round ------------------------------------------------------------------------------------------
-    def conclude(self, progress: Callable[[int, int], None]) -> Scores:
+    def conclude(self, progress: Progress) -> Scores:
         """The server stage, the client stage, and the final scores."""
         stage = self.job.method.optional_slot("server_stage")
         if stage is not None:
-            stage.conclude(self, self.ask_everyone("statistics", progress))
+            shapes = stage.statistics_shapes(self)
+            stage.conclude(self, self.ask_everyone("statistics", shapes, progress))
             self.last_scores = None
         return final_scores(self, progress)
 
-    def ask_everyone(self, kind: str, progress: Callable[[int, int], None]) -> Iterator[Message]:
-        """Every client's answer to an order, one by one."""
-        everyone = list(range(len(self.job.federation)))
-        for done, reply in enumerate(self.engine.run(self.order(kind, self.round + 1), everyone), start=1):
-            yield reply
+    def ask_everyone(self, kind: str, expected: dict[str, torch.Size], progress: Progress) -> Iterator[Message]:
+        """Every client's usable answer to an order, one by one; the order is given only if one is asked for."""
+        order = self.order(kind, self.round + 1)
+        everyone = self.job.largest_first(np.arange(len(self.job.federation)))
+        for done, reply in enumerate(self.engine.run(order, everyone), start=1):
+            if self.accepts(reply, order, expected):
+                yield reply
             progress(done, len(everyone))
 
+    # -- what parts use ------------------------------------------------------------------------------------------------
+    def tensor(self, name: str) -> Tensor:
+        """A tensor of the model by name, as the server has it."""
+        shared = self.layout.views(self.model)
+        if name in shared:
+            return shared[name]
+        return self.replaced.get(name, named_tensors(self.job.template)[name].detach())
+
+    def set_tensor(self, name: str, value: Tensor) -> None:
+        """Set a tensor of the model, shared or fixed; clients get it with the next order."""
+        shared = self.layout.views(self.model)
+        if name in shared:
+            shared[name].copy_(value)
+        else:
+            self.replaced[name] = value.detach().clone().float()
+
+    def generator(self, purpose: str) -> torch.Generator:
+        """A random stream of the server, the same for any engine and after a resume."""
+        return generator_for(self.job.settings.seed, "server", purpose, self.round)
+
+    # -- what must not be lost -----------------------------------------------------------------------------------------
     def tensors(self) -> dict[str, Tensor]:
-        """All that the server must not lose."""
-        return {"model": self.model, **{f"state/{name}": tensor for name, tensor in self.state.items()}}
+        """All that a resumed run needs of the server."""
+        named = {"state": self.state, "replaced": self.replaced}
+        return {"model": self.model} | {f"{kind}/{name}": t for kind, ts in named.items() for name, t in ts.items()}
 
     def restore(self, tensors: dict[str, Tensor], round: int) -> None:
         """Go on after a round from what `tensors` gave."""
         self.model = tensors["model"]
         self.state = {name[6:]: tensor for name, tensor in tensors.items() if name.startswith("state/")}
+        self.replaced = {name[9:]: tensor for name, tensor in tensors.items() if name.startswith("replaced/")}
         self.round = round

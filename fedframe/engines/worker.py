@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
-from fedframe.core.client import Site
 from fedframe.core.job import Job
 from fedframe.core.message import Message
+from fedframe.core.site import Site
 from fedframe.engines.slab import Slab
 from fedframe.errors import FedframeError
 
@@ -51,26 +51,32 @@ def work(job: Job, pipe: Connection, inbox: Slab, outboxes: Sequence[Slab], not_
             if "message" in head:
                 order = receive_message(pipe, inbox, head)
             elif "unit" in head:
-                site = site or Site(job)
-                answer(site, order, int(head["unit"]), pipe, outboxes[int(head["slot"])])
+                site = answer(site or job, order, int(head["unit"]), pipe, outboxes[int(head["slot"])])
             else:
                 break
     # Skip the parent's exit handlers and buffers, which a forked child inherits but must not run.
     os._exit(0)
 
 
-def answer(site: Site, order: Message, unit: int, pipe: Connection, outbox: Slab) -> None:
-    """Perform an order for one unit and send the reply, or what went wrong."""
+def answer(place: Site | Job, order: Message, unit: int, pipe: Connection, outbox: Slab) -> Site | None:
+    """Perform an order for one unit and send the reply, or what went wrong; returns the site for the next unit."""
     try:
+        site = place if isinstance(place, Site) else Site(place)
         send_message(pipe, outbox, site.perform(order, unit), unit=unit)
-    except FedframeError as error:
+        return site
+    except OSError:
+        raise  # the parent is gone
+    except Exception as error:
+        text = str(error) if isinstance(error, FedframeError) else f"{type(error).__name__}: {error}"
         trace = "".join(traceback.format_exception(error))
-        pipe.send_bytes(json.dumps({"unit": unit, "error": str(error), "trace": trace}).encode())
+        pipe.send_bytes(json.dumps({"unit": unit, "error": text, "trace": trace}).encode())
+        return None
 
 
 def prepare_process() -> None:
     """One torch thread; Ctrl-C is the parent's business; memory that is freed is kept for the next batch."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)
     gc.freeze()  # the parent's objects are not ours to collect: touching them would copy their pages
     if sys.platform == "linux":

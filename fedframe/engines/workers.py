@@ -27,6 +27,7 @@ from fedframe.engines.slab import Slab
 from fedframe.engines.worker import receive_message, work
 from fedframe.errors import RunError
 
+MOST_HELD = 512 << 20  # bytes of replies that may wait for their turn before workers pause
 HEADROOM = 4  # shared memory for messages of up to four models; larger ones go through the pipe
 
 
@@ -56,6 +57,7 @@ class WorkerEngine:
         # Torch's own optimisers import its compiler when the first is made: once here, not once per worker.
         make_optimizer(job.settings, [nn.Parameter(torch.zeros(1))], 0.1)
         self._announcement: list[bytes] = []
+        self._held = 0
         self.hands: list[Hand] = []
         for _ in range(workers):
             hand = Hand((Slab(capacity), Slab(capacity)))
@@ -66,15 +68,19 @@ class WorkerEngine:
         """Have the order performed for every unit; the reply's tensors are lent until the next one is asked for."""
         expected = deque(units)
         early: dict[int, Message] = {}  # replies that came before their turn
+        self._held = 0
         for reply in self._as_they_come(order, units):
             if reply.unit != expected[0]:
                 own = {name: tensor.clone() for name, tensor in reply.tensors.items()}
                 early[reply.unit] = replace(reply, tensors=own)
+                self._held += reply.nbytes
                 continue
             expected.popleft()
             yield reply
             while expected and expected[0] in early:
-                yield early.pop(expected.popleft())
+                waited = early.pop(expected.popleft())
+                self._held -= waited.nbytes
+                yield waited
 
     def close(self) -> None:
         """End the worker processes; they hold nothing that would be lost."""
@@ -90,32 +96,38 @@ class WorkerEngine:
         self._announce(order)
         waiting = deque(units)
         retried: set[int] = set()
-        for hand in self.hands:
-            self._hand_out(hand, waiting)
         for _ in units:
-            reply = None
-            while reply is None:
-                busy = {hand.pipe: hand for hand in self.hands if hand.unit is not None}
-                ready = wait(list(busy))
-                hand = busy[ready[0]]  # type: ignore[index]
-                reply = self._take(hand, order, retried)
+            self._hand_out(waiting)
+            reply = self._next(order, retried)
             # The worker gets its next unit before the reply is merged, so that it never waits for the merge.
-            self._hand_out(hand, waiting)
+            self._hand_out(waiting)
             yield reply
 
     def _announce(self, order: Message) -> None:
+        while any(hand.unit is not None for hand in self.hands):
+            self._next(order, set())  # of an earlier order, from which nobody wanted all replies
         specs = self._inbox.write(order.tensors)
         self._announcement = [json.dumps({"message": order.head(), "specs": specs}).encode()]
         if specs is None:
             self._announcement.append(order.to_bytes())
         for hand in self.hands:
-            assert hand.unit is None, "the last order is not finished"
             self._tell(hand, *self._announcement)
 
-    def _hand_out(self, hand: Hand, waiting: deque[int]) -> None:
-        hand.unit = waiting.popleft() if waiting else None
-        if hand.unit is not None:
-            self._tell(hand, json.dumps({"unit": hand.unit, "slot": hand.slot}).encode())
+    def _hand_out(self, waiting: deque[int]) -> None:
+        """Give idle workers their next unit, unless too many replies wait for one that is late."""
+        for hand in self.hands:
+            if hand.unit is None and waiting and self._held < MOST_HELD:
+                hand.unit = waiting.popleft()
+                self._tell(hand, json.dumps({"unit": hand.unit, "slot": hand.slot}).encode())
+
+    def _next(self, order: Message, retried: set[int]) -> Message:
+        """The next reply of any worker; one that died on the way is replaced."""
+        while True:
+            busy = {hand.pipe: hand for hand in self.hands if hand.unit is not None}
+            hand = busy[wait(list(busy))[0]]  # type: ignore[index]
+            reply = self._take(hand, order, retried)
+            if reply is not None:
+                return reply
 
     def _tell(self, hand: Hand, *messages: bytes) -> None:
         # A worker that is dead by now is noticed, and replaced, when its reply is awaited.
@@ -132,10 +144,10 @@ class WorkerEngine:
                 error.add_note(head["trace"])
                 raise error
             reply = receive_message(hand.pipe, hand.outboxes[hand.slot], head)
-        except (EOFError, ConnectionResetError):
+        except (EOFError, OSError):  # it died while idle, or in the middle of a message
             self._replace(hand, order, retried)
             return None
-        hand.slot = 1 - hand.slot
+        hand.slot, hand.unit = 1 - hand.slot, None
         return reply
 
     def _replace(self, hand: Hand, order: Message, retried: set[int]) -> None:

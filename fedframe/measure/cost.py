@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import os
-import resource
 import sys
+import time
 from collections.abc import Iterable
 from pathlib import Path
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
 
 
 def cpu_seconds() -> float:
     """Processor seconds of this process and of its children that have ended."""
+    if resource is None:
+        return time.process_time()
     here, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
     return here.ru_utime + here.ru_stime + children.ru_utime + children.ru_stime
 
@@ -27,5 +34,7 @@ def memory_bytes(processes: Iterable[int]) -> int:
             total += next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
         except (OSError, StopIteration):
             continue
+    if total or resource is None:
+        return total
     unit = 1 if sys.platform == "darwin" else 1024
-    return total or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

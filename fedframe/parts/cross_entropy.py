@@ -11,7 +11,7 @@ from torch import Tensor
 from fedframe.core.part import Part, Slot
 
 if TYPE_CHECKING:
-    from fedframe.core.client import Work
+    from fedframe.core.work import Work
 
 
 @dataclass(frozen=True)

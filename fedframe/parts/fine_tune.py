@@ -10,23 +10,23 @@ from pydantic import Field
 from fedframe.core.part import Part, Slot
 
 if TYPE_CHECKING:
-    from fedframe.core.client import Work
+    from fedframe.core.work import Work
 
 
 @dataclass(frozen=True)
 class FineTune(Part):
-    """A few epochs with the method's own loss, of the whole model or of the classifier alone."""
+    """A few epochs with the method's loss, without its penalties and corrections, of the model or its classifier."""
 
     name: ClassVar[str] = "fine_tune"
     claims: ClassVar[frozenset[Slot]] = frozenset({"client_stage"})
 
     epochs: Annotated[int, Field(ge=0)] = 5
     lr: Annotated[float, Field(gt=0)] | None = None  # None: the run's lr
-    what: Literal["all", "head"] = "all"
+    what: Literal["all", "head", "everything"] = "all"  # everything: also what is frozen in rounds
 
     def personalise(self, work: Work) -> None:
         """Train on the client's own data."""
         if self.lr is not None:
             work.lr = self.lr
-        only = (lambda name: name.startswith("head.")) if self.what == "head" else None
-        work.fit(self.epochs, only=only)
+        choices = {"all": None, "head": lambda name: name.startswith("head."), "everything": lambda name: True}
+        work.fit(self.epochs, only=choices[self.what])

@@ -109,7 +109,7 @@ class LiveDisplay(Display):
 
     def start(self, job: Job, folder: Path, done: int) -> None:
         """Draw the bar."""
-        self.bar.print(headline(job, folder), highlight=False)
+        self.bar.print(headline(job, folder), markup=False, highlight=False)
         self.task: TaskID = self.bar.add_task("round", total=job.settings.rounds, completed=done, scores="")
         self.finished = done
         self.scores = ""
@@ -136,13 +136,13 @@ class LiveDisplay(Display):
 
     def note(self, text: str) -> None:
         """Print the note above the bar."""
-        self.bar.print(f"[yellow]{text}", highlight=False)
+        self.bar.print(text, style="yellow", markup=False, highlight=False)
 
     def end(self, summary: dict[str, Any], folder: Path) -> None:
         """Print the final scores below the bar."""
         self.bar.stop()
         for text in closing_lines(summary, folder):
-            self.console.print(text, highlight=False, soft_wrap=True)
+            self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def choose_display(progress: bool | Display) -> Display:

@@ -4,14 +4,13 @@ import math
 
 import pytest
 
-from fedframe.core.schedule import learning_rate
+from fedframe.core.schedule import Schedule
 from fedframe.errors import SettingError
-from fedframe.settings import Settings, check
+from fedframe.settings import check
 
 
 def rates(schedule: str, rounds: int = 4) -> list[float]:
-    settings = Settings(lr=0.5, rounds=rounds, lr_schedule=schedule)
-    return [learning_rate(settings, round) for round in range(1, rounds + 1)]
+    return [0.5 * Schedule.read(schedule).factor(round, rounds) for round in range(1, rounds + 1)]
 
 
 def test_schedules_follow_their_formulas() -> None:
@@ -23,7 +22,21 @@ def test_schedules_follow_their_formulas() -> None:
     assert rates("step") == pytest.approx([0.5, 0.5, 0.05, 0.005])
 
 
-@pytest.mark.parametrize("schedule", ["linear", "exponential:fast", "step:-1", ""])
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        "linear",
+        "exponential:fast",
+        "step:-1",
+        "",
+        "exponential:0.9,0.8",
+        "step:@0.5,",
+        "cosine:0.1@0.5",
+        "step:nan",
+        "constant:5",
+        "cosine:2",
+    ],
+)
 def test_unknown_schedule_is_refused_with_those_that_work(schedule: str) -> None:
     with pytest.raises(SettingError, match=r"lr_schedule = .* exponential:0.99"):
         check({"lr_schedule": schedule})

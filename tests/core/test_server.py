@@ -108,10 +108,11 @@ def test_spoilt_updates_are_dropped_counted_and_leave_no_trace(tmp_path: Path) -
     job = make_job(tmp_path)
     size = job.roles.layout.size
     nan = torch.full((size,), float("nan"))
-    server = Server(job, Meddler(job, {1: nan, 2: torch.zeros(size + 1)}))
+    notes: list[str] = []
+    server = Server(job, Meddler(job, {1: nan, 2: torch.zeros(size + 1)}), notes.append)
     record = server.run_round(1, nothing)
     assert record.dropped == 2
-    assert "client 1: update holds NaN" in " ".join(record.dropped_why)
+    assert "client 1 was refused: update holds NaN" in " ".join(notes)
 
     good = Server(job, InlineEngine(job))
     replies = list(good.engine.run(good.order("train", 1), [0, 3]))
@@ -123,9 +124,9 @@ def test_spoilt_updates_are_dropped_counted_and_leave_no_trace(tmp_path: Path) -
 def test_round_without_a_single_good_update_ends_the_run_with_a_hint(tmp_path: Path) -> None:
     job = make_job(tmp_path)
     nan = torch.full((job.roles.layout.size,), float("nan"))
-    server = Server(job, Meddler(job, dict.fromkeys(range(4), nan)))
+    server = Server(job, Meddler(job, dict.fromkeys(range(4), nan)), nothing)
     before = server.model.clone()
-    with pytest.raises(RunError, match=r"every client's update was refused.*smaller lr"):
+    with pytest.raises(RunError, match=r"not one of 4 updates could be used.*smaller lr"):
         server.run_round(1, nothing)
     assert torch.equal(server.model, before)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from pathlib import Path
@@ -16,26 +17,29 @@ from fedframe.core.message import Message
 from fedframe.core.server import Server
 from fedframe.engines.inline import InlineEngine
 from fedframe.engines.slab import Slab
-from fedframe.engines.workers import WorkerEngine
+from fedframe.engines.workers import Hand, WorkerEngine
 from fedframe.errors import RunError
 from tests.helpers import blobs, images, make_job, nothing
 
 
 class Deadly(nn.Module):
-    """A net that kills its process in training, as often as a file says."""
+    """A net that kills its process in training, once for every file in a folder."""
 
     dim = 5
 
-    def __init__(self, counter: Path) -> None:
+    def __init__(self, bullets: Path, count: int) -> None:
         super().__init__()
         self.layer = nn.Linear(5, 5)
-        self.counter = counter
+        self.bullets = bullets
+        bullets.mkdir()
+        for number in range(count):
+            (bullets / str(number)).touch()
 
     def forward(self, x: Tensor) -> Tensor:
-        left = int(self.counter.read_text())
-        if self.training and left:
-            self.counter.write_text(str(left - 1))
-            os.kill(os.getpid(), signal.SIGKILL)
+        for bullet in self.bullets.iterdir() if self.training else ():
+            with contextlib.suppress(FileNotFoundError):  # the other worker took it
+                bullet.unlink()
+                os.kill(os.getpid(), signal.SIGKILL)
         result: Tensor = self.layer(x)
         return result
 
@@ -80,9 +84,7 @@ def test_replies_come_in_the_order_of_the_units(tmp_path: Path) -> None:
 
 
 def test_worker_that_dies_is_replaced_and_the_result_is_the_same(tmp_path: Path) -> None:
-    counter = tmp_path / "deaths"
-    counter.write_text("1")
-    job = make_job(tmp_path, None, Deadly(counter))
+    job = make_job(tmp_path, None, Deadly(tmp_path / "bullets", 1))
     notes: list[str] = []
     engine = WorkerEngine(job, 2, notes.append)
     server = Server(job, engine)
@@ -97,9 +99,7 @@ def test_worker_that_dies_is_replaced_and_the_result_is_the_same(tmp_path: Path)
 
 
 def test_unit_that_kills_its_worker_twice_ends_the_run_with_a_clear_error(tmp_path: Path) -> None:
-    counter = tmp_path / "deaths"
-    counter.write_text("1000")
-    job = make_job(tmp_path, None, Deadly(counter))
+    job = make_job(tmp_path, None, Deadly(tmp_path / "bullets", 100))
     engine = WorkerEngine(job, 2, nothing)
     with pytest.raises(RunError, match=r"Twice, .*SIGKILL.*--workers.*All finished rounds are kept"):
         Server(job, engine).run_round(1, nothing)
@@ -177,3 +177,54 @@ def test_scores_of_a_test_set_in_many_pieces_are_those_of_one_process(tmp_path: 
         inputs = job.federation.source.batch(job.pool("test"), torch.tensor([row]))
         right += int(site.predict([inputs]).argmax()) == int(data["y_test"][row])
     assert found[0].generic == right / 5000
+
+
+def test_whoever_stops_listening_does_not_disturb_the_next_order(tmp_path: Path) -> None:
+    job = make_job(tmp_path, blobs(clients=6))
+    engine = WorkerEngine(job, 2, nothing)
+    server = Server(job, engine)
+    order = server.order("train", 1)
+    listener = engine.run(order, range(6))
+    first = next(listener).tensors["update"].clone()
+    del listener
+    again = [reply.tensors["update"].clone() for reply in engine.run(order, range(6))]
+    engine.close()
+    assert torch.equal(first, again[0])
+    inline = [reply.tensors["update"] for reply in InlineEngine(job).run(order, range(6))]
+    assert all(torch.equal(a, b) for a, b in zip(again, inline, strict=True))
+
+
+def test_replies_that_wait_for_a_late_one_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedframe.engines.workers.MOST_HELD", 1)  # one early reply, and the others pause
+    job = make_job(tmp_path, blobs(clients=9))
+    engine = WorkerEngine(job, 3, nothing)
+    order = Server(job, engine).order("train", 1)
+    units = [reply.unit for reply in engine.run(order, range(9))]
+    engine.close()
+    assert units == list(range(9))
+    assert engine._held == 0
+
+
+def test_worker_that_dies_in_the_middle_of_a_message_is_noticed(tmp_path: Path) -> None:
+    job = make_job(tmp_path)
+    notes: list[str] = []
+    engine = WorkerEngine(job, 2, notes.append)
+    server = Server(job, engine)
+    victim = engine.hands[0]
+    original = engine._take
+    struck: list[bool] = []
+
+    def take(hand: Hand, order: Message, retried: set[int]) -> Message | None:
+        if hand is victim and not struck:
+            struck.append(True)
+            hand.pipe.recv_bytes()  # its reply is lost on the way
+            os.kill(hand.process.pid or 0, signal.SIGKILL)
+        return original(hand, order, retried)
+
+    engine._take = take  # type: ignore[method-assign]
+    server.run_round(1, nothing)
+    engine.close()
+    unharmed = Server(job, InlineEngine(job))
+    unharmed.run_round(1, nothing)
+    assert torch.equal(server.model, unharmed.model)
+    assert len(notes) == 1
