@@ -27,3 +27,7 @@ def __getattr__(name: str) -> Any:
 
         return Predictor
     raise AttributeError(f"module 'fedframe' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

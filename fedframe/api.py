@@ -90,6 +90,7 @@ def run(
     folder = RunFolder.create(out, job_maker.settings)
     job = job_maker.make(folder.path)
     folder.write_settings(job.settings)
+    folder.write_names(job.federation.names if job.federation.source.user_names is not None else None)
     with choose_display(progress) as display:
         execute(job, folder, display)
     return Result(folder.path, job.settings, job_maker.net)
@@ -135,7 +136,8 @@ class JobMaker:
         for name, value, given in (("data", settings.data, data), ("model", settings.model, net)):
             if value == FROM_PYTHON and (given is None or isinstance(given, str)):
                 raise SettingError(
-                    f"This run's {name} came from Python; go on with fedframe.resume(folder, {name}=...) there."
+                    f"This run's {name} came from Python; give it again there: "
+                    f"fedframe.resume(folder, {name}=...) or fedframe.run(config=..., {name}=...)."
                 )
         self.method = make_method(settings.method, settings.set)
         check_device(settings.device)
@@ -143,7 +145,9 @@ class JobMaker:
         self.federation = make_clients(settings, settings.data if data is None else data)
         shape = self.federation.source.input_shape
         self.net: Net = net if net is not None and not isinstance(net, str) else settings.model
-        resolved = {
+        resolved: dict[str, Any] = {
+            "data": anchored(settings.data),
+            "model": anchored(settings.model),
             "clients": len(self.federation),
             "partition": self.federation.partition or settings.partition,
         }
@@ -189,6 +193,17 @@ def make_clients(settings: Settings, data: object) -> Federation:
         min_size=settings.min_client_size,
         local_test=settings.local_test,
     )
+
+
+def anchored(spec: str) -> str:
+    """A spec with its path made absolute, so that a run can be resumed and used from any folder."""
+    kind, colon, rest = spec.partition(":")
+    if colon and kind in ("npz", "csv", "parquet", "imagefolder", "list"):
+        path, question, query = rest.partition("?")
+        return f"{kind}:{Path(path).expanduser().absolute()}{question}{query}"
+    if colon and kind.endswith(".py"):
+        return f"{Path(kind).expanduser().absolute()}:{rest}"
+    return spec
 
 
 def check_device(device: str) -> None:

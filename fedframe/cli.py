@@ -164,7 +164,8 @@ def interruptible() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as stop:
-        typer.secho("\n".join(["", "Stopped.", *getattr(stop, "__notes__", [])]), fg=typer.colors.YELLOW, err=True)
+        kept = getattr(stop, "__notes__", ["Nothing was trained yet."])
+        typer.secho("\n".join(["", "Stopped.", *kept]), fg=typer.colors.YELLOW, err=True)
         sys.exit(130)
 
 
@@ -196,6 +197,8 @@ def data(
     label: Annotated[Optional[str], typer.Option(help="label column of tabular data")] = None,
     client_column: Annotated[Optional[str], typer.Option(help="client column of tabular data")] = None,
     min_client_size: Annotated[int, typer.Option(help="fewest samples a client may hold")] = 10,
+    test_share: Annotated[float, typer.Option(help="test share of sources that have no test set")] = 0.2,
+    validate_share: Annotated[float, typer.Option(help="test on this share of the training data instead")] = 0.0,
     local_test: Annotated[str, typer.Option(help="held-out share of each client, or global")] = "0.25",
     picture: Annotated[Optional[Path], typer.Option(help="where the picture goes")] = None,
 ) -> None:
@@ -212,15 +215,18 @@ def data(
         "client_column": client_column,
         "min_client_size": min_client_size,
         "local_test": local_test,
+        "test_share": test_share,
+        "validate_share": validate_share,
     }
-    show_partition({name: value for name, value in given.items() if value is not None}, picture)
+    target = svg_path(picture) if picture is not None else None
+    show_partition({name: value for name, value in given.items() if value is not None}, target)
 
 
 @app.command()
 def predict(
     folder: Annotated[Path, typer.Argument(help="run folder")],
     inputs: Annotated[Path, typer.Argument(help="image, folder of images, .npz, .npy, .csv or .parquet")],
-    client: Annotated[Optional[int], typer.Option(help="use this client's own model")] = None,
+    client: Annotated[Optional[str], typer.Option(help="use this client's own model (name or number)")] = None,
     top: Annotated[int, typer.Option(min=1, help="how many classes to print per input")] = 1,
 ) -> None:
     """Predict with a trained model: a line per input with class and probability."""
@@ -233,11 +239,19 @@ def predict(
 @app.command()
 def plot(
     folders: Annotated[list[Path], typer.Argument(help="run folder, or several to compare")],
-    out: Annotated[Path, typer.Option(help="picture to write")] = Path("curves.svg"),
+    out: Annotated[Optional[Path], typer.Option(help="picture to write (.svg)")] = None,
 ) -> None:
-    """Draw accuracy over rounds as an SVG picture."""
+    """Draw accuracy over rounds as an SVG picture, by default in the first run's folder."""
     from fedframe.core.files import write_text
     from fedframe.report.curves import run_curves
 
-    write_text(out, run_curves(folders))
-    typer.echo(f"Picture: {out}")
+    target = svg_path(out or folders[0] / "curves.svg")
+    write_text(target, run_curves(folders))
+    typer.echo(f"Picture: {target}")
+
+
+def svg_path(path: Path) -> Path:
+    """Refuse to write SVG under another name."""
+    if path.suffix.lower() != ".svg":
+        raise SettingError(f"Pictures are SVG: name it {path.with_suffix('.svg')}.")
+    return path

@@ -22,6 +22,10 @@ class RunError(FedframeError):
     """A run could not go on; what was finished is kept."""
 
 
+class DivergedError(RunError):
+    """Training itself went wrong; going on with the same settings would fail again."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Say which known name was probably meant, or list them: the second half of an error sentence."""
     names = sorted(known)

@@ -6,22 +6,30 @@ checkpoint.safetensors   what a resumed run starts from
 model.safetensors        the shared model with all that is needed to predict
 summary.json             final scores with their definitions, time, memory
 log.txt                  what happened on the way (a worker replaced, an update refused)
+clients.json             the clients' names, where the data name them
 clients/, personal/      private state and personal models, where a method has them
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 from torch import Tensor
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 import fedframe
-from fedframe.core.files import read_tensors, write_tensors, write_text
-from fedframe.errors import DataError, RunError, SettingError
+from fedframe.core.files import read_json, read_tensors, write_json, write_tensors, write_text
+from fedframe.errors import DataError, RunError, SettingError, nearest
 from fedframe.settings import Settings, check
 
 CONFIG = "config.yaml"
@@ -30,6 +38,8 @@ CHECKPOINT = "checkpoint.safetensors"
 MODEL = "model.safetensors"
 SUMMARY = "summary.json"
 LOG = "log.txt"
+NAMES = "clients.json"
+LOCK = ".lock"
 
 
 class RunFolder:
@@ -42,6 +52,8 @@ class RunFolder:
     def create(cls, out: str | Path | None, settings: Settings) -> RunFolder:
         """A new folder; one that holds a run already is refused, because nothing is ever overwritten."""
         path = Path(out) if out is not None else free_name(settings)
+        if out is not None and path.is_dir() and any(path.iterdir()) and not (path / CONFIG).exists():
+            raise SettingError(f"{path} holds other files; choose a new folder for --out, such as {path / 'run'}.")
         if (path / CONFIG).exists():
             raise SettingError(
                 f"{path} already holds a run; go on with 'fedframe resume {path}' or choose another --out, "
@@ -61,6 +73,17 @@ class RunFolder:
             raise DataError(f"{folder} is not a run folder: it has no {CONFIG}; 'fedframe run' makes one.")
         return cls(folder)
 
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Work on the folder as the only process; the system lets go of it when the process ends, however it does."""
+        with (self.path / LOCK).open("w") as file:
+            if fcntl is not None:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except OSError as error:
+                    raise RunError(f"Another process is working on {self.path}; wait for it or stop it.") from error
+            yield
+
     # -- settings ------------------------------------------------------------------------------------------------------
     def write_settings(self, settings: Settings) -> None:
         """Keep the complete settings."""
@@ -71,6 +94,21 @@ class RunFolder:
     def settings(self) -> Settings:
         """The settings of the run."""
         return check(read_config(self.path / CONFIG))
+
+    def write_names(self, names: Sequence[str] | None) -> None:
+        """Keep what the clients are called, where that is more than a number."""
+        if names is not None:
+            write_json(self.path / NAMES, list(names))
+
+    def client_number(self, client: str) -> int:
+        """A client by name or by number."""
+        names = read_json(self.path / NAMES) if (self.path / NAMES).exists() else []
+        if client in names:
+            return int(names.index(client))
+        if client.isdecimal():
+            return int(client)
+        known = nearest(client, names) if names else "clients are numbers here: --client 0."
+        raise SettingError(f"There is no client {client!r}; {known}")
 
     # -- rounds --------------------------------------------------------------------------------------------------------
     def append_metrics(self, line: dict[str, Any]) -> None:
@@ -140,7 +178,8 @@ def read_config(path: Path) -> dict[str, Any]:
 
 def free_name(settings: Settings) -> Path:
     """A folder under runs/ that does not exist yet, named after method and data."""
-    data = settings.data.partition(":")[0] if ":" in settings.data else settings.data
+    kind, colon, rest = settings.data.partition(":")
+    data = Path(rest.partition("?")[0]).stem if colon else kind
     stem = f"{settings.method}-{data}".replace("/", "-")
     number = 1
     while (path := Path("runs") / f"{stem}-{number}").exists():

@@ -14,14 +14,16 @@ from fedframe.data.images import SUFFIXES, decode
 from fedframe.data.table_files import read_csv, read_parquet
 from fedframe.data.tables import encode_rows
 from fedframe.errors import DataError
+from fedframe.folder import RunFolder
 from fedframe.predictor import Predictor
 
 AT_ONCE = 256  # inputs decoded and predicted together: memory stays bounded for folders of any size
 
 
-def predict_file(folder: Path, path: Path, client: int | None, top: int) -> Iterator[str]:
+def predict_file(folder: Path, path: Path, client: str | None, top: int) -> Iterator[str]:
     """A line per input: its name, then the most probable classes with their probabilities."""
-    predictor = Predictor.load(folder, client)
+    run = RunFolder.open(folder)
+    predictor = Predictor.load(folder, run.client_number(client) if client is not None else None)
     for names, raw in read_inputs(path, predictor):
         best = predictor.probabilities(raw).topk(min(top, len(predictor.classes)))
         for name, values, indices in zip(names, best.values, best.indices, strict=True):

@@ -15,6 +15,7 @@ from fedframe.core.layout import named_tensors
 from fedframe.core.method import Method
 from fedframe.core.model import Model, load_tensors
 from fedframe.data import normalised
+from fedframe.data.arrays import finite
 from fedframe.data.arrays import inputs as array_inputs
 from fedframe.errors import DataError
 from fedframe.folder import MODEL
@@ -101,7 +102,9 @@ class Predictor:
 
         Images are (n, H, W), (n, H, W, C) or (n, C, H, W), vectors (n, d).
         """
-        raw = array_inputs(inputs, "the inputs").tensor
+        stored = array_inputs(inputs, "the inputs")
+        finite(stored, "the inputs")
+        raw = stored.tensor
         if tuple(raw.shape[1:]) != self.stored_shape:
             raise DataError(f"The inputs are of shape {tuple(raw.shape[1:])}, but the model takes {self.stored_shape}.")
         pieces = [

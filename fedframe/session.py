@@ -7,13 +7,13 @@ from dataclasses import asdict
 from statistics import fmean
 from typing import Any
 
-from fedframe.core.evaluate import DEFINITIONS, Scores
+from fedframe.core.evaluate import Scores, definitions
 from fedframe.core.files import write_json
 from fedframe.core.job import Job
 from fedframe.core.server import RoundRecord, Server
 from fedframe.engines.local import local_engine
 from fedframe.engines.workers import WorkerEngine
-from fedframe.errors import DataError, FedframeError
+from fedframe.errors import DataError, DivergedError, FedframeError
 from fedframe.folder import SUMMARY, RunFolder
 from fedframe.measure.cost import cpu_seconds, memory_bytes
 from fedframe.predictor import save_model
@@ -90,6 +90,12 @@ class Session:
 
 def execute(job: Job, folder: RunFolder, display: Display) -> None:
     """Run what is left of a run and write its results."""
+    with folder.alone():
+        execute_alone(job, folder, display)
+
+
+def execute_alone(job: Job, folder: RunFolder, display: Display) -> None:
+    """The same, once no other process works on the folder."""
     session = Session(job, folder, display)
     try:
         session.restore()
@@ -104,7 +110,8 @@ def execute(job: Job, folder: RunFolder, display: Display) -> None:
         done, rounds = session.server.round, job.settings.rounds
         text = f"{done} of {rounds} rounds are finished and kept; go on with: fedframe resume {folder.path}"
         folder.log(f"Stopped ({type(stop).__name__}: {stop}). {text}")
-        stop.add_note(text)
+        if not isinstance(stop, DivergedError):
+            stop.add_note(text)
         raise
     finally:
         session.engine.close()
@@ -149,7 +156,8 @@ def summarise(session: Session, final: Scores) -> dict[str, Any]:
             },
         },
         "per_class": dict(zip(job.federation.source.classes, final.per_class, strict=False)),
-        "definitions": DEFINITIONS,
+        "definitions": definitions(job.settings.validate_share),
+        "evaluations": sum("generic" in line or "personal" in line for line in history),
         "parameters": job.parameters,
         "seconds": round(costs["seconds"], 3),
         "seconds_in_rounds": round(sum(line["seconds"] for line in history), 3),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from fedframe.core.schedule import Schedule
 from fedframe.errors import SettingError, nearest
@@ -44,16 +44,22 @@ class Settings(BaseModel):
     epochs: int = Field(2, ge=1, description="local epochs per round")
     steps: int | None = Field(None, ge=1, description="local steps per round, instead of epochs")
     batch: int = Field(32, ge=1, description="local batch size")
-    optimizer: Literal["sgd", "adam", "adamw"] = Field("sgd", description="local optimiser")
-    lr: float = Field(0.1, gt=0, allow_inf_nan=False, description="local learning rate")
+    optimizer: Literal["sgd", "adam", "adamw"] = Field("sgd", description="local optimiser: sgd, adam or adamw")
+    lr: float = Field(
+        0.1, gt=0, allow_inf_nan=False, description="local learning rate (default 0.001 for adam and adamw)"
+    )
     lr_schedule: str = Field("constant", description="constant, cosine, exponential:0.99 or step:0.1@0.5,0.75")
     momentum: float = Field(0.0, ge=0, lt=1, description="momentum of SGD")
     nesterov: bool = Field(False, description="Nesterov momentum")
     weight_decay: float = Field(0.0, ge=0, description="weight decay")
     clip: float | None = Field(None, gt=0, description="largest norm of a local gradient")
     keep_optimizer: bool = Field(False, description="keep optimiser state on the client between rounds")
-    weighting: Literal["samples", "uniform"] = Field("samples", description="weight of a client in the mean")
-    buffers: Literal["average", "private", "fixed"] = Field("average", description="BatchNorm statistics")
+    weighting: Literal["samples", "uniform"] = Field(
+        "samples", description="weight of a client in the mean: samples or uniform"
+    )
+    buffers: Literal["average", "private", "fixed"] = Field(
+        "average", description="BatchNorm statistics: average, private or fixed"
+    )
 
     eval_every: int = Field(1, ge=0, description="evaluate every N rounds (0: only after the last)")
     eval_batch: int = Field(256, ge=1, description="batch size of evaluation")
@@ -63,9 +69,24 @@ class Settings(BaseModel):
     save_personal: bool = Field(True, description="keep the personal models in the run folder")
 
     seed: int = Field(0, ge=0, description="fixes the split, the initial model and every batch")
-    engine: Literal["local"] = Field("local", description="who runs the clients")
+    engine: Literal["local"] = Field("local", description="who runs the clients: local")
     workers: int | None = Field(None, ge=1, description="worker processes (default: one per core; 1: this process)")
     device: str = Field("cpu", description="cpu, cuda or cuda:1")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _rate_suits_the_optimizer(cls, values: dict[str, Any]) -> dict[str, Any]:
+        if values.get("optimizer") in ("adam", "adamw"):
+            values = {"lr": 0.001, **values}
+        return values
+
+    @model_validator(mode="after")
+    def _momentum_is_used(self) -> Self:
+        if self.optimizer != "sgd" and (self.momentum or self.nesterov):
+            raise SettingError(f"momentum and nesterov are settings of sgd; leave them out with {self.optimizer}.")
+        if self.nesterov and not self.momentum:
+            raise SettingError("nesterov needs momentum; add momentum = 0.9.")
+        return self
 
     @field_validator("lr_schedule")
     @classmethod
@@ -142,4 +163,5 @@ def _sentence(problem: dict[str, Any]) -> str:
     reason = problem["msg"].removeprefix("Input ").removeprefix("Value error, ")
     default = Settings.model_fields[name].get_default(call_default_factory=True)
     hint = f"the default is {default}" if default is not None else "leave it out for the default"
-    return f"{name} = {problem['input']!r}: {reason}; {hint}."
+    meaning = Settings.model_fields[name].description
+    return f"{name} = {problem['input']!r}: {reason}; {hint} ({meaning})."

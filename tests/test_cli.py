@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.helpers import blobs
+
 PROGRAM = Path(sys.executable).with_name("fedframe")
 
 
@@ -67,6 +69,22 @@ def test_predict_prints_a_line_per_input_for_shared_and_personal_models(run_fold
     assert "but the model takes (8, 8, 1)" in fedframe("predict", "here", "wrong.npz", folder=run_folder, ok=False)
 
 
+def test_clients_go_by_their_names_from_any_folder(tmp_path: Path) -> None:
+    data = blobs(clients=3)
+    data["user_train"] = np.array(["north", "south", "west"])[data["user_train"]]
+    np.savez(tmp_path / "sites.npz", **data)
+    np.savez(tmp_path / "new.npz", x=data["x_test"][:4])
+    fedframe("run", "--data", "npz:sites.npz", "--rounds", 2, "--model", "mlp:8", "--out", "run", folder=tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    south = fedframe("predict", "../run", "../new.npz", "--client", "south", folder=tmp_path / "elsewhere")
+    assert south == fedframe("predict", "run", "new.npz", "--client", 1, folder=tmp_path)
+    said = fedframe("predict", "run", "new.npz", "--client", "sout", folder=tmp_path, ok=False)
+    assert "did you mean 'south'" in said
+    (tmp_path / "run" / "summary.json").unlink()
+    fedframe("resume", "../run", folder=tmp_path / "elsewhere")
+    assert "write npz:sites.npz" in fedframe("run", "--data", "sites.npz", folder=tmp_path, ok=False)
+
+
 def test_plot_draws_a_picture(run_folder: Path) -> None:
     fedframe("plot", "here", "--out", "p.svg", folder=run_folder)
     assert (run_folder / "p.svg").read_text().lstrip().startswith("<svg")
@@ -97,7 +115,8 @@ def test_list_and_show_name_what_there_is(tmp_path: Path) -> None:
         (["run", "--config", "no.yaml"], "There is no config file no.yaml"),
         (["show", "nothing_like_it"], "choose one of"),
         (["resume", "nowhere"], "nowhere is not a run folder"),
-        (["predict", "nowhere", "x.npz"], "nowhere has no model.safetensors"),
+        (["predict", "nowhere", "x.npz"], "nowhere is not a run folder"),
+        (["plot", "nowhere", "--out", "x.png"], "name it x.svg"),
     ],
 )
 def test_mistake_is_answered_in_one_sentence(tmp_path: Path, arguments: list[str], sentence: str) -> None:

@@ -163,6 +163,32 @@ def test_existing_run_is_never_overwritten(tmp_path: Path) -> None:
         fedframe.run("fedavg", data="digits", clients=4, out=tmp_path / "run", **SMALL)
 
 
+def test_folder_with_other_files_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("precious")
+    with pytest.raises(SettingError, match="holds other files; choose a new folder"):
+        fedframe.run("fedavg", data="digits", out=tmp_path, **SMALL)
+
+
+def test_two_processes_cannot_work_on_one_run(tmp_path: Path) -> None:
+    fedframe.run("fedavg", data="digits", clients=4, out=tmp_path / "run", **SMALL)
+    (tmp_path / "run" / "summary.json").unlink()
+    with RunFolder(tmp_path / "run").alone(), pytest.raises(RunError, match="Another process is working on"):
+        fedframe.resume(tmp_path / "run", progress=False)
+    assert fedframe.resume(tmp_path / "run", progress=False).scores["generic"]["last"] is not None
+
+
+def test_validation_scores_are_never_called_test_scores(tmp_path: Path) -> None:
+    result = fedframe.run("fedavg", data="digits", clients=4, validate_share=0.2, out=tmp_path / "run", **SMALL)
+    assert "validation; the test set was put aside" in result.summary["definitions"]["generic"]
+    assert "global test set" not in result.summary["definitions"]["generic"]
+
+
+def test_adam_starts_from_a_rate_that_suits_it() -> None:
+    assert fedframe.api.gather({"optimizer": "adam"}, None).lr == 0.001
+    assert fedframe.api.gather({"optimizer": "adam", "lr": 0.01}, None).lr == 0.01
+    assert fedframe.api.gather({}, None).lr == 0.1
+
+
 def test_data_and_net_from_python_run_and_resume(tmp_path: Path) -> None:
     net = torch.nn.Linear(5, 4)
     given: dict[str, Any] = {"data": blobs(), "model": net}
@@ -240,6 +266,8 @@ def test_full_disk_ends_with_a_sentence_and_the_run_can_go_on(tmp_path: Path) ->
         ({"set": {"fine_tune": {"epochs": -1}}}, r"fine_tune.epochs = -1.*the default is 5"),
         ({"set": {"fine_tun": {}}}, "did you mean 'fine_tune'"),
         ({"set": {"fine_tune": {"name": "x"}}}, "has no setting 'name'"),
+        ({"optimizer": "adam", "momentum": 0.9}, "leave them out with adam"),
+        ({"nesterov": True}, "nesterov needs momentum; add momentum = 0.9"),
         ({"set": ["a"]}, "set = .* cannot be read; write set: {fine_tune: {epochs: 3}}"),
         ({"set": {"fine_tune": 3}}, "cannot be read; write set"),
         ({"lr": float("inf")}, "lr = inf: should be a finite number"),

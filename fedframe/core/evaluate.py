@@ -38,6 +38,14 @@ DEFINITIONS = {
 }
 
 
+def definitions(validate_share: float) -> dict[str, str]:
+    """What the scores of a run mean; with a validation share no score has seen the test set."""
+    if not validate_share:
+        return DEFINITIONS
+    held_out = f"a held-out {100 * validate_share:g} % of the training data (validation; the test set was put aside)"
+    return {**DEFINITIONS, "generic": f"accuracy of the shared model on {held_out}"}
+
+
 @dataclass(frozen=True)
 class Scores:
     """Accuracies between 0 and 1; None where there is nothing to measure them on."""

@@ -18,7 +18,7 @@ from fedframe.core.merging import RunningMean
 from fedframe.core.message import Message, flaw
 from fedframe.core.schedule import Schedule
 from fedframe.core.seeds import generator_for, seed_for
-from fedframe.errors import RunError
+from fedframe.errors import DivergedError
 
 Progress = Callable[[int, int], None]
 
@@ -105,9 +105,9 @@ class Server:
             progress(done, len(clients))
         record.dropped = len(clients) - accepted
         if accepted == 0:
-            raise RunError(
-                f"Round {round}: not one of {len(clients)} updates could be used; "
-                f"a smaller lr (now {record.lr:g}) or clip = 10 may help."
+            raise DivergedError(
+                f"Round {round}: not one of {len(clients)} updates could be used; start again with a smaller lr "
+                f"(now {record.lr:g}) or with clip = 10."
             )
         self.move(merger.finish(), buffers.mean())
         for part in method.answering("after_merge"):

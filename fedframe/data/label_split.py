@@ -48,10 +48,11 @@ def by_classes(labels: Ints, clients: int, classes: tuple[str, ...], held: int, 
     short = np.flatnonzero(counts < holders)
     if len(short):
         c = int(short[0])
+        at_most, at_least = int(counts[present].min()) * len(present) // held, -(-len(present) // held)
+        advice = f"use at most {at_most} clients" if at_most >= at_least else "use a milder long tail, or dirichlet:0.1"
         raise SettingError(
             f"classes:{held} with {clients} clients: class {classes[c]!r} has {counts[c]} samples for "
-            f"{holders[c]} holders: use at most {max(1, int(counts[present].min()) * len(present) // held)} "
-            "clients."
+            f"{holders[c]} holders: {advice}."
         )
     order = _by_label(labels, rng)
     starts = np.cumsum(counts) - counts

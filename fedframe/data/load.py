@@ -67,6 +67,10 @@ def read_spec(
     name, _, rest = text.strip().partition(":")
     known = {spec.partition(":")[0]: spec for spec in SOURCES}
     if name not in known:
+        place = Path(text.partition("?")[0]).expanduser()
+        fitting = "imagefolder" if place.is_dir() else {".txt": "list"}.get(place.suffix, place.suffix[1:])
+        if place.exists() and fitting in known:
+            raise SettingError(f"data {text!r} is a path: write {fitting}:{text}.")
         raise SettingError(f"data {name!r} is unknown: {nearest(name, known)}")
     wants_path = ":" in known[name]
     if bool(rest) != wants_path:

@@ -16,6 +16,8 @@ def load_npz(request: Request) -> Raw:
     """Read the file; no pickle is ever opened."""
     request.allow(())
     path = request.file
+    if path.is_file() and path.stat().st_size and path.open("rb").read(2) not in (b"PK", b"\x93N"):
+        raise DataError(f"{path} is no npz file; np.savez(path, x_train=..., y_train=...) writes one.")
     try:
         file = np.load(path, allow_pickle=False)
         if not isinstance(file, np.lib.npyio.NpzFile):

@@ -47,7 +47,7 @@ def read_csv(path: Path) -> Table:
     if len(set(header)) != len(header) or "" in header:
         raise DataError(f"{path} needs a header line that names every column, each once.")
     if not rows:
-        raise DataError(f"{path} is empty: a header line and at least two rows are expected.")
+        raise DataError(f"{path} is empty: a header line and at least one row are expected.")
     return {name: number_or_text(column) for name, column in zip(header, zip(*rows, strict=True), strict=True)}
 
 

@@ -10,7 +10,7 @@ from fedframe.folder import RunFolder
 from fedframe.report.svg import curves_picture
 from fedframe.report.words import percent
 
-SCORES = {"generic": "shared model, global test set", "client": "shared model, clients' own tests"}
+SCORES = {"generic": "global test set", "client": "clients' own tests", "personal": "personal models"}
 
 
 def run_curves(folders: Sequence[Path]) -> str:
@@ -23,10 +23,17 @@ def run_curves(folders: Sequence[Path]) -> str:
             points = [(line["round"], 100 * line[score]) for line in lines if line.get(score) is not None]
             if points:
                 label = SCORES[score] if len(runs) == 1 else Path(name).name
+                if run.settings().validate_share and score == "generic" and len(runs) == 1:
+                    label = "validation data"
                 series[label] = points
     if not series:
         raise DataError(f"{folders[0]} has no evaluated round yet; run it with --eval-every 1.")
-    settings = next(iter(runs.values())).settings()
-    title = f"{settings.method if len(runs) == 1 else 'Runs'} on {settings.data}, {settings.partition}"
+    settings = [run.settings() for run in runs.values()]
+    jobs = {(one.data, one.partition) for one in settings}
+    where = f"{settings[0].data.rpartition('/')[2]}, {settings[0].partition}" if len(jobs) == 1 else "different data"
+    title = f"{settings[0].method} on {where}" if len(runs) == 1 else f"Shared models on {where}"
+    tested = {"validation data" if one.validate_share else "global test set" for one in settings}
     last = ", ".join(f"{label}: {percent(points[-1][1] / 100)}" for label, points in series.items())
+    if len(runs) > 1:
+        last = f"{last} (generic accuracy: shared model, {' or '.join(sorted(tested))})"
     return curves_picture(series, title, "round", "accuracy (%)", f"After the last round: {last}")

@@ -39,6 +39,11 @@ def print_lists() -> None:
 def print_method(name: str) -> None:
     """Print the parts of a method, their settings, the run settings it brings along, and its papers."""
     console = Console()
+    for group in (SOURCES, PARTITIONS, NETS):
+        described = {key.partition(":")[0]: text for key, text in group.items()}
+        if name.partition(":")[0] in described:
+            console.print(f"{name}: {described[name.partition(':')[0]]}", markup=False, highlight=False)
+            return
     recipes = find_recipes(name)
     method = make_method(name, {})
     console.print(f"[bold]{name}[/bold]", *(recipe.summary for recipe in recipes), sep="\n", highlight=False)
@@ -47,7 +52,8 @@ def print_method(name: str) -> None:
     table = Table(box=None, padding=(0, 2))
     for head in ("part", "fills", "what it does", "settings (--set part.setting=value)"):
         table.add_column(head)
-    for part in method.parts:
+    shown = [part for part in method.parts if part.name == name] if name in PARTS else method.parts
+    for part in shown:
         values = [f"{part.name}.{f.name}={getattr(part, f.name)}" for f in fields(part)]
         table.add_row(part.name, ", ".join(sorted(part.claims)) or "-", first_sentence(type(part)), "\n".join(values))
     console.print(table)

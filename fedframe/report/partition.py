@@ -28,6 +28,13 @@ def show_partition(given: dict[str, Any], picture: Path | None) -> None:
         f"{len(source.classes)} classes; {len(federation)} clients ({federation.partition})",
         highlight=False,
     )
+    dealt, held = len(federation.train.values), len(federation.local_test.values)
+    whose = "held out by the clients" if federation.local_test_pool == "train" else "drawn from the test samples"
+    console.print(
+        f"The table counts the {dealt:,} samples that clients train on; their own test data, {held:,} samples "
+        f"{whose}, come on top.",
+        highlight=False,
+    )
     for note in federation.notes:
         console.print(f"[yellow]{note}", highlight=False)
     table = federation.table(IN_PICTURE).numpy()

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from fedframe.report.words import duration, headline, percent, scores_text
+from fedframe.report.words import duration, headline, loss_text, percent, plural, scores_text
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -62,7 +62,7 @@ class PlainDisplay(Display):
         per_round = (time.perf_counter() - self.began) / (record.round - self.first)
         left = duration(per_round * (self.rounds - record.round))
         scores = f"  {scores_text(record.scores)}" if record.scores else ""
-        self.line(f"round {record.round}/{self.rounds}  loss {record.loss:.4f}{scores}  {left} left")
+        self.line(f"round {record.round}/{self.rounds}  {loss_text(record.loss)}{scores}  {left} left of the rounds")
 
     def stage(self, text: str) -> None:
         """Announce the stage."""
@@ -92,7 +92,7 @@ class LiveDisplay(Display):
         self.console = Console()
         self.bar: Progress = Progress(
             TextColumn("[bold]{task.description}"),
-            BarColumn(bar_width=24),
+            BarColumn(bar_width=16),
             MofNCompleteColumn(),
             TextColumn("{task.fields[scores]}"),
             TimeRemainingColumn(compact=True),
@@ -127,12 +127,13 @@ class LiveDisplay(Display):
         self.finished = record.round
         if record.scores is not None:
             self.scores = scores_text(record.scores)
-        self.bar.update(self.task, completed=record.round, scores=f"loss {record.loss:.4f}  {self.scores}")
+        self.bar.update(self.task, completed=record.round, scores=f"{loss_text(record.loss)}  {self.scores}")
 
     def stage(self, text: str) -> None:
         """A second bar for what comes after the last round."""
         self.in_stage = True
-        self.task = self.bar.add_task(text, total=None, scores="")
+        self.bar.update(self.task, description="personal", completed=0, total=None)
+        self.bar.print(text, markup=False, highlight=False)
 
     def note(self, text: str) -> None:
         """Print the note above the bar."""
@@ -140,9 +141,12 @@ class LiveDisplay(Display):
 
     def end(self, summary: dict[str, Any], folder: Path) -> None:
         """Print the final scores below the bar."""
+        from rich.padding import Padding
+        from rich.text import Text
+
         self.bar.stop()
         for text in closing_lines(summary, folder):
-            self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+            self.console.print(Padding(Text(text.strip()), (0, 0, 0, 2)) if text else "")
 
 
 def choose_display(progress: bool | Display) -> Display:
@@ -156,18 +160,22 @@ def choose_display(progress: bool | Display) -> Display:
 
 def closing_lines(summary: dict[str, Any], folder: Path) -> list[str]:
     """The result in words that a newcomer understands."""
-    scores, definitions = summary["scores"], summary["definitions"]
     lines = [""]
-    for name in ("generic", "client", "personal"):
-        value = scores[name]["final"]
-        five = scores[name].get("last_five")
-        beside = f"  (mean of the last five evaluations {percent(five)})" if five is not None else ""
-        if value is not None:
-            lines.append(f"  {name:9}{percent(value):>7}  {definitions[name]}{beside}")
+    for name, score in summary["scores"].items():
+        text = f"  {name:9}{percent(score['final']):>7}  {summary['definitions'][name]}"
+        over, clients = score.get("clients"), summary["clients"]
+        if score["final"] is None:
+            text = f"  {name:9}{percent(None):>7}  not measured"
+        elif over is not None and over < clients:
+            text += f" (over {over:,} of {clients:,} clients: those with test data, or a draw of them)"
+        lines.append(text)
+    evaluations, five = summary["evaluations"], summary["scores"]["generic"]["last_five"]
+    if evaluations > 1 and five is not None:
+        lines.append(f"  {'':9}{percent(five):>7}  generic, mean of the last {min(5, evaluations)} evaluations")
     lines += [
         "",
         f"  {duration(summary['seconds'])}, {summary['peak_memory_mb']:.0f} MB in all processes, "
-        f"{summary['updates_refused']} updates refused.",
-        f"  Everything is in {folder}: try 'fedframe predict {folder} INPUT'.",
+        f"{plural(summary['updates_refused'], 'update')} refused.",
+        f"  Everything is in {folder}: try 'fedframe predict {folder} INPUT', 'fedframe plot {folder}'.",
     ]
     return lines

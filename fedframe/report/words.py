@@ -37,7 +37,18 @@ def headline(job: Job, folder: Path) -> str:
     settings, source = job.settings, job.federation.source
     each = max(1, int(settings.participation * len(job.federation) + 0.5))
     return (
-        f"{settings.method} on {source.name}: {len(source.train.y)} samples, {len(source.classes)} classes, "
-        f"{len(job.federation)} clients ({settings.partition}), {each} a round, {settings.rounds} rounds, "
-        f"{settings.model} with {job.parameters:,} parameters -> {folder}"
+        f"{settings.method} on {source.name}: {len(job.federation.train.values):,} training samples, "
+        f"{len(source.classes)} classes, {plural(len(job.federation), 'client')} ({settings.partition}), "
+        f"{each} a round, {plural(settings.rounds, 'round')}, "
+        f"{settings.model.rpartition('/')[2]} with {job.parameters:,} parameters -> {folder}"
     )
+
+
+def plural(count: int, what: str) -> str:
+    """1 client, 2 clients."""
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+
+
+def loss_text(loss: float) -> str:
+    """A loss in few characters, however large."""
+    return f"loss {loss:.4f}" if loss < 1000 else f"loss {loss:.1e}"
