@@ -24,7 +24,7 @@ from fedframe.core.job import Job
 from fedframe.core.message import Message
 from fedframe.core.optimise import make_optimizer
 from fedframe.engines.slab import Slab
-from fedframe.engines.worker import receive_message, work
+from fedframe.engines.worker import receive_message, tidy_before_fork, work
 from fedframe.errors import RunError
 
 MOST_HELD = 512 << 20  # bytes of replies that may wait for their turn before workers pause
@@ -56,6 +56,7 @@ class WorkerEngine:
         torch.set_num_threads(1)
         # Torch's own optimisers import its compiler when the first is made: once here, not once per worker.
         make_optimizer(job.settings, [nn.Parameter(torch.zeros(1))], 0.1)
+        tidy_before_fork()
         self._announcement: list[bytes] = []
         self._held = 0
         self.hands: list[Hand] = []
