@@ -14,6 +14,7 @@ from fedframe.core.job import Job, personal_path
 from fedframe.core.layout import named_tensors
 from fedframe.core.method import Method
 from fedframe.core.model import Model, load_tensors
+from fedframe.core.seeds import seed_for
 from fedframe.data import normalised
 from fedframe.data.arrays import finite
 from fedframe.data.arrays import inputs as array_inputs
@@ -37,6 +38,7 @@ def save_model(folder: Path, job: Job, flat: Tensor, replaced: Mapping[str, Tens
         "classes": list(source.classes),
         "input_shape": list(source.input_shape),
         "shares_a_model": job.shares_a_model,
+        "model_seed": seed_for(job.settings.seed, "model"),
         "columns": list(source.columns) if source.columns is not None else None,
     }
     write_tensors(folder / MODEL, tensors, notes)
@@ -75,8 +77,10 @@ class Predictor:
             raise DataError(f"{notes['method']} has no shared model; choose a client's own with --client 0.")
         method = make_method(notes["method"], notes["set"])
         shape = tuple(notes["input_shape"])
-        backbone = build_net(net if net is not None else notes["model"], shape)
-        model = method.build(backbone, int(backbone.dim), len(notes["classes"]))  # type: ignore[arg-type]
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(notes["model_seed"])  # a frozen classifier that could be built then can be built now
+            backbone = build_net(net if net is not None else notes["model"], shape)
+            model = method.build(backbone, int(backbone.dim), len(notes["classes"]))  # type: ignore[arg-type]
         load_tensors(model, {name[6:]: value for name, value in tensors.items() if name.startswith("model/")})
         if client is not None:
             own = personal_path(Path(folder), client)

@@ -17,6 +17,20 @@ from fedframe.core.method import Method, combine
 from fedframe.core.part import Part
 from fedframe.errors import SettingError, nearest
 from fedframe.parts import DEFAULTS, PARTS
+from fedframe.parts.features import Normalise, Projection, Temperature
+from fedframe.parts.fedetf_stage import AlternatingAdaptation
+from fedframe.parts.fedloge import AuxiliaryHeads, GlobalRealignment, LocalRealignment
+from fedframe.parts.fednova import FedNova
+from fedframe.parts.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
+from fedframe.parts.ffc import FFC
+from fedframe.parts.frame_head import Orthonormal, SimplexETF, SparseETF
+from fedframe.parts.gmv import GlobalMemory
+from fedframe.parts.losses import BalancedCrossEntropy, SquaredError
+from fedframe.parts.lra import RelationalAugmentation
+from fedframe.parts.moon import Moon
+from fedframe.parts.nash import Nash
+from fedframe.parts.prox import Prox
+from fedframe.parts.scaffold import Scaffold
 
 
 @dataclass(frozen=True)
@@ -38,6 +52,60 @@ RECIPES: dict[str, Recipe] = {
             "Clients train the whole model; the server takes the mean of their updates.",
             "McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017",
         ),
+        Recipe("fedprox", "FedAvg with a pull towards the server's model in every local step.", parts=(Prox(),)),
+        Recipe(
+            "scaffold", "Control variates take the client's drift out of every local gradient.", parts=(Scaffold(),)
+        ),
+        Recipe("fednova", "Updates are normalised by how much each client has trained.", parts=(FedNova(),)),
+        Recipe("fedavgm", "FedAvg with momentum on the server.", parts=(FedAvgM(),)),
+        Recipe("fedadagrad", "The mean update drives Adagrad on the server.", parts=(FedAdagrad(),)),
+        Recipe("fedadam", "The mean update drives Adam on the server.", parts=(FedAdam(),)),
+        Recipe("fedyogi", "The mean update drives Yogi on the server.", parts=(FedYogi(),)),
+        Recipe("moon", "Features keep to the server's model and away from the client's last one.", parts=(Moon(),)),
+        Recipe(
+            "spherefed",
+            "Features on the sphere, a frozen orthonormal classifier, squared error; least squares at the end.",
+            parts=(Orthonormal(), Normalise(), SquaredError(), FFC()),
+            defaults={
+                "lr": 0.5,
+                "lr_schedule": "cosine",
+                "momentum": 0.9,
+                "weight_decay": 1e-5,
+                "batch": 64,
+                "epochs": 10,
+            },
+        ),
+        Recipe(
+            "fedavg_etf",
+            "A frozen simplex ETF as classifier; late in training, features are moved towards global class means.",
+            parts=(SimplexETF(), GlobalMemory()),
+            defaults={"lr": 0.03, "momentum": 0.9, "weight_decay": 5e-4, "batch": 64, "weighting": "uniform"},
+        ),
+        Recipe(
+            "fedetf",
+            "Projected unit features, a frozen simplex ETF, a learned temperature, a loss balanced by label counts.",
+            parts=(
+                SimplexETF(),
+                Projection(),
+                Normalise(),
+                Temperature(),
+                BalancedCrossEntropy(),
+                AlternatingAdaptation(),
+            ),
+            defaults={"lr": 0.04, "momentum": 0.9, "weight_decay": 5e-4, "batch": 128, "epochs": 3},
+        ),
+        Recipe(
+            "fedloge",
+            "A frozen sparse ETF for the backbone; a shared and a private classifier, realigned at the end.",
+            parts=(SparseETF(), AuxiliaryHeads(), GlobalRealignment(), LocalRealignment()),
+            defaults={"lr": 0.03, "momentum": 0.5, "batch": 8, "epochs": 5},
+        ),
+        Recipe(
+            "fedrane",
+            "Features are refined by their neighbours in the batch; updates are merged by Nash bargaining.",
+            parts=(RelationalAugmentation(), Nash()),
+            defaults={"batch": 128, "epochs": 5},
+        ),
     )
 }
 
@@ -50,7 +118,7 @@ def find_recipes(name: str) -> list[Recipe]:
         if key in RECIPES:
             found.append(RECIPES[key])
         elif key in PARTS:
-            found.append(Recipe(key, f"the part {key}", PARTS[key].paper, (make_part(key, {}),)))
+            found.append(Recipe(key, f"The part {key}.", PARTS[key].paper, (make_part(key, {}),)))
         else:
             raise SettingError(f"There is no method {key!r}; {nearest(key, [*RECIPES, *PARTS])}")
     return found

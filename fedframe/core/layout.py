@@ -47,6 +47,10 @@ class Layout:
         """Every shared tensor by name, as views of a flat vector."""
         return {entry.name: entry.view(flat) for entry in self.entries}
 
+    def trainable_views(self, flat: Tensor) -> dict[str, Tensor]:
+        """Every trainable tensor by name, as views of a vector that holds only those."""
+        return {entry.name: entry.view(flat) for entry in self.entries if entry.start < self.trainable}
+
     def flatten(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """A new flat vector that holds copies of these tensors."""
         flat = torch.zeros(self.size)

@@ -92,4 +92,4 @@ def combine(name: str, parts: Sequence[Part], defaults: Sequence[Part]) -> Metho
     free = [part for part in defaults if not part.claims & holder.keys()]
     missing = set(get_args(Slot)) - {"step", "server_stage"} - holder.keys() - {s for p in free for s in p.claims}
     assert not missing, f"no default for {missing}"
-    return Method(name, (*free, *parts))
+    return Method(name, tuple(sorted((*free, *parts), key=lambda part: part.rank)))

@@ -95,6 +95,17 @@ class FusedSGD:
             self.velocity[i] = torch.empty_like(self.parameters[i]).copy_(state["momentum_buffer"])
 
 
+def gradient_mass(steps: int, momentum: float) -> float:
+    """The sum of the weights with which gradients enter the way of SGD, in units of lr: FedNova's ||a||_1.
+
+    Without momentum every gradient counts once. With momentum m, the gradient that has t steps before it in a run of
+    `steps` counts 1 + m + ... + m^(steps-1-t) = (1 - m^(steps-t)) / (1 - m).
+    """
+    if not momentum:
+        return float(steps)
+    return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
+
+
 def make_optimizer(settings: Settings, parameters: Sequence[nn.Parameter], lr: float) -> Optimizer:
     """A fresh optimiser, as the settings say."""
     if settings.optimizer == "sgd":

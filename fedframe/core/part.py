@@ -21,6 +21,7 @@ from fedframe.core.model import Model
 if TYPE_CHECKING:
     from fedframe.core.server import Server
     from fedframe.core.work import Work
+    from fedframe.settings import Settings
 
 Slot = Literal["head", "loss", "step", "merge", "server_stage", "client_stage"]
 
@@ -47,6 +48,11 @@ class Part:
     paper: ClassVar[str] = ""
     remembers: ClassVar[bool] = False  # whether it keeps something in a client's memory between rounds
     shares_a_model: ClassVar[bool] = True  # whether the shared tensors alone predict; if not, there is no generic score
+
+    rank: ClassVar[int] = 0  # parts of a higher rank act after those of a lower one
+
+    def check(self, settings: Settings) -> None:
+        """Refuse settings of the run that this part cannot work with."""
 
     # -- the model -----------------------------------------------------------------------------------------------------
     def build(self, model: Model) -> None:

@@ -29,4 +29,5 @@ class FineTune(Part):
         if self.lr is not None:
             work.lr = self.lr
         choices = {"all": None, "head": lambda name: name.startswith("head."), "everything": lambda name: True}
-        work.fit(self.epochs, only=choices[self.what])
+        # A classifier that predicts in the place of the head learns through its own penalty: it must have its say.
+        work.fit(self.epochs, only=choices[self.what], parts=work.job.method.answering("predict"))

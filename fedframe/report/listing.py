@@ -47,7 +47,8 @@ def print_method(name: str) -> None:
     recipes = find_recipes(name)
     method = make_method(name, {})
     console.print(f"[bold]{name}[/bold]", *(recipe.summary for recipe in recipes), sep="\n", highlight=False)
-    for paper in dict.fromkeys(recipe.paper for recipe in recipes if recipe.paper):
+    papers = [recipe.paper for recipe in recipes] + [part.paper for part in method.parts if part.name != "mean"]
+    for paper in dict.fromkeys(paper for paper in papers if paper):
         console.print(f"Paper: {paper}", highlight=False)
     table = Table(box=None, padding=(0, 2))
     for head in ("part", "fills", "what it does", "settings (--set part.setting=value)"):

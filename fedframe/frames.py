@@ -1,0 +1,267 @@
+"""Fixed classifiers: orthonormal rows, the simplex ETF, the sparse ETF and random ones; each a matrix (classes, dim).
+
+A simplex equiangular tight frame (ETF) is C unit vectors with all cosines equal to -1/(C-1), the largest angle that C
+vectors can have pairwise. It exists for every dim >= C-1.
+
+The sparse ETF (SSE-C: Xiao et al., FedLoGe, ICLR 2024, Eqs. 2-5) has a share `sparsity` of zeros in every class vector
+and the same angles. It is found by alternating projection: one step moves the frame towards the nearest tight frame
+(a Newton-Schulz polar step, centred so that the class vectors sum to zero), the next puts the zeros back; momentum
+speeds it up.
+
+Differs from the paper in: alternating projection instead of 10,000 SGD steps on Eq. 5, which as printed does not
+converge; every class vector has the same number of zeros; no feature is read by one class alone (its weight would have
+to be zero, because the class vectors of an ETF sum to zero); what cannot be built is refused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from fedframe.errors import SettingError
+
+Init = Literal["xavier", "gaussian", "uniform", "orthogonal", "kaiming"]
+
+TOLERANCE = 1e-6  # largest error of a norm or a cosine in the finished float32 frame
+MOST_STEPS = 3000  # of the search for a sparse ETF ...
+MOST_WORK = 4e12  # ... and most floating-point operations: 490 steps for 1000 classes and 2048 features
+MOST_DRAWS = 20  # of places for the zeros
+LARGE = 200_000  # entries from which most of the search is done in float32
+
+
+def orthonormal(classes: int, dim: int, generator: torch.Generator) -> Tensor:
+    """Orthonormal class vectors, uniformly random (Haar)."""
+    if not 1 <= classes <= dim:
+        raise SettingError(
+            f"{classes} orthonormal class vectors need features of at least {classes} numbers, not {dim}; "
+            "choose a larger net or a projection."
+        )
+    return _haar(dim, classes, generator).T.contiguous().float()
+
+
+def simplex_etf(classes: int, dim: int, generator: torch.Generator) -> Tensor:
+    """Unit class vectors with all cosines -1/(C-1), turned at random (FedLoGe's Eq. 2)."""
+    _check_etf(classes, dim)
+    corners = _centred_basis(classes) * math.sqrt(classes / (classes - 1))  # (C, C-1): an ETF as small as can be
+    return (corners @ _haar(dim, classes - 1, generator).T).float()
+
+
+def sparse_etf(classes: int, dim: int, sparsity: float, generator: torch.Generator, norm: float = 1.0) -> Tensor:
+    """A simplex ETF whose class vectors have a share `sparsity` of zeros each, and length `norm`.
+
+    The share is rounded to whole features; without a single zero it is `simplex_etf`, turned at random.
+    """
+    zeros = _count_zeros(dim, sparsity)
+    _check_norm(norm)
+    if zeros == 0:
+        return simplex_etf(classes, dim, generator) * norm
+    _check_etf(classes, dim)
+    seed = int(torch.randint(2**62, (), generator=generator))
+    frame = _try_sparse(classes, dim, zeros, seed)
+    if frame is None:
+        best = _largest_that_works(classes, dim, zeros, seed)
+        raise SettingError(
+            f"sparsity = {sparsity:g} leaves {(dim - zeros) * classes} weights in {dim} features, too few to find "
+            f"an ETF of {classes} classes, which has {classes * (classes + 1) // 2} norms and angles; "
+            f"sparsity = {_share(best, dim)} works, the largest to within 0.01; or choose a larger net."
+        )
+    return frame * norm
+
+
+def random_frame(classes: int, dim: int, init: Init, generator: torch.Generator) -> Tensor:
+    """Random class vectors, the other frozen classifiers of FedLoGe's Table 9: torch's `nn.init` with its defaults."""
+    if init == "orthogonal":
+        return orthonormal(classes, dim, generator)
+    frame = torch.empty(classes, dim)
+    if init == "xavier":
+        return nn.init.xavier_uniform_(frame, generator=generator)
+    if init == "gaussian":
+        return nn.init.normal_(frame, generator=generator)
+    if init == "uniform":
+        return nn.init.uniform_(frame, generator=generator)
+    return nn.init.kaiming_uniform_(frame, generator=generator)
+
+
+def thin_out(frame: Tensor, sparsity: float, generator: torch.Generator, norm: float | None = None) -> Tensor:
+    """The frame with a share `sparsity` of zeros at random places of every class vector (Table 9, "sparse").
+
+    `norm` then gives all vectors that length (of a Gaussian frame: uniform on the sphere); None leaves them alone.
+    """
+    zeros = _count_zeros(frame.shape[1], sparsity)
+    if zeros == frame.shape[1]:
+        raise SettingError(f"sparsity = {sparsity:g} leaves no weight of {zeros} features; choose less, such as 0.6.")
+    if zeros:
+        ranks = torch.rand(frame.shape, generator=generator, dtype=torch.float64).argsort(1).argsort(1)
+        frame = frame.masked_fill(ranks < zeros, 0.0)
+    if norm is not None:
+        _check_norm(norm)
+        frame = nn.functional.normalize(frame) * norm
+    return frame
+
+
+def _haar(rows: int, columns: int, generator: torch.Generator) -> Tensor:
+    """Orthonormal columns, uniformly random: QR of a Gaussian with the signs of R taken out."""
+    gauss = torch.randn(rows, columns, dtype=torch.float64, generator=generator)
+    with _one_thread():
+        q, r = torch.linalg.qr(gauss)
+    haar: Tensor = q * torch.where(r.diagonal() < 0, -1.0, 1.0)
+    return haar
+
+
+def _centred_basis(classes: int) -> Tensor:
+    """Orthonormal columns (C, C-1) that span the vectors whose entries sum to zero (Helmert)."""
+    k = torch.arange(1, classes, dtype=torch.float64)
+    basis = torch.ones(classes, classes - 1, dtype=torch.float64).triu() - torch.diag(k, -1)[:, :-1]
+    return basis / (k * (k + 1)).sqrt()
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Sums in one order, so that a frame has the same bits however many cores there are."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _etf_gram(classes: int, dtype: torch.dtype) -> Tensor:
+    """The Gram matrix of a simplex ETF: 1 on the diagonal, -1/(C-1) elsewhere."""
+    return (classes * torch.eye(classes, dtype=dtype) - 1) / (classes - 1)
+
+
+def _count_zeros(dim: int, sparsity: float) -> int:
+    """A share of zeros in whole features."""
+    if not 0 <= sparsity < 1:
+        raise SettingError(f"sparsity = {sparsity} is not a share of zeros; choose one from 0 to below 1, such as 0.6.")
+    return round(sparsity * dim)
+
+
+def _check_etf(classes: int, dim: int) -> None:
+    if classes < 2:
+        raise SettingError(f"A simplex ETF needs at least 2 classes, not {classes}; choose another classifier.")
+    if dim < classes - 1:
+        raise SettingError(
+            f"A simplex ETF of {classes} classes needs features of at least {classes - 1} numbers, not {dim}; "
+            "choose a larger net or a projection."
+        )
+
+
+def _check_norm(norm: float) -> None:
+    if not 0 < norm < math.inf:
+        raise SettingError(f"norm = {norm} is not a length of a class vector; choose one above 0, such as 0.1.")
+
+
+def _share(zeros: int, dim: int) -> str:
+    """The shortest share, to be read and typed, that stands for this number of zeros."""
+    texts = (f"{zeros / dim:.{digits}g}" for digits in range(2, 17))
+    return next(text for text in texts if round(float(text) * dim) == zeros)
+
+
+def _try_sparse(classes: int, dim: int, zeros: int, seed: int) -> Tensor | None:
+    """A sparse ETF with unit norms that was checked, or None; the same for the same arguments."""
+    if (dim - zeros) * classes <= classes * (classes + 1) // 2:
+        return None
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(MOST_DRAWS):
+        mask = _draw_mask(classes, dim, dim - zeros, generator)
+        if mask is not None:
+            break
+    else:
+        return None
+    # Sums of zero in every feature that is used, and the angles and norms of the rest.
+    used = int(mask.any(0).sum())
+    if (dim - zeros) * classes < used + classes * (classes - 1) // 2:
+        return None
+    with _one_thread():
+        frame = _solve(mask, generator)
+    if frame is None:
+        return None
+    frame = nn.functional.normalize(frame).float().masked_fill(~mask, 0.0)
+    exact = frame.double()
+    sound = float((exact @ exact.T - _etf_gram(classes, torch.float64)).abs().max()) < TOLERANCE
+    return frame if sound and bool(((frame == 0).sum(1) == zeros).all()) else None
+
+
+def _draw_mask(classes: int, dim: int, keep: int, generator: torch.Generator) -> Tensor | None:
+    """Where the weights are, (classes, dim): `keep` random places for each class, and no feature with one class alone.
+
+    With three classes or more per feature on average, every feature is used by two at least; with fewer, a lonely
+    weight joins another feature. None if two classes have no feature in common: they would be at 90 degrees.
+    """
+    score = torch.rand(classes, dim, generator=generator, dtype=torch.float64)
+    mask = score.argsort(1).argsort(1) < keep
+    count = mask.sum(0)  # classes that use a feature
+
+    def move(label: int, source: int, target: int) -> None:
+        mask[label, source], mask[label, target] = False, True
+        count[source] -= 1
+        count[target] += 1
+
+    if keep * classes >= 3 * dim:
+        while int(count.min()) < 2:
+            poor, rich = int(count.argmin()), int(count.argmax())
+            movable = mask[:, rich] & ~mask[:, poor]
+            move(int(torch.where(movable, score[:, rich], -1.0).argmax()), rich, poor)
+    else:
+        while bool((lonely := count == 1).any()):
+            source = int(lonely.int().argmax())
+            label = int(mask[:, source].int().argmax())
+            open_to_it = (count > 0) & ~mask[label]
+            if not bool(open_to_it.any()):
+                return None
+            move(label, source, int(torch.where(open_to_it, score[label], -1.0).argmax()))
+    shared = mask.float() @ mask.float().T
+    return mask if bool((shared > 0).all()) else None
+
+
+def _solve(mask: Tensor, generator: torch.Generator) -> Tensor | None:
+    """The nearest thing to an ETF with these places, if it is one."""
+    classes, dim = mask.shape
+    steps = min(MOST_STEPS, int(MOST_WORK / (4 * dim * classes**2)))
+    frame = nn.functional.normalize(torch.randn(classes, dim, generator=generator, dtype=torch.float64) * mask)
+    if classes * dim >= LARGE:
+        frame, used = _iterate(frame.float(), mask, steps, 5e-6)
+        frame, steps = frame.double(), steps - used
+    frame, used = _iterate(frame, mask, steps, TOLERANCE / 10)
+    return frame if used < steps else None
+
+
+def _iterate(frame: Tensor, mask: Tensor, most: int, tolerance: float) -> tuple[Tensor, int]:
+    """Alternating projection with momentum until no norm or cosine is off by more; and the steps it took."""
+    classes = len(mask)
+    zeros_out = mask.to(frame.dtype)
+    gram, eye = _etf_gram(classes, frame.dtype), torch.eye(classes, dtype=frame.dtype)
+    before, ahead = frame, frame
+    momentum, last = 0.5, math.inf
+    for step in range(most):
+        ahead = frame + momentum * (frame - before)
+        found = ahead @ ahead.T
+        error = found - gram
+        if float(error.abs().max()) < tolerance:
+            return ahead, step
+        size = float(error.norm())
+        momentum = 0.5 if size > last else min(0.85, momentum + 0.02)  # start anew when it overshoots
+        last = size
+        polar = 1.5 * eye - 0.5 * (classes - 1) / classes * found  # Newton-Schulz, towards a tight frame
+        polar = polar - polar.mean(0)  # towards class vectors that sum to zero
+        before, frame = frame, (polar @ ahead).mul_(zeros_out)
+    return ahead, most
+
+
+def _largest_that_works(classes: int, dim: int, refused: int, seed: int) -> int:
+    """The largest number of zeros, to a hundredth of `dim`, that is built with this seed; without zeros all is well."""
+    works, fails = 0, min(refused, dim - (classes + 1) // 2)
+    while fails - works > max(1, dim // 100):
+        middle = (works + fails) // 2
+        if _try_sparse(classes, dim, middle, seed) is None:
+            fails = middle
+        else:
+            works = middle
+    return works

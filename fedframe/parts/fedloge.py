@@ -1,0 +1,120 @@
+"""FedLoGe's two auxiliary classifiers and what is made of them: one generic model, one model per client.
+
+Xiao et al., FedLoGe: Joint Local and Generic Federated Learning under Long-tailed Data, ICLR 2024, Algorithm 1. The
+backbone learns under a frozen classifier (SSE-C). On the same, detached features two more are trained in every batch:
+psi, which is averaged like the backbone, and phi_k, which stays on the client. Afterwards
+    GA-FR, on the server:   psi_c / ||psi_c||                (Eq. 6)
+    LA-FR, on the client:   psi_c ||phi_k,c||, fine-tuned    (Eq. 7, line 12)
+Between rounds the shared model predicts with psi as it is.
+
+Differs from the paper in: heads have no bias (with one, the scale that GA-FR takes away would matter). The three steps
+on a batch are one step on the sum of the three losses, which is the same because the features are detached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from fedframe.core.message import Message
+from fedframe.core.model import Model
+from fedframe.core.part import Part, Slot
+from fedframe.errors import RunError
+
+if TYPE_CHECKING:
+    from fedframe.core.server import Server
+    from fedframe.core.work import Work
+
+PAPER = "Xiao et al., FedLoGe: Joint Local and Generic Federated Learning under Long-tailed Data, ICLR 2024"
+PSI, PHI, REALIGNED = "extras.auxiliary.psi", "extras.auxiliary.phi", "extras.auxiliary.realigned"
+
+
+class Auxiliary(nn.Module):
+    """psi, phi, and whether `head` has taken their place in prediction."""
+
+    def __init__(self, classes: int, dim: int) -> None:
+        super().__init__()
+        self.psi = nn.Parameter(nn.Linear(dim, classes, bias=False).weight.detach().clone())
+        self.phi = nn.Parameter(self.psi.detach().clone())
+        self.realigned = nn.Parameter(torch.zeros(()), requires_grad=False)
+
+
+@dataclass(frozen=True)
+class AuxiliaryHeads(Part):
+    """A shared and a private linear classifier, trained on the detached features of another's backbone."""
+
+    name: ClassVar[str] = "auxiliary_heads"
+    paper: ClassVar[str] = PAPER
+
+    def build(self, model: Model) -> None:
+        """Both start alike; the features they see are those that reach the classifier."""
+        model.extras["auxiliary"] = Auxiliary(model.classes, model.dim)
+
+    def private(self, model: Model) -> Collection[str]:
+        """phi_k."""
+        return (PHI,)
+
+    def penalty(self, work: Work) -> Tensor:
+        """The losses of psi and phi_k on detached features (lines 5 and 6)."""
+        heads = work.model.extras["auxiliary"]
+        assert isinstance(heads, Auxiliary)
+        features = work.embedding.detach()
+        shared = F.cross_entropy(F.linear(features, heads.psi), work.labels)
+        return shared + F.cross_entropy(F.linear(features, heads.phi), work.labels)
+
+    def predict(self, model: Model, features: Tensor) -> Tensor:
+        """psi, until a realigned classifier stands in `head`."""
+        heads = model.extras["auxiliary"]
+        assert isinstance(heads, Auxiliary)
+        logits: Tensor = model.head(features) if bool(heads.realigned) else F.linear(features, heads.psi)
+        return logits
+
+
+@dataclass(frozen=True)
+class GlobalRealignment(Part):
+    """GA-FR: every class vector of the generic classifier gets norm 1; frequent classes lose their advantage."""
+
+    name: ClassVar[str] = "ga_fr"
+    claims: ClassVar[frozenset[Slot]] = frozenset({"server_stage"})
+    paper: ClassVar[str] = PAPER
+
+    def conclude(self, server: Server, replies: Iterable[Message]) -> None:
+        """psi_c / ||psi_c|| (Eq. 6), or the same for the method's own classifier where there is no psi."""
+        auxiliary = PSI in dict(server.job.template.named_parameters())
+        server.set_tensor("head.weight", F.normalize(server.tensor(PSI if auxiliary else "head.weight"), dim=1))
+        if auxiliary:
+            server.set_tensor(REALIGNED, torch.ones(()))
+            if "head.bias" in dict(server.job.template.named_parameters()):
+                server.set_tensor("head.bias", torch.zeros(server.job.template.classes))  # psi has none
+
+
+@dataclass(frozen=True)
+class LocalRealignment(Part):
+    """LA-FR: the shared class vectors with the norms of the client's own, then a little training of them."""
+
+    name: ClassVar[str] = "la_fr"
+    claims: ClassVar[frozenset[Slot]] = frozenset({"client_stage"})
+    paper: ClassVar[str] = PAPER
+
+    epochs: Annotated[int, Field(ge=0)] = 5
+    lr: Annotated[float, Field(gt=0)] | None = None  # None: the run's lr
+
+    def personalise(self, work: Work) -> None:
+        """phi'_k,c = psi_c ||phi_k,c|| (Eq. 7), then line 12."""
+        heads = dict(work.model.extras.items()).get("auxiliary")
+        if not isinstance(heads, Auxiliary):
+            raise RunError("la_fr needs the auxiliary heads; write the method as ...+auxiliary_heads+la_fr.")
+        with torch.no_grad():
+            for name, tensor in work.model.head.named_parameters():
+                aligned = heads.psi * heads.phi.norm(dim=1, keepdim=True)
+                tensor.copy_(aligned if name == "weight" else torch.zeros_like(tensor))
+            heads.realigned.fill_(1.0)
+        if self.lr is not None:
+            work.lr = self.lr
+        work.fit(self.epochs, only=lambda name: name == "head.weight")

@@ -1,0 +1,93 @@
+"""Global memory vectors: late in training, features are moved towards where all clients together put their class.
+
+Huang et al., Neural Collapse Inspired Federated Learning with Non-iid Data, arXiv 2303.16066, Algorithm 1. In training
+only, from round `warm` on, h = f + alpha mu_y. mu_c is the mean, over the round's clients that hold class c, of their
+class mean under their final local model.
+
+Differs from the paper in: Algorithm 1 as printed divides 0 by 0 for clients that lack a class; here they do not count,
+a class that nobody held keeps its old memory, and before it has one it is left alone. `warm` may be a share of all
+rounds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedframe.core.message import Message
+from fedframe.core.model import Model
+from fedframe.core.part import Part
+
+if TYPE_CHECKING:
+    from fedframe.core.job import Job
+    from fedframe.core.server import Server
+    from fedframe.core.work import Work
+
+
+@dataclass(frozen=True)
+class GlobalMemory(Part):
+    """Class means of all clients, added to training features with weight alpha after a warm-up."""
+
+    name: ClassVar[str] = "gmv"
+    paper: ClassVar[str] = "Huang et al., Neural Collapse Inspired Federated Learning with Non-iid Data, 2023"
+    rank: ClassVar[int] = 10  # acts on what the other transforms leave
+
+    alpha: Annotated[float, Field(ge=0)] = 0.5
+    warm: Annotated[float, Field(ge=0)] = 0.6  # below 1: a share of all rounds; else the first round with memory
+
+    def first_round(self, job: Job) -> int:
+        """The round from which memory is used."""
+        return max(1, round(self.warm * job.settings.rounds)) if self.warm < 1 else int(self.warm)
+
+    def begin(self, work: Work) -> None:
+        """alpha mu_c by class, zero where there is no memory."""
+        if work.training and work.round >= self.first_round(work.job):
+            work.scratch["gmv"] = self.alpha * work.received["gmv/memory"]
+
+    def transform(self, model: Model, features: Tensor, work: Work | None) -> Tensor:
+        """h = f + alpha mu_y, in training only."""
+        if work is None or "gmv" not in work.scratch:
+            return features
+        shift: Tensor = work.scratch["gmv"][work.labels]
+        return features + shift
+
+    def finish(self, work: Work) -> None:
+        """The class means of the final local model, from the round before memory is first used."""
+        means = torch.zeros(work.model.classes, work.model.dim)
+        if work.round >= self.first_round(work.job) - 1:
+            labels = work.job.federation.source.train.y[work.rows]
+            means.index_add_(0, labels, work.embeddings().cpu())
+            means /= work.class_counts.clamp_min(1)[:, None]
+            held = (work.class_counts > 0).float()
+        else:
+            held = torch.zeros(work.model.classes)
+        work.reply |= {"gmv/means": means, "gmv/held": held}
+
+    def server_state(self, server: Server) -> dict[str, Tensor]:
+        """No memory yet."""
+        return {"gmv/memory": torch.zeros(server.job.template.classes, server.job.template.dim)}
+
+    def uploads(self, server: Server) -> dict[str, torch.Size]:
+        """Class means, and which classes the client holds."""
+        classes, dim = server.job.template.classes, server.job.template.dim
+        return {"gmv/means": torch.Size([classes, dim]), "gmv/held": torch.Size([classes])}
+
+    def broadcast(self, server: Server) -> dict[str, Tensor]:
+        """mu."""
+        return {"gmv/memory": server.state["gmv/memory"]}
+
+    def absorb(self, server: Server, reply: Message, weight: float) -> None:
+        """Add up the means of those who hold a class."""
+        held = reply.tensors["gmv/held"].double()
+        total, count = server.scratch.get("gmv", (0.0, 0.0))
+        server.scratch["gmv"] = (total + held[:, None] * reply.tensors["gmv/means"].double(), count + held)
+
+    def after_merge(self, server: Server, clients: int) -> None:
+        """A new memory for the classes that somebody held, the old one for the others."""
+        total, count = server.scratch["gmv"]
+        fresh = (total / count.clamp_min(1)[:, None]).float()
+        server.state["gmv/memory"] = torch.where(count[:, None] > 0, fresh, server.state["gmv/memory"])
