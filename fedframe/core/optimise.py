@@ -95,15 +95,17 @@ class FusedSGD:
             self.velocity[i] = torch.empty_like(self.parameters[i]).copy_(state["momentum_buffer"])
 
 
-def gradient_mass(steps: int, momentum: float) -> float:
-    """The sum of the weights with which gradients enter the way of SGD, in units of lr: FedNova's ||a||_1.
+def gradient_mass(steps: int, momentum: float = 0.0, nesterov: bool = False, pull: float = 0.0) -> float:
+    """How far SGD walks, in units of lr, if every gradient is one: FedNova's ||a||_1.
 
-    Without momentum every gradient counts once. With momentum m, the gradient that has t steps before it in a run of
-    `steps` counts 1 + m + ... + m^(steps-1-t) = (1 - m^(steps-t)) / (1 - m).
+    `pull` is lr mu of a proximal term. Dividing an update by it gives a mean of gradients, whatever the momentum.
     """
-    if not momentum:
-        return float(steps)
-    return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
+    way = velocity = 0.0
+    for _ in range(steps):
+        gradient = 1.0 - pull * way
+        velocity = momentum * velocity + gradient
+        way += gradient + momentum * velocity if nesterov else velocity
+    return way
 
 
 def make_optimizer(settings: Settings, parameters: Sequence[nn.Parameter], lr: float) -> Optimizer:

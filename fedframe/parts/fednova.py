@@ -22,6 +22,7 @@ from torch import Tensor
 
 from fedframe.core.merging import RunningMean
 from fedframe.core.message import Message
+from fedframe.core.optimise import gradient_mass
 from fedframe.core.part import Merger, Part, Slot
 
 if TYPE_CHECKING:
@@ -29,16 +30,6 @@ if TYPE_CHECKING:
     from fedframe.core.work import Work
 
 REPORTED = "fednova/norm"
-
-
-def local_norm(steps: int, momentum: float = 0.0, nesterov: bool = False, pull: float = 0.0) -> float:
-    """||a||_1: how far SGD walks, in units of lr, if every gradient is one; `pull` is lr mu of a proximal term."""
-    way = velocity = 0.0
-    for _ in range(steps):
-        gradient = 1.0 - pull * way
-        velocity = momentum * velocity + gradient
-        way += gradient + momentum * velocity if nesterov else velocity
-    return way
 
 
 @dataclass(frozen=True)
@@ -53,7 +44,7 @@ class FedNova(Part):
         """Report ||a||_1 of the steps that were taken."""
         settings = work.job.settings
         mu = sum(float(getattr(part, "mu", 0)) for part in work.job.method.parts if part.name == "prox")
-        work.numbers[REPORTED] = local_norm(work.steps, settings.momentum, settings.nesterov, work.lr * mu)
+        work.numbers[REPORTED] = gradient_mass(work.steps, settings.momentum, settings.nesterov, work.lr * mu)
 
     def merger(self, server: Server) -> Merger:
         """A running sum: memory does not grow with the clients."""

@@ -60,7 +60,7 @@ class Scaffold(Part):
         """The client's new variate, and its change for the server (line 10)."""
         server, own = work.received["scaffold/c"], work.memory["scaffold/c"]
         moved = work.reply["update"][: len(server)]  # y - x
-        mass = gradient_mass(work.steps, work.job.settings.momentum)
+        mass = gradient_mass(work.steps, work.job.settings.momentum, work.job.settings.nesterov)
         new = own - server - moved / (mass * work.lr)
         work.reply["scaffold/change"] = new - own
         work.memory["scaffold/c"] = new

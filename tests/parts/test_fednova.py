@@ -13,11 +13,12 @@ import torch
 from fedframe.core.job import Job
 from fedframe.core.message import Message
 from fedframe.core.method import combine
+from fedframe.core.optimise import gradient_mass
 from fedframe.core.part import Part
 from fedframe.core.server import Server
 from fedframe.engines.inline import InlineEngine
 from fedframe.parts import DEFAULTS
-from fedframe.parts.fednova import REPORTED, FedNova, local_norm
+from fedframe.parts.fednova import REPORTED, FedNova
 from tests.helpers import blobs, make_job, nothing
 
 
@@ -47,19 +48,19 @@ def trained(job: Job, rounds: int = 3) -> Server:
 
 
 @pytest.mark.parametrize("steps", [1, 2, 7, 100])
-def test_local_norm_has_the_papers_closed_forms(steps: int) -> None:
-    assert local_norm(steps) == steps
+def test_gradient_mass_has_the_papers_closed_forms(steps: int) -> None:
+    assert gradient_mass(steps) == steps
     m = 0.9
     momentum = (steps - m * (1 - m**steps) / (1 - m)) / (1 - m)
-    assert local_norm(steps, m) == pytest.approx(momentum, rel=1e-12)
+    assert gradient_mass(steps, m) == pytest.approx(momentum, rel=1e-12)
     pull = 0.05
-    assert local_norm(steps, pull=pull) == pytest.approx((1 - (1 - pull) ** steps) / pull, rel=1e-12)
+    assert gradient_mass(steps, pull=pull) == pytest.approx((1 - (1 - pull) ** steps) / pull, rel=1e-12)
 
 
 @pytest.mark.parametrize("nesterov", [False, True])
 @pytest.mark.parametrize("momentum", [0.5, 0.9])
 @pytest.mark.parametrize("mu", [0.0, 0.3])
-def test_local_norm_is_the_sum_of_the_weights_of_the_gradients(momentum: float, nesterov: bool, mu: float) -> None:
+def test_gradient_mass_is_the_sum_of_the_weights_of_the_gradients(momentum: float, nesterov: bool, mu: float) -> None:
     steps, lr = 6, 0.1
     gradients = torch.zeros(steps, dtype=torch.float64, requires_grad=True)
     weight = start = torch.zeros((), dtype=torch.float64)
@@ -70,7 +71,7 @@ def test_local_norm_is_the_sum_of_the_weights_of_the_gradients(momentum: float, 
         weight = weight - lr * (pulled + momentum * velocity if nesterov else velocity)
     (a,) = torch.autograd.grad(-weight / lr, gradients)
     assert bool((a > 0).all())
-    assert local_norm(steps, momentum, nesterov, lr * mu) == pytest.approx(float(a.sum()), rel=1e-12)
+    assert gradient_mass(steps, momentum, nesterov, lr * mu) == pytest.approx(float(a.sum()), rel=1e-12)
 
 
 CASES: list[tuple[list[Part], dict[str, Any]]] = [
