@@ -80,7 +80,7 @@ def prepare_process() -> None:
     gc.freeze()  # the parent's objects are not ours to collect: touching them would copy their pages
     with contextlib.suppress(OSError, AttributeError):
         # By default large blocks go back to the system on every free and are faulted in again, zeroed, on every batch:
-        # a tenth of the time of a small convolutional net.
+        # a tenth to a fifth of the time of a small convolutional net.
         m_trim_threshold, m_mmap_threshold = -1, -3
         libc = ctypes.CDLL(None)
         libc.mallopt(m_mmap_threshold, 1 << 30)

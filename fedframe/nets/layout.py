@@ -1,4 +1,4 @@
-"""How convolutions lie in memory: channels_last makes small nets up to 1.4 times as fast on a CPU."""
+"""How convolutions lie in memory: channels_last, which most nets run faster with on a CPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def channels_last(net: nn.Module) -> nn.Module:
     for parameter in net.parameters():
         # Not Module.to(memory_format=...): it raises on the five-dimensional weights of a Conv3d, and leaves
         # a weight for grey images alone, (32, 1, 5, 5) being both layouts at once. Torch then takes the slow
-        # one for all that follows; strides that say channels_last make FedAvg's CNN 1.4 times as fast.
+        # one for all that follows; strides that say channels_last keep to it.
         if parameter.dim() == 4:
             data = parameter.data
             parameter.data = torch.empty_like(data, memory_format=torch.channels_last).copy_(data)
