@@ -1,6 +1,7 @@
 """What Fedframe is measured against: a bare loop, and the limit (hand-tuned, two processes, nothing federated).
 
-Run as a program: `python -m benchmarks.loops bare A 5 job.npz` prints the seconds of the steps as JSON.
+Run as a program: `python -m benchmarks.loops bare A 5 job.npz` prints the seconds of the steps as JSON. A last word
+`keep-memory`, `strides` or `keep-memory,strides` gives the limit what Fedframe has beside it, to see what matters.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.jobs import JOBS, Job
+from fedframe.engines.worker import prepare_process
+from fedframe.nets.layout import channels_last
 
 
 class Net(nn.Module):
@@ -45,12 +48,14 @@ def load(path: str) -> tuple[Tensor, Tensor]:
     return x.sub_(0.5).mul_(2)[:, None], torch.from_numpy(labels)
 
 
-def steps(job: Job, clients: int, x: Tensor, y: Tensor, tuned: bool) -> None:
+def steps(job: Job, clients: int, x: Tensor, y: Tensor, tuned: bool, extra: str) -> None:
     """`clients` times one epoch over a client's samples."""
     torch.manual_seed(0)
     net = Net(tuned)
     if tuned:
         net = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if "strides" in extra:
+        channels_last(net)
     optimizer = torch.optim.SGD(net.parameters(), lr=job.lr, fused=tuned or None)
     for client in range(clients):
         first = (client % job.clients) * job.samples_each
@@ -64,24 +69,26 @@ def steps(job: Job, clients: int, x: Tensor, y: Tensor, tuned: bool) -> None:
             optimizer.step()
 
 
-def timed(job: Job, clients: int, path: str, tuned: bool, barrier: object, results: object) -> None:
+def timed(job: Job, clients: int, path: str, tuned: bool, extra: str, barrier: object, results: object) -> None:
     torch.set_num_threads(1)
+    if "keep-memory" in extra:
+        prepare_process()
     x, y = load(path)
-    steps(job, 1, x, y, tuned)  # warm
+    steps(job, 1, x, y, tuned, extra)  # warm
     barrier.wait()  # type: ignore[attr-defined]
     wall, cpu = time.perf_counter(), time.process_time()
-    steps(job, clients, x, y, tuned)
+    steps(job, clients, x, y, tuned, extra)
     results.put((time.perf_counter() - wall, time.process_time() - cpu))  # type: ignore[attr-defined]
 
 
-def main(kind: str, name: str, rounds: int, path: str) -> None:
+def main(kind: str, name: str, rounds: int, path: str, extra: str = "") -> None:
     job = JOBS[name]
     processes = 2 if kind == "limit" else 1
     context = multiprocessing.get_context("spawn")
     barrier, results = context.Barrier(processes), context.Queue()
     share = rounds * job.per_round // processes
     workers = [
-        context.Process(target=timed, args=(job, share, path, kind == "limit", barrier, results))
+        context.Process(target=timed, args=(job, share, path, kind == "limit", extra, barrier, results))
         for _ in range(processes)
     ]
     for worker in workers:
@@ -93,4 +100,4 @@ def main(kind: str, name: str, rounds: int, path: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4])
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), *sys.argv[4:6])

@@ -10,8 +10,8 @@ def channels_last(net: nn.Module) -> nn.Module:
     """Store the weights of two-dimensional convolutions channels_last, in place."""
     for parameter in net.parameters():
         # Not Module.to(memory_format=...): it raises on the five-dimensional weights of a Conv3d, and leaves
-        # a weight for grey images alone, (32, 1, 5, 5) being both layouts at once. Torch then takes the slow
-        # one for all that follows; strides that say channels_last keep to it.
+        # a weight for grey images alone, (32, 1, 5, 5) being both layouts at once. Strides
+        # that say channels_last leave torch no choice of layout for what follows.
         if parameter.dim() == 4:
             data = parameter.data
             parameter.data = torch.empty_like(data, memory_format=torch.channels_last).copy_(data)

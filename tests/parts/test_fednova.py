@@ -20,6 +20,7 @@ from fedframe.engines.inline import InlineEngine
 from fedframe.parts import DEFAULTS
 from fedframe.parts.fednova import REPORTED, FedNova
 from tests.helpers import blobs, make_job, nothing
+from tests.parts.toy import trained
 
 
 @dataclass(frozen=True)
@@ -37,14 +38,6 @@ def job_of(folder: Path, *parts: Part, uneven: bool = True, **changes: Any) -> J
     job = make_job(folder, data, **{"lr": 0.05, "epochs": 2, **changes})
     method = combine("nova", list(parts), [default() for default in DEFAULTS])
     return Job(job.settings, method, job.federation, job.template, folder)
-
-
-def trained(job: Job, rounds: int = 3) -> Server:
-    server = Server(job, InlineEngine(job), nothing)
-    for round in range(1, rounds + 1):
-        server.run_round(round, nothing)
-        server.round = round
-    return server
 
 
 @pytest.mark.parametrize("steps", [1, 2, 7, 100])
@@ -123,12 +116,12 @@ def test_fednova_equals_a_plain_loop_with_different_steps(
     ],
 )
 def test_equal_steps_are_fedavg_bit_for_bit(tmp_path: Path, changes: dict[str, Any]) -> None:
-    ours = trained(job_of(tmp_path, FedNova(), **changes))
-    assert torch.equal(ours.model, trained(job_of(tmp_path, **changes)).model)
+    ours = trained(job_of(tmp_path, FedNova(), **changes), 3)
+    assert torch.equal(ours.model, trained(job_of(tmp_path, **changes), 3).model)
 
 
 def test_different_steps_are_not_fedavg(tmp_path: Path) -> None:
-    assert not torch.equal(trained(job_of(tmp_path, FedNova())).model, trained(job_of(tmp_path)).model)
+    assert not torch.equal(trained(job_of(tmp_path, FedNova()), 3).model, trained(job_of(tmp_path), 3).model)
 
 
 class Meddler:
