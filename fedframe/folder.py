@@ -32,6 +32,7 @@ from fedframe.core.files import read_json, read_tensors, write_json, write_tenso
 from fedframe.errors import DataError, RunError, SettingError, nearest
 from fedframe.settings import Settings, check
 
+PATIENCE = 3.0  # seconds to wait for the workers of a killed run to end
 CONFIG = "config.yaml"
 METRICS = "metrics.jsonl"
 CHECKPOINT = "checkpoint.safetensors"
@@ -75,13 +76,22 @@ class RunFolder:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Work on the folder as the only process; the system lets go of it when the process ends, however it does."""
+        """Work on the folder as the only process; the system lets go of it when the process ends, however it does.
+
+        Worker processes inherit the lock: they write private state too, so a folder is free only when the last of
+        them is gone. Workers of a killed run end with it, but not in the same instant: hence the moment of patience.
+        """
         with (self.path / LOCK).open("w") as file:
-            if fcntl is not None:
+            deadline = time.monotonic() + PATIENCE
+            while fcntl is not None:
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
                 except OSError as error:
-                    raise RunError(f"Another process is working on {self.path}; wait for it or stop it.") from error
+                    if time.monotonic() > deadline:
+                        sentence = f"Another process is working on {self.path}; wait for it or stop it."
+                        raise RunError(sentence) from error
+                    time.sleep(0.02)
             yield
 
     # -- settings ------------------------------------------------------------------------------------------------------

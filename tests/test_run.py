@@ -143,6 +143,30 @@ def test_killed_parent_leaves_no_workers_behind(tmp_path: Path) -> None:
     assert not any(alive(int(child)) for child in children)
 
 
+def test_workers_of_a_killed_run_free_its_folder_at_once(tmp_path: Path) -> None:
+    """Also in the middle of a client that takes long: its worker would write private state into a resumed run."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys, time, torch, pathlib, fedframe\n"
+        "class Slow(torch.nn.Linear):\n"
+        "    dim = 5\n"
+        "    def forward(self, x):\n"
+        "        if self.training:\n"
+        "            pathlib.Path(sys.argv[1] + '-busy').touch()\n"
+        "            time.sleep(60)\n"
+        "        return super().forward(x.flatten(1))\n"
+        "fedframe.run('fedavg', model=Slow(64, 5), clients=4, workers=2, out=sys.argv[1], progress=False)\n"
+    )
+    process = subprocess.Popen([sys.executable, script, tmp_path / "cut"])
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "cut-busy").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    with RunFolder(tmp_path / "cut").alone():
+        pass
+
+
 def alive(process: int) -> bool:
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"

@@ -73,7 +73,7 @@ def answer(place: Site | Job, order: Message, unit: int, pipe: Connection, outbo
 
 
 def prepare_process() -> None:
-    """One torch thread; Ctrl-C is the parent's business; memory that is freed is kept for the next batch."""
+    """One torch thread; Ctrl-C is the parent's business, its death is ours; freed memory is kept for the next batch."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)
@@ -85,6 +85,11 @@ def prepare_process() -> None:
         libc = ctypes.CDLL(None)
         libc.mallopt(m_mmap_threshold, 1 << 30)
         libc.mallopt(m_trim_threshold, 1 << 30)
+    with contextlib.suppress(OSError, AttributeError):
+        # The closed pipe would tell us too, but only after the client at hand, whose private state we would write into
+        # a folder that a resumed run may be using by then.
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
 def tidy_before_fork() -> None:
