@@ -1,6 +1,7 @@
 """Fedframe: federated learning on data that disagree.
 
-`fedframe.run("fedavg", data="digits")` trains and returns scores, model and history; `fedframe.resume(folder)` goes on.
+`fedframe.run("fedavg", data="digits")` trains and returns scores, model and history; `fedframe.resume(folder)` goes on;
+`fedframe.personalise(folder, data)` makes a personal model for a client that was not in the training.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from fedframe.api import Result, resume, run
+    from fedframe.personalising import Newcomer, personalise
     from fedframe.predictor import Predictor
 
-__all__ = ["Predictor", "Result", "__version__", "resume", "run"]
+__all__ = ["Newcomer", "Predictor", "Result", "__version__", "personalise", "resume", "run"]
 
 
 def __getattr__(name: str) -> Any:
@@ -22,6 +24,10 @@ def __getattr__(name: str) -> Any:
         import fedframe.api as module
 
         return getattr(module, name)
+    if name in ("personalise", "Newcomer"):
+        import fedframe.personalising
+
+        return getattr(fedframe.personalising, name)
     if name == "Predictor":
         from fedframe.predictor import Predictor
 

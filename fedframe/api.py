@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -25,6 +25,9 @@ from fedframe.recipes import make_method, recipe_defaults
 from fedframe.report.progress import Display, choose_display
 from fedframe.session import execute
 from fedframe.settings import Settings, check
+
+if TYPE_CHECKING:
+    from fedframe.personalising import Newcomer
 
 FROM_PYTHON = "python"  # what config.yaml says of data or a net that was an object, not a name
 Net = str | nn.Module | Callable[..., nn.Module]
@@ -60,9 +63,15 @@ class Result:
         """The shared model, ready to predict."""
         return self.personal(None)
 
-    def personal(self, client: int | None) -> Predictor:
-        """A client's own model, ready to predict."""
+    def personal(self, client: int | str | None) -> Predictor:
+        """A client's own model, by number or name, ready to predict."""
         return Predictor.load(self.folder, client=client, net=None if isinstance(self.net, str) else self.net)
+
+    def personalise(self, data: object, **options: Any) -> Newcomer:
+        """Make a personal model for a client that was not in the training; options as in `fedframe.personalise`."""
+        from fedframe.personalising import personalise  # it imports this module
+
+        return personalise(self.folder, data, model=None if isinstance(self.net, str) else self.net, **options)
 
 
 def run(

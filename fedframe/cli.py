@@ -237,6 +237,46 @@ def predict(
 
 
 @app.command()
+def personalise(
+    folder: Annotated[Path, typer.Argument(help="run folder")],
+    data: Annotated[str, typer.Option(help="the client's own data, see 'fedframe list'")],
+    name: Annotated[Optional[str], typer.Option(help="what the client is called (default: after the data)")] = None,
+    test_share: Annotated[
+        Optional[float], typer.Option(help="held-out share of the data that scores (default: the run's local_test)")
+    ] = None,
+    set_: Annotated[
+        Optional[list[str]], typer.Option("--set", help="setting of the client stage: --set fine_tune.epochs=10")
+    ] = None,
+    seed: Annotated[
+        Optional[int], typer.Option(help="fixes the held-out share and the batches (default: the run's)")
+    ] = None,
+    label: Annotated[Optional[str], typer.Option(help="label column of tabular data (default: the run's)")] = None,
+    data_dir: Annotated[Optional[str], typer.Option(help="folder of the public data sets")] = None,
+    device: Annotated[Optional[str], typer.Option(help="cpu, cuda or cuda:1 (default: the run's)")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="replace a personal model of that name")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="show nothing but errors")] = False,
+) -> None:
+    """Make a personal model for a client that was not in the training, score it and keep it in the run folder."""
+    parts = part_settings(set_ or [])
+    with interruptible():
+        from fedframe.personalising import personalise as make_personal
+
+        make_personal(
+            folder,
+            data,
+            name=name,
+            test_share=test_share,
+            set=parts,
+            seed=seed,
+            label=label,
+            data_dir=data_dir,
+            device=device,
+            overwrite=overwrite,
+            progress=not quiet,
+        )
+
+
+@app.command()
 def plot(
     folders: Annotated[list[Path], typer.Argument(help="run folder, or several to compare")],
     out: Annotated[Optional[Path], typer.Option(help="picture to write (.svg)")] = None,

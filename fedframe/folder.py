@@ -8,6 +8,7 @@ summary.json             final scores with their definitions, time, memory
 log.txt                  what happened on the way (a worker replaced, an update refused)
 clients.json             the clients' names, where the data name them
 clients/, personal/      private state and personal models, where a method has them
+personal/joined/         personal models of clients that came after the training, by name
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ except ImportError:  # Windows
 
 import fedframe
 from fedframe.core.files import read_json, read_tensors, write_json, write_tensors, write_text
+from fedframe.core.job import personal_path
 from fedframe.errors import DataError, RunError, SettingError, nearest
 from fedframe.settings import Settings, check
 
@@ -40,6 +42,7 @@ MODEL = "model.safetensors"
 SUMMARY = "summary.json"
 LOG = "log.txt"
 NAMES = "clients.json"
+JOINED = Path("personal", "joined")
 LOCK = ".lock"
 
 
@@ -81,7 +84,11 @@ class RunFolder:
         Worker processes inherit the lock: they write private state too, so a folder is free only when the last of
         them is gone. Workers of a killed run end with it, but not in the same instant: hence the moment of patience.
         """
-        with (self.path / LOCK).open("w") as file:
+        try:
+            lock = (self.path / LOCK).open("w")
+        except OSError as error:
+            raise RunError(f"{self.path} cannot be written to: {error.strerror}; use a folder of your own.") from error
+        with lock as file:
             deadline = time.monotonic() + PATIENCE
             while fcntl is not None:
                 try:
@@ -110,14 +117,25 @@ class RunFolder:
         if names is not None:
             write_json(self.path / NAMES, list(names))
 
-    def client_number(self, client: str) -> int:
-        """A client by name or by number."""
-        names = read_json(self.path / NAMES) if (self.path / NAMES).exists() else []
+    def names(self) -> list[str]:
+        """What the clients of the training are called; empty if they are numbers."""
+        return list(read_json(self.path / NAMES)) if (self.path / NAMES).exists() else []
+
+    def joined_path(self, name: str) -> Path:
+        """Where the own model of a client that came after the training is kept."""
+        return self.path / JOINED / f"{name}.safetensors"
+
+    def personal_model(self, client: int | str) -> Path:
+        """The file of a client's own model, by the client's name or number."""
+        names = self.names()
+        if isinstance(client, int) or (client not in names and client.isdecimal()):
+            return personal_path(self.path, int(client))
         if client in names:
-            return int(names.index(client))
-        if client.isdecimal():
-            return int(client)
-        known = nearest(client, names) if names else "clients are numbers here: --client 0."
+            return personal_path(self.path, names.index(client))
+        joined = [path.stem for path in (self.path / JOINED).glob("*.safetensors")]
+        if client in joined:
+            return self.joined_path(client)
+        known = nearest(client, [*names, *joined]) if names or joined else "clients are numbers here: --client 0."
         raise SettingError(f"There is no client {client!r}; {known}")
 
     # -- rounds --------------------------------------------------------------------------------------------------------

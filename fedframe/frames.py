@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Literal
 
 import torch
@@ -32,6 +33,19 @@ MOST_STEPS = 3000  # of the search for a sparse ETF ...
 MOST_WORK = 4e12  # ... and most floating-point operations: 490 steps for 1000 classes and 2048 features
 MOST_DRAWS = 20  # of places for the zeros
 LARGE = 200_000  # entries from which most of the search is done in float32
+
+
+_from_file: ContextVar[bool] = ContextVar("from_file", default=False)
+
+
+@contextmanager
+def from_file() -> Iterator[None]:
+    """While a saved model is built, which brings its class vectors along: no sparse ETF is searched for."""
+    token = _from_file.set(True)
+    try:
+        yield
+    finally:
+        _from_file.reset(token)
 
 
 def orthonormal(classes: int, dim: int, generator: torch.Generator) -> Tensor:
@@ -56,6 +70,8 @@ def sparse_etf(classes: int, dim: int, sparsity: float, generator: torch.Generat
 
     The share is rounded to whole features; without a single zero it is `simplex_etf`, turned at random.
     """
+    if _from_file.get():
+        return torch.zeros(classes, dim)
     zeros = _count_zeros(dim, sparsity)
     _check_norm(norm)
     if zeros == 0:
@@ -155,7 +171,7 @@ def _check_etf(classes: int, dim: int) -> None:
 
 def _check_norm(norm: float) -> None:
     if not 0 < norm < math.inf:
-        raise SettingError(f"norm = {norm} is not a length of a class vector; choose one above 0, such as 0.1.")
+        raise SettingError(f"norm = {norm} is not a length of a class vector; choose one above 0, such as 1.")
 
 
 def _share(zeros: int, dim: int) -> str:

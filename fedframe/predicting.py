@@ -22,8 +22,8 @@ AT_ONCE = 256  # inputs decoded and predicted together: memory stays bounded for
 
 def predict_file(folder: Path, path: Path, client: str | None, top: int) -> Iterator[str]:
     """A line per input: its name, then the most probable classes with their probabilities."""
-    run = RunFolder.open(folder)
-    predictor = Predictor.load(folder, run.client_number(client) if client is not None else None)
+    RunFolder.open(folder)  # a folder that is none is refused in the words of the other commands
+    predictor = Predictor.load(folder, client)
     for names, raw in read_inputs(path, predictor):
         best = predictor.probabilities(raw).topk(min(top, len(predictor.classes)))
         for name, values, indices in zip(names, best.values, best.indices, strict=True):

@@ -9,8 +9,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from fedframe import frames
 from fedframe.core.files import read_tensors, write_tensors
-from fedframe.core.job import Job, personal_path
+from fedframe.core.job import Job
 from fedframe.core.layout import named_tensors
 from fedframe.core.method import Method
 from fedframe.core.model import Model, load_tensors
@@ -19,7 +20,7 @@ from fedframe.data import normalised
 from fedframe.data.arrays import finite
 from fedframe.data.arrays import inputs as array_inputs
 from fedframe.errors import DataError
-from fedframe.folder import MODEL
+from fedframe.folder import MODEL, RunFolder
 from fedframe.nets import build_net
 from fedframe.recipes import make_method
 
@@ -60,39 +61,49 @@ class Predictor:
     def load(
         cls,
         folder: str | Path,
-        client: int | None = None,
+        client: int | str | None = None,
         net: nn.Module | Callable[..., nn.Module] | None = None,
     ) -> Predictor:
         """The shared model of a finished run, or a client's own. A net that came from Python is given again."""
+        python = f"predict there: fedframe.Predictor.load({str(folder)!r}, net=MyNet()).predict(inputs)"
+        predictor, shares_a_model = cls.load_shared(folder, net, python)
+        if client is None and not shares_a_model:
+            raise DataError(f"{predictor.method.name} has no shared model; choose a client's own with --client 0.")
+        if client is not None:
+            own = RunFolder(Path(folder)).personal_model(client)
+            if not own.exists():
+                raise DataError(
+                    f"Client {client} has no personal model in {folder}; leave --client out for the shared one."
+                )
+            load_tensors(predictor.model, read_tensors(own)[0])
+        return predictor
+
+    @classmethod
+    def load_shared(
+        cls, folder: str | Path, net: nn.Module | Callable[..., nn.Module] | None, python: str
+    ) -> tuple[Predictor, bool]:
+        """What the clients of a finished run share, and whether that alone predicts.
+
+        `python` says what to write where the net must come from Python.
+        """
         path = Path(folder) / MODEL
         if not path.exists():
             raise DataError(f"{folder} has no {MODEL} yet; finish the run with 'fedframe resume {folder}'.")
         tensors, notes = read_tensors(path)
         if notes["model"] == "python" and net is None:
-            raise DataError(
-                f"The net of {folder} came from Python; predict there: "
-                f"fedframe.Predictor.load({str(folder)!r}, net=MyNet()).predict(inputs)."
-            )
-        if client is None and not notes["shares_a_model"]:
-            raise DataError(f"{notes['method']} has no shared model; choose a client's own with --client 0.")
+            raise DataError(f"The net of {folder} came from Python; {python}.")
         method = make_method(notes["method"], notes["set"])
         shape = tuple(notes["input_shape"])
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), frames.from_file():
             torch.manual_seed(notes["model_seed"])  # a frozen classifier that could be built then can be built now
             backbone = build_net(net if net is not None else notes["model"], shape)
             model = method.build(backbone, int(backbone.dim), len(notes["classes"]))  # type: ignore[arg-type]
         load_tensors(model, {name[6:]: value for name, value in tensors.items() if name.startswith("model/")})
-        if client is not None:
-            own = personal_path(Path(folder), client)
-            if not own.exists():
-                raise DataError(
-                    f"Client {client} has no personal model in {folder}; leave --client out for the shared one."
-                )
-            load_tensors(model, read_tensors(own)[0])
         model.eval()
         columns = tuple(notes["columns"]) if notes["columns"] is not None else None
         mean, std = tensors["input/mean"], tensors["input/std"]
-        return cls(method, model, tuple(notes["classes"]), shape, columns, mean, std)
+        predictor = cls(method, model, tuple(notes["classes"]), shape, columns, mean, std)
+        return predictor, bool(notes["shares_a_model"])
 
     @property
     def stored_shape(self) -> tuple[int, ...]:

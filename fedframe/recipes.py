@@ -42,6 +42,7 @@ class Recipe:
     paper: str = ""
     parts: tuple[Part, ...] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    part_defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # of parts that others may replace
 
 
 RECIPES: dict[str, Recipe] = {
@@ -74,6 +75,8 @@ RECIPES: dict[str, Recipe] = {
                 "batch": 64,
                 "epochs": 10,
             },
+            # After FFC the classifier is no longer orthonormal, and the rounds' lr is too large for it.
+            part_defaults={"fine_tune": {"lr": 0.1}},
         ),
         Recipe(
             "fedavg_etf",
@@ -134,17 +137,23 @@ def recipe_defaults(name: str) -> dict[str, Any]:
 
 def make_method(name: str, settings: Mapping[str, Mapping[str, Any]]) -> Method:
     """The method that a name stands for, with its parts' settings changed as asked."""
-    parts = [part for recipe in find_recipes(name) for part in recipe.parts]
-    chosen = combine(name, parts, [default() for default in DEFAULTS])
+    recipes = find_recipes(name)
+    parts = [part for recipe in recipes for part in recipe.parts]
+    origins = {part.name: recipe.name for recipe in recipes for part in recipe.parts if part.name != recipe.name}
+    chosen = combine(name, parts, [default() for default in DEFAULTS], origins)
     names = [part.name for part in chosen.parts]
     for key in settings:
         if key not in names:
             raise SettingError(f"{name!r} has no part {key!r} to set; {nearest(key, names)}")
-    changed = [
-        make_part(part.name, {**vars(part), **settings[part.name]}) if part.name in settings else part
+    asked = [*(recipe.part_defaults for recipe in recipes), settings]
+    changed = {
+        part.name: {**vars(part), **{key: value for each in asked for key, value in each.get(part.name, {}).items()}}
         for part in chosen.parts
-    ]
-    return Method(name, tuple(changed))
+    }
+    return Method(
+        name,
+        tuple(p if changed[p.name] == vars(p) else make_part(p.name, changed[p.name]) for p in chosen.parts),
+    )
 
 
 def make_part(name: str, values: Mapping[str, Any]) -> Part:

@@ -165,6 +165,7 @@ def summarise(session: Session, final: Scores) -> dict[str, Any]:
         "peak_memory_mb": round(session.peak_memory / 2**20, 1),
         "bytes_up": sum(line["bytes_up"] for line in history),
         "bytes_down": sum(line["bytes_down"] for line in history),
+        "bytes_once": job.bytes_once * len(job.federation),
         "updates_refused": sum(line["dropped"] for line in history),
     }
 

@@ -18,6 +18,7 @@ import torch
 import yaml
 
 import fedframe
+import fedframe.frames
 from fedframe.core.files import read_tensors
 from fedframe.data import load_source
 from fedframe.errors import DataError, RunError, SettingError
@@ -55,6 +56,29 @@ def test_saved_model_predicts_what_the_score_says(tmp_path: Path) -> None:
     right = [source.classes[int(y)] == name for y, name in zip(source.test.y, result.model.predict(raw), strict=True)]
     assert np.mean(right) == pytest.approx(result.scores["generic"]["final"])
     assert result.personal(2).predict(raw) != result.model.predict(raw)
+
+
+def test_frozen_class_vectors_are_sent_once_and_not_in_rounds(tmp_path: Path) -> None:
+    plain, frozen = (
+        fedframe.run(method, data="digits", clients=5, model="mlp:32", out=tmp_path / method, **SMALL)
+        for method in ("fedavg", "fedavg+etf")
+    )
+    saved = 3 * 5 * 4 * (32 * 10 + 10)  # rounds x clients x (weights and biases of the classifier)
+    lined_up = 3 * 5 * 64  # tensors start on 64-byte lines
+    difference = plain.summary["bytes_down"] - frozen.summary["bytes_down"]
+    assert saved <= difference <= saved + 2 * lined_up
+    assert plain.summary["bytes_up"] - frozen.summary["bytes_up"] == difference
+    assert (plain.summary["bytes_once"], frozen.summary["bytes_once"]) == (0, 5 * 4 * 32 * 10)
+
+
+def test_class_vectors_come_from_the_file_and_are_not_searched_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = fedframe.run("fedloge", data="digits", clients=5, out=tmp_path / "run", **SMALL)
+    inputs = np.random.default_rng(0).integers(0, 17, (30, 8, 8, 1)).astype(np.float32)
+    expected = result.model.predict(inputs)
+    monkeypatch.setattr(fedframe.frames, "_try_sparse", lambda *_: pytest.fail("it searches"))
+    assert fedframe.Predictor.load(tmp_path / "run").predict(inputs) == expected
 
 
 def test_config_file_of_a_run_runs_again_to_the_same_model(tmp_path: Path) -> None:

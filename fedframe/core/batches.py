@@ -23,15 +23,9 @@ def training_batches(
     augment: Augment,
     lonely_last: bool,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """One epoch over the rows in random order; the last batch may be smaller.
-
-    With `lonely_last` False a last batch of one sample joins the batch before it, because BatchNorm cannot normalise
-    a single vector.
-    """
+    """One epoch over the rows in random order; the last batch may be smaller."""
     order = rows[torch.randperm(len(rows), generator=generator)]
-    ends = [*range(size, len(order), size), len(order)]
-    if not lonely_last and len(ends) > 1 and ends[-1] - ends[-2] == 1:
-        del ends[-2]
+    ends = batch_ends(len(order), size, lonely_last)
     bytes_per_sample = 4 * max(1, torch.Size(source.input_shape).numel())
     batches_at_once = max(1, CHUNK_BYTES // (bytes_per_sample * size))
     start = 0
@@ -44,6 +38,18 @@ def training_batches(
         for end in group:
             yield inputs[start - offset : end - offset], labels[start - offset : end - offset]
             start = end
+
+
+def batch_ends(count: int, size: int, lonely_last: bool) -> list[int]:
+    """Where the batches of an epoch end.
+
+    With `lonely_last` False a last batch of one sample joins the batch before it, because BatchNorm cannot normalise
+    a single vector.
+    """
+    ends = [*range(size, count, size), count]
+    if not lonely_last and len(ends) > 1 and ends[-1] - ends[-2] == 1:
+        del ends[-2]
+    return ends
 
 
 def plain_batches(source: Source, samples: Samples, rows: Tensor, size: int) -> Iterator[Tensor]:

@@ -14,6 +14,7 @@ from fedframe.core.method import Method, answering
 from fedframe.core.optimise import make_optimizer
 from fedframe.core.part import Part
 from fedframe.core.work import Work
+from fedframe.data.augment import read_augment
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,10 @@ def loop_over_batches(work: Work, say: Say, epochs: int, steps: int | None, keep
     work.optimizer = make_optimizer(job.settings, list(work.named.values()), work.lr)
     if keeps_optimizer:
         restore_optimizer(work)
+    # After training, a backbone that learns nothing stays as it is: no statistics of the batch, nothing at random.
+    still = not work.training and not any(name.startswith("backbone.") for name in work.named)
     set_training_mode(job, work)
+    work.model.backbone.train(work.model.backbone.training and not still)
     total = torch.zeros((), device=device)
     seen = 0
     limit = steps if steps is not None else -1
@@ -83,7 +87,7 @@ def loop_over_batches(work: Work, say: Say, epochs: int, steps: int | None, keep
             work.rows,
             job.settings.batch,
             work.generator,
-            job.augment,
+            read_augment("none") if still else job.augment,
             lonely_last=not job.batch_norm,
         ):
             work.inputs, work.labels = inputs.to(device), labels.to(device)

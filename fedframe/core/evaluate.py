@@ -9,17 +9,15 @@ Means over clients are unweighted; the mean weighted by test samples stands besi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fedframe.core.job import PIECE
 from fedframe.core.message import Message
-from fedframe.core.seeds import seed_for
 
 if TYPE_CHECKING:
     from fedframe.core.server import Server
@@ -34,6 +32,8 @@ DEFINITIONS = {
     "(personal: over at most personal_clients)",
     "weighted": "like final, but the mean is weighted by the clients' test samples",
     "clients": "how many clients the final mean is over: those that have test data",
+    "bytes": "of all clients together: bytes_up and bytes_down in all rounds, bytes_once what a client gets only once "
+    "(a frozen classifier); evaluation and final stages are not counted",
     "none": "null means not measured: the method has no such model between rounds, or there are no test data",
 }
 
@@ -67,7 +67,7 @@ def score_round(server: Server) -> Scores:
     if not server.job.roles.private:
         return scores
     watched = [int(client) for client in server.job.watched]
-    return replace(scores, **score_clients(server, "own", watched, lambda done, total: None))
+    return replace(scores, **score_clients(server, "own", watched, lambda done, total: None, len(watched)))
 
 
 def score_shared(server: Server, local: str) -> Scores:
@@ -124,16 +124,16 @@ def over_clients(right: Tensor, sizes: Tensor) -> tuple[float | None, float | No
 
 
 def score_clients(
-    server: Server, kind: str, clients: list[int], progress: Callable[[int, int], None]
+    server: Server, kind: str, units: Sequence[int], progress: Callable[[int, int], None], clients: int
 ) -> dict[str, Any]:
-    """Personal scores: each client says how many of its own test samples are right."""
+    """Personal scores: each client (or group of them) says how many of its own test samples are right."""
     order = server.order(kind, server.round + 1)
     right: list[int] = []
     sizes: list[int] = []
-    for done, reply in enumerate(server.engine.run(order, clients), start=1):
-        right.append(int(reply.tensors["hits"].sum()))
-        sizes.append(int(reply.tensors["samples"].sum()))
-        progress(done, len(clients))
+    for reply in server.engine.run(order, units):
+        right += reply.tensors["hits"].sum(-1).reshape(-1).tolist()
+        sizes += reply.tensors["samples"].sum(-1).reshape(-1).tolist()
+        progress(len(sizes), clients)
     shares = [hits / size for hits, size in zip(right, sizes, strict=True) if size]
     if not shares:
         return {}
@@ -152,14 +152,6 @@ def final_scores(server: Server, progress: Callable[[int, int], None]) -> Scores
         scores = score_shared(server, "local-all")
     if not job.settings.personal:
         return scores
-    return replace(scores, **score_clients(server, "personalise", personal_clients(server), progress))
-
-
-def personal_clients(server: Server) -> list[int]:
-    """Who gets a personal model at the end: everybody, or the first of a fixed draw when there are very many."""
-    job = server.job
-    total, most = len(job.federation), job.settings.personal_clients
-    if total <= most:
-        return job.largest_first(np.arange(total))
-    generator = torch.Generator().manual_seed(seed_for(job.settings.seed, "personal"))
-    return job.largest_first(torch.randperm(total, generator=generator)[:most].numpy())
+    groups = job.personal_groups
+    clients = sum(map(len, groups))
+    return replace(scores, **score_clients(server, "personalise_group", range(len(groups)), progress, clients))

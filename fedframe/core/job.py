@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +18,7 @@ from fedframe.core.files import write_tensors
 from fedframe.core.layout import named_tensors
 from fedframe.core.method import Method
 from fedframe.core.model import Model, Roles, assign_roles, count_parameters, has_batch_norm
+from fedframe.core.personal import groups
 from fedframe.core.seeds import seed_for
 from fedframe.core.store import Store
 from fedframe.data import Federation, Ragged, Samples
@@ -92,6 +94,12 @@ class Job:
         """How many numbers the model learns."""
         return count_parameters(self.template)
 
+    @cached_property
+    def bytes_once(self) -> int:
+        """Size of what a client receives once, not in every round: frozen class vectors and the like."""
+        tensors = named_tensors(self.template)
+        return sum(tensors[name].nbytes for name in self.roles.fixed)
+
     def largest_first(self, clients: npt.NDArray[np.int64]) -> list[int]:
         """Clients by falling size: long work starts early."""
         offsets = self.federation.train.offsets.numpy()
@@ -145,15 +153,28 @@ class Job:
         return pool, rows, pool.y[rows]
 
     # -- personal models -----------------------------------------------------------------------------------------------
-    def keep_personal(self, client: int, model: Model, shared: Tensor) -> None:
-        """Keep what differs in a client's own model from the shared one."""
+    @cached_property
+    def personal_groups(self) -> list[Sequence[int]]:
+        """Who gets a personal model: everybody, or the first of a fixed draw when there are very many; in groups."""
+        total, most = len(self.federation), self.settings.personal_clients
+        chosen = np.arange(total)
+        if total > most:
+            generator = torch.Generator().manual_seed(seed_for(self.settings.seed, "personal"))
+            chosen = torch.randperm(total, generator=generator)[:most].numpy()
+        return groups(self, self.largest_first(chosen))
+
+    def own_tensors(self, model: Model, shared: Tensor) -> dict[str, Tensor]:
+        """What differs in a client's own model from the shared one."""
         before = self.roles.layout.views(shared)
-        own = {
+        return {
             name: tensor.detach()
             for name, tensor in named_tensors(model).items()
             if name not in before or not torch.equal(tensor, before[name])
         }
-        write_tensors(personal_path(self.folder, client), own, {"client": client})
+
+    def keep_personal(self, client: int, model: Model, shared: Tensor) -> None:
+        """Keep a client's own model."""
+        write_tensors(personal_path(self.folder, client), self.own_tensors(model, shared), {"client": client})
 
 
 def personal_path(folder: Path, client: int) -> Path:

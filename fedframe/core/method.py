@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
@@ -74,8 +74,13 @@ class Method:
         return logits
 
 
-def combine(name: str, parts: Sequence[Part], defaults: Sequence[Part]) -> Method:
-    """Put parts together and fill the slots that nobody claimed with the defaults."""
+def combine(
+    name: str, parts: Sequence[Part], defaults: Sequence[Part], origins: Mapping[str, str] | None = None
+) -> Method:
+    """Put parts together and fill the slots that nobody claimed with the defaults.
+
+    `origins` says from which recipe a part comes, for those that the user did not name.
+    """
     holder: dict[str, Part] = {}
     parts = list(dict.fromkeys(parts))  # two recipes may bring the very same part
     for part in parts:
@@ -84,12 +89,20 @@ def combine(name: str, parts: Sequence[Part], defaults: Sequence[Part]) -> Metho
             raise SettingError(f"{name!r} brings {part.name!r} twice with different settings: {part} and {twin}.")
         for slot in sorted(part.claims):
             if slot in holder:
-                raise SettingError(
-                    f"{name!r} cannot be combined: {holder[slot].name!r} and {part.name!r} both claim the {slot} slot; "
-                    "leave one of them out."
-                )
+                raise SettingError(clash(name, slot, [holder[slot].name, part.name], origins or {}))
             holder[slot] = part
     free = [part for part in defaults if not part.claims & holder.keys()]
     missing = set(get_args(Slot)) - {"step", "server_stage"} - holder.keys() - {s for p in free for s in p.claims}
     assert not missing, f"no default for {missing}"
-    return Method(name, tuple(sorted((*free, *parts), key=lambda part: part.rank)))
+    method = Method(name, tuple(sorted((*free, *parts), key=lambda part: part.rank)))
+    for part in method.answering("fits"):
+        part.fits(method)
+    return method
+
+
+def clash(name: str, slot: str, names: Sequence[str], origins: Mapping[str, str]) -> str:
+    """What to say of two parts that claim one slot; whoever named a recipe may not know its parts."""
+    first, second = (f"{part!r} (of {origins[part]})" if part in origins else repr(part) for part in names)
+    recipe = next((origins[part] for part in names if part in origins), None)
+    instead = f", and join the others instead of {recipe} (see 'fedframe show {recipe}')" if recipe else ""
+    return f"{name!r} cannot be combined: {first} and {second} both claim the {slot} slot; leave one out{instead}."

@@ -8,7 +8,7 @@ slot cannot be combined.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
@@ -19,6 +19,7 @@ from fedframe.core.message import Message
 from fedframe.core.model import Model
 
 if TYPE_CHECKING:
+    from fedframe.core.method import Method
     from fedframe.core.server import Server
     from fedframe.core.work import Work
     from fedframe.settings import Settings
@@ -40,6 +41,18 @@ class Merger(Protocol):
 
 
 @dataclass(frozen=True)
+class HeadStage:
+    """Some epochs of training in which the backbone stays as it is: its features are computed once, without
+    augmentation, and many clients take their steps together.
+    """
+
+    epochs: int
+    only: tuple[str, ...]  # how the names of the weights begin that are trained, also frozen ones
+    lr: float | None = None  # None: the run's
+    loss: Part | None = None  # None: the method's
+
+
+@dataclass(frozen=True)
 class Part:
     """The base of all parts; every method is a question that a part may answer."""
 
@@ -50,6 +63,9 @@ class Part:
     shares_a_model: ClassVar[bool] = True  # whether the shared tensors alone predict; if not, there is no generic score
 
     rank: ClassVar[int] = 0  # parts of a higher rank act after those of a lower one
+
+    def fits(self, method: Method) -> None:
+        """Refuse other parts of the method, or the lack of one, with which this part would do nothing or harm."""
 
     def check(self, settings: Settings) -> None:
         """Refuse settings of the run that this part cannot work with."""
@@ -82,6 +98,16 @@ class Part:
 
     def loss(self, logits: Tensor, labels: Tensor, work: Work) -> Tensor:
         """What a client minimises (slot `loss`)."""
+        raise NotImplementedError
+
+    def by_sample(self) -> bool:
+        """Whether `transform` and the loss, outside of rounds, see each sample by itself, along the last dimension, and
+        use only linear layers and single numbers of the model: samples of many clients can then be given at once.
+        """
+        return False
+
+    def row_losses(self, logits: Tensor, labels: Tensor, works: Sequence[Work]) -> Tensor:
+        """The loss of every sample, whose mean is `loss`: logits (clients, samples, classes) of these clients' work."""
         raise NotImplementedError
 
     def penalty(self, work: Work) -> Tensor:
@@ -140,3 +166,10 @@ class Part:
     def personalise(self, work: Work) -> None:
         """Make `work.model` this client's own, most often with `work.fit` (slot `client_stage`)."""
         raise NotImplementedError
+
+    def head_stages(self, method: Method) -> Sequence[HeadStage]:
+        """What follows `personalise` and leaves the backbone alone; done for many clients at once."""
+        return ()
+
+    def finish_personal(self, work: Work) -> None:
+        """The last touch to a client's own model, after its head stages."""

@@ -17,12 +17,15 @@ from fedframe.core.client import Say, fit
 from fedframe.core.message import Message, all_finite
 from fedframe.core.model import copy_tensors, load_tensors
 from fedframe.core.part import Part
+from fedframe.core.personal import make_personal_models
 from fedframe.core.seeds import generator_for, seed_everything, seed_for
 from fedframe.core.work import Work
 from fedframe.errors import FedframeError, RunError
 
 if TYPE_CHECKING:
     from fedframe.core.job import Job
+
+MOST_VISITS = 10  # rounds that a client that was in none makes up for: more cost time and gained next to nothing
 
 
 class Site:
@@ -42,6 +45,7 @@ class Site:
             "own": self.score_own,
             "statistics": self.statistics,
             "personalise": self.personalise,
+            "personalise_group": self.personalise_group,
         }
 
     def perform(self, order: Message, unit: int) -> Message:
@@ -52,7 +56,8 @@ class Site:
         except FedframeError:
             raise
         except Exception as error:
-            who = f"piece {unit} of the test data" if order.kind == "score" else f"client {unit}"
+            names = {"score": "piece {} of the test data", "personalise_group": "group {} of personal models"}
+            who = names.get(order.kind, "client {}").format(unit)
             reason = f"{type(error).__name__}: {error}"
             raise RunError(f"Round {order.round}, {order.kind}, {who}: {reason}") from error
 
@@ -94,11 +99,31 @@ class Site:
 
     def personalise(self, order: Message, client: int) -> Message:
         """Make the client's own model, keep it, and say how it does on the client's own test data."""
-        work = self.begin(order, client)
-        self.job.method.slot("client_stage").personalise(work)
-        if self.job.settings.save_personal:
-            self.job.keep_personal(client, self.model, work.start)
-        return Message(order.kind, order.round, client, self.count_hits(client), work.numbers)
+        return Message(order.kind, order.round, client, make_personal_models(self, order, [client])[0])
+
+    def personalise_group(self, order: Message, group: int) -> Message:
+        """The same for a group of clients."""
+        found = make_personal_models(self, order, self.job.personal_groups[group])
+        return Message(
+            order.kind, order.round, group, {name: torch.stack([f[name] for f in found]) for name in found[0]}
+        )
+
+    def catch_up(self, work: Work) -> None:
+        """A client that was in no round first trains what rounds would have left with it: its private tensors, alone.
+
+        It trains them for as long as an average client has, up to a bound, by the loss of the method and of the parts
+        that own them. The rest of the model stays the server's, also the statistics that BatchNorm gathers on the way.
+        """
+        job, settings = self.job, self.job.settings
+        learns = {name for name, p in self.model.named_parameters() if p.requires_grad} & {*job.roles.private}
+        if not learns or any(f"model/{name}" in work.memory for name in learns):
+            return
+        visits = min(max(1, round(settings.rounds * settings.participation)), MOST_VISITS)
+        steps = visits * settings.steps if settings.steps is not None else None
+        owners = job.method.answering("private")
+        work.fit(visits * settings.epochs, steps, only=learns.__contains__, parts=owners)
+        private = copy_tensors(self.model, job.roles.private)
+        self.load(work.received, {f"model/{name}": tensor for name, tensor in private.items()})
 
     # -- what they share -----------------------------------------------------------------------------------------------
     def begin(self, order: Message, client: int) -> Work:
@@ -174,11 +199,18 @@ class Site:
         logits = [self.job.method.logits(self.model, inputs.to(self.flat.device)).cpu() for inputs in batches]
         return torch.cat(logits) if logits else torch.empty(0, self.model.classes)
 
-    @torch.no_grad()
     def embeddings(self, rows: Tensor) -> Tensor:
         """Features of training rows as they reach the classifier in prediction."""
+        return self._over_rows(rows, lambda inputs: self.job.method.embed(self.model, inputs), self.model.dim)
+
+    def features(self, rows: Tensor) -> Tensor:
+        """Features of training rows as they leave the backbone in prediction."""
+        return self._over_rows(rows, self.model, 0)
+
+    @torch.no_grad()
+    def _over_rows(self, rows: Tensor, net: Callable[[Tensor], Tensor], width: int) -> Tensor:
         self.model.eval()
         source = self.job.federation.source
         batches = plain_batches(source, source.train, rows, self.job.settings.eval_batch)
-        found = [self.job.method.embed(self.model, inputs.to(self.flat.device)) for inputs in batches]
-        return torch.cat(found) if found else torch.empty(0, self.model.dim, device=self.flat.device)
+        found = [net(inputs.to(self.flat.device)) for inputs in batches]
+        return torch.cat(found) if found else torch.empty(0, width, device=self.flat.device)

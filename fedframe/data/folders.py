@@ -36,7 +36,7 @@ def load_imagefolder(request: Request) -> Raw:
         clients = [[path[0] for path in part] for part in paths]
         user, user_test, users = codes(clients[0], clients[1] if test else None, f"client of {base}")
     first = [train.joinpath(*path) for path in paths[0]]
-    shape = common_shape(first, request.whole("size"))
+    shape = request.image_shape or common_shape(first, request.whole("size"))
     made = Samples(image_inputs(first, shape), torch.from_numpy(y), user)
     second = None
     if test is not None and y_test is not None:

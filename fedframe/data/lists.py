@@ -47,7 +47,7 @@ def load_list(request: Request) -> Raw:
     if train.users is not None:
         others = test.users if test else None
         user, user_test, users = codes(_values(train.users), _values(others), f"users of {file}")
-    shape = common_shape(train.paths[:200], request.whole("size"))
+    shape = request.image_shape or common_shape(train.paths[:200], request.whole("size"))
     first = Samples(image_inputs(train.paths, shape, lazy=True), torch.from_numpy(y), user)
     if test is None or y_test is None:
         return Raw(file.stem, first, None, classes, users)

@@ -43,16 +43,18 @@ def load_source(
     for setting, share in (("test_share", test_share), ("validate", validate)):
         if not 0 <= share < 1:
             raise SettingError(f"{setting} is {share}; use a share from 0 to below 1, e.g. 0.2.")
+    if isinstance(data, Source) and data.test is not None and validate == 0:
+        return data
+    if isinstance(data, str):
+        data = read_spec(data, data_dir, seed, label, client_column, download)
+    return _finish(load_raw(data), seed, test_share, validate)
+
+
+def load_raw(data: object) -> Raw:
+    """Samples of a spec taken apart, a Source or Python objects, as they are found there."""
     if isinstance(data, Source):
-        if data.test is not None and validate == 0:
-            return data
-        raw = Raw(data.name, data.train, data.test, data.classes, data.user_names, data.columns)
-    elif isinstance(data, str):
-        request = read_spec(data, data_dir, seed, label, client_column, download)
-        raw = LOADERS[request.name](request)
-    else:
-        raw = from_python(data)
-    return _finish(raw, seed, test_share, validate)
+        return Raw(data.name, data.train, data.test, data.classes, data.user_names, data.columns)
+    return LOADERS[data.name](data) if isinstance(data, Request) else from_python(data)
 
 
 def read_spec(

@@ -6,8 +6,21 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import torch
+
 from fedframe.data.source import Samples
 from fedframe.errors import DataError, SettingError, nearest
+
+
+@dataclass(frozen=True)
+class Form:
+    """What the data of a finished run looked like; data that come later take on this form, nothing is fitted anew."""
+
+    classes: tuple[str, ...]
+    shape: tuple[int, ...]  # of one stored sample: (H, W, C) or (d,)
+    columns: tuple[str, ...] | None
+    mean: torch.Tensor
+    std: torch.Tensor
 
 
 @dataclass(frozen=True)
@@ -23,6 +36,7 @@ class Request:
     label: str | None = None
     client_column: str | None = None
     download: bool = True
+    form: Form | None = None
 
     @property
     def file(self) -> Path:
@@ -48,6 +62,23 @@ class Request:
         if not text.isdecimal() or int(text) < 1:
             raise SettingError(f"data {self.spec!r}: {option} must be a whole number above 0, e.g. {option}=64.")
         return int(text)
+
+    @property
+    def image_shape(self) -> tuple[int, int, int] | None:
+        """The shape that images must take on, if a run has fixed it."""
+        if self.form is None:
+            return None
+        shape = self.form.shape
+        if len(shape) != 3:
+            raise DataError(
+                f"data {self.spec!r} are images, but the run takes vectors of {shape[0]} numbers; use data = npz:PATH."
+            )
+        size = self.whole("size")
+        if size is not None and shape[:2] != (size, size):
+            raise SettingError(
+                f"data {self.spec!r}: the run's images are {shape[0]}x{shape[1]}, not {size}x{size}; leave size out."
+            )
+        return shape[0], shape[1], shape[2]
 
 
 @dataclass(frozen=True)

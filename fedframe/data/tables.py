@@ -48,7 +48,10 @@ def _load(request: Request, reader: Any) -> Raw:
             odd = min(set(tables[1]) ^ set(tables[0]))
             raise DataError(f"{path} and {other} must have the same columns; only one of them has {odd!r}.")
     label = _column(path, tables[0], request.label, "label", LABELS) or list(tables[0])[-1]
-    client = _column(path, tables[0], request.client_column, "client_column", CLIENTS)
+    if request.form is None:
+        client = _column(path, tables[0], request.client_column, "client_column", CLIENTS)
+    else:
+        client = _other_columns(path, tables[0], label, request)
     if client == label:
         raise SettingError(f"{path}: the column {label!r} cannot be both label and client column.")
     tested = len(tables) > 1
@@ -62,15 +65,51 @@ def _load(request: Request, reader: Any) -> Raw:
     if client is not None:
         second = tables[1][client] if tested else None
         user, user_test, users = codes(tables[0][client], second, f"column {client!r} of {path}")
-    names = [name for name in tables[0] if name not in (label, client)]
-    columns = _columns(path, names, tables)
-    if not columns:
-        raise DataError(f"{path} has no column besides label and client; a model needs at least one input.")
-    train = Samples(ArrayInputs(_encode(tables[0], columns)), torch.from_numpy(y), user)
+    if request.form is None or request.form.columns is None:
+        names = [name for name in tables[0] if name not in (label, client)]
+        columns = _columns(path, names, tables)
+        if not columns:
+            raise DataError(f"{path} has no column besides label and client; a model needs at least one input.")
+        encoded = [_encode(table, columns) for table in tables]
+    else:
+        columns = request.form.columns
+        encoded = [_encode_new(path, table, columns, request.form.mean) for table in tables]
+    train = Samples(ArrayInputs(encoded[0]), torch.from_numpy(y), user)
     test = None
     if tested and y_test is not None:
-        test = Samples(ArrayInputs(_encode(tables[1], columns)), torch.from_numpy(y_test), user_test)
+        test = Samples(ArrayInputs(encoded[1]), torch.from_numpy(y_test), user_test)
     return Raw(path.stem, train, test, classes, users, columns)
+
+
+def _other_columns(path: Path, table: Table, label: str, request: Request) -> str | None:
+    """Check that a table fits the run it comes to; gives the column that names clients, if there is one."""
+    assert request.form is not None
+    columns = request.form.columns
+    if columns is None:
+        shape = request.form.shape
+        raise DataError(f"{path} is a table, but the run was trained on arrays of shape {shape}; use data = npz:PATH.")
+    try:
+        inputs = {name if name in table else _of_text(name, table)[0] for name in columns}
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
+    others = [name for name in table if name not in inputs]
+    if label in inputs:
+        hint = f"set label to one of: {', '.join(others)}" if others else "add a column called label"
+        raise SettingError(f"{path}: the column {label!r} is an input of the run and cannot be the label; {hint}.")
+    # What the run's own table called its clients need not be in this one.
+    asked = request.client_column if request.client_column in others else None
+    return _column(path, {name: table[name] for name in others if name != label}, asked, "client_column", CLIENTS)
+
+
+def _encode_new(path: Path, table: Table, columns: tuple[str, ...], mean: torch.Tensor) -> torch.Tensor:
+    """Rows of a file as inputs of a run that was trained on these columns."""
+    for name in columns:
+        if name in table and table[name].dtype.kind == "f" and np.isinf(table[name]).any():
+            raise DataError(f"{path}: the column {name!r} holds infinity; every number must be finite.")
+    try:
+        return encode_rows({name: column.tolist() for name, column in table.items()}, columns, mean)
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
 
 
 def _column(path: Path, table: Table, asked: str | None, setting: str, customary: Sequence[str]) -> str | None:
@@ -157,7 +196,9 @@ def encode_rows(rows: Mapping[str, Sequence[object]], columns: tuple[str, ...], 
     """
     table = {}
     for name, column in rows.items():
-        texts = ["" if value is None else str(value) for value in column]
+        # A text column whose new values all look like whole numbers was read as numbers: "1" came back as 1.0.
+        whole = [int(v) if isinstance(v, float) and v.is_integer() else v for v in column]
+        texts = ["" if value is None else str(value) for value in whole]
         # A column that was text in training stays text, even where all new values look like numbers.
         text = name not in columns
         table[name] = np.array(texts, str) if text else number_or_text(texts)

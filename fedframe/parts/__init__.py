@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fedframe.core.part import Part
 from fedframe.parts.cross_entropy import CrossEntropy
+from fedframe.parts.dot_regression import DotRegression
 from fedframe.parts.features import Normalise, Projection, Temperature
 from fedframe.parts.fedetf_stage import AlternatingAdaptation
 from fedframe.parts.fedloge import AuxiliaryHeads, GlobalRealignment, LocalRealignment
@@ -38,6 +39,7 @@ PARTS: dict[str, type[Part]] = {
         CrossEntropy,
         SquaredError,
         BalancedCrossEntropy,
+        DotRegression,
         AuxiliaryHeads,
         Prox,
         Moon,

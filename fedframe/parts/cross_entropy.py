@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -24,3 +25,11 @@ class CrossEntropy(Part):
     def loss(self, logits: Tensor, labels: Tensor, work: Work) -> Tensor:
         """-log softmax(logits)[label]."""
         return F.cross_entropy(logits, labels)
+
+    def by_sample(self) -> bool:
+        """Yes."""
+        return True
+
+    def row_losses(self, logits: Tensor, labels: Tensor, works: Sequence[Work]) -> Tensor:
+        """The same for every sample of a stack of clients."""
+        return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view_as(labels)

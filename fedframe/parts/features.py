@@ -2,6 +2,9 @@
 
 SphereFed (Dong et al., 2022) and FedETF (Li et al., 2023) put features on the unit sphere; FedETF projects them first
 and scales them by one learned number beta, so that logits = beta v_c' mu (FedETF, "balanced feature loss").
+
+They act in this order wherever they stand in a method's name: a map after the normalisation would leave the sphere, and
+a normalisation after the scale would undo it.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ class Projection(Part):
     """A learned linear map of the features to `dim` numbers."""
 
     name: ClassVar[str] = "projection"
+    rank: ClassVar[int] = -2
 
     dim: Annotated[int, Field(ge=1)] | None = None  # None: 64, or as many as there are classes if they are more
 
@@ -34,6 +38,10 @@ class Projection(Part):
         dim = self.dim or max(64, model.classes)
         model.extras["projection"] = nn.Linear(model.dim, dim)
         model.dim = dim
+
+    def by_sample(self) -> bool:
+        """Yes."""
+        return True
 
     def transform(self, model: Model, features: Tensor, work: Work | None) -> Tensor:
         """g(p; h)."""
@@ -46,10 +54,15 @@ class Normalise(Part):
     """Features on the unit sphere: z = h / ||h||."""
 
     name: ClassVar[str] = "normalise"
+    rank: ClassVar[int] = -1
+
+    def by_sample(self) -> bool:
+        """Yes."""
+        return True
 
     def transform(self, model: Model, features: Tensor, work: Work | None) -> Tensor:
         """Divide by the norm; a feature of zeros stays zero."""
-        return F.normalize(features, dim=1)
+        return F.normalize(features, dim=-1)
 
 
 class Scale(nn.Module):
@@ -72,6 +85,10 @@ class Temperature(Part):
     def build(self, model: Model) -> None:
         """Start from beta. With beta = 1 an ETF cannot reach a softmax above .25 for ten classes; 10 reaches .9999."""
         model.extras["temperature"] = Scale(self.beta).requires_grad_(self.learned)
+
+    def by_sample(self) -> bool:
+        """Yes."""
+        return True
 
     def transform(self, model: Model, features: Tensor, work: Work | None) -> Tensor:
         """beta mu."""

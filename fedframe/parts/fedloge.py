@@ -8,12 +8,13 @@ psi, which is averaged like the backbone, and phi_k, which stays on the client. 
 Between rounds the shared model predicts with psi as it is.
 
 Differs from the paper in: heads have no bias (with one, the scale that GA-FR takes away would matter). The three steps
-on a batch are one step on the sum of the three losses, which is the same because the features are detached.
+on a batch are one step on the sum of the three losses, which is the same because the features are detached. The
+authors' code predicts a client's classes by the sum of two heads' logits, which `la_fr.plus_phi` does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
@@ -24,10 +25,12 @@ from torch import Tensor, nn
 
 from fedframe.core.message import Message
 from fedframe.core.model import Model
-from fedframe.core.part import Part, Slot
-from fedframe.errors import RunError
+from fedframe.core.part import HeadStage, Part, Slot
+from fedframe.errors import SettingError
+from fedframe.parts.cross_entropy import CrossEntropy
 
 if TYPE_CHECKING:
+    from fedframe.core.method import Method
     from fedframe.core.server import Server
     from fedframe.core.work import Work
 
@@ -51,6 +54,15 @@ class AuxiliaryHeads(Part):
 
     name: ClassVar[str] = "auxiliary_heads"
     paper: ClassVar[str] = PAPER
+    rank: ClassVar[int] = 20  # built for the features that all transforms leave
+
+    def fits(self, method: Method) -> None:
+        """psi predicts: what least squares would put in the head's place would never be used."""
+        if any(part.name == "ffc" for part in method.parts):
+            raise SettingError(
+                f"{method.name!r} cannot be combined: 'auxiliary_heads' predicts with a classifier of its own, so that "
+                "'ffc' would have no effect; leave one of them out."
+            )
 
     def build(self, model: Model) -> None:
         """Both start alike; the features they see are those that reach the classifier."""
@@ -104,17 +116,33 @@ class LocalRealignment(Part):
 
     epochs: Annotated[int, Field(ge=0)] = 5
     lr: Annotated[float, Field(gt=0)] | None = None  # None: the run's lr
+    plus_phi: bool = False  # predict with the sum of its logits and those of phi_k
+
+    def fits(self, method: Method) -> None:
+        """There are no psi and phi_k without the part that trains them."""
+        if not any(part.name == "auxiliary_heads" for part in method.parts):
+            raise SettingError(
+                f"{method.name!r} cannot be combined: 'la_fr' needs 'auxiliary_heads'; write it as "
+                "...+auxiliary_heads+la_fr."
+            )
 
     def personalise(self, work: Work) -> None:
-        """phi'_k,c = psi_c ||phi_k,c|| (Eq. 7), then line 12."""
-        heads = dict(work.model.extras.items()).get("auxiliary")
-        if not isinstance(heads, Auxiliary):
-            raise RunError("la_fr needs the auxiliary heads; write the method as ...+auxiliary_heads+la_fr.")
+        """phi'_k,c = psi_c ||phi_k,c|| (Eq. 7)."""
+        heads = work.model.extras["auxiliary"]
+        assert isinstance(heads, Auxiliary)
         with torch.no_grad():
             for name, tensor in work.model.head.named_parameters():
                 aligned = heads.psi * heads.phi.norm(dim=1, keepdim=True)
                 tensor.copy_(aligned if name == "weight" else torch.zeros_like(tensor))
             heads.realigned.fill_(1.0)
-        if self.lr is not None:
-            work.lr = self.lr
-        work.fit(self.epochs, only=lambda name: name == "head.weight")
+
+    def head_stages(self, method: Method) -> Sequence[HeadStage]:
+        """Line 12: fine-tuning, with the loss that phi_k has learnt by."""
+        return (HeadStage(self.epochs, ("head.weight",), self.lr, CrossEntropy()),) if self.epochs else ()
+
+    def finish_personal(self, work: Work) -> None:
+        """Both classifiers are linear: the sum of their logits is that of one classifier."""
+        heads = work.model.extras["auxiliary"]
+        if self.plus_phi and isinstance(heads, Auxiliary):
+            with torch.no_grad():
+                work.model.head.get_parameter("weight").add_(heads.phi)

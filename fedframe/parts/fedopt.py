@@ -10,10 +10,16 @@ m = 0 and v = tau^2 in the beginning:
     w <- w + lr m / (sqrt(v) + tau)
 and for FedAvgM m <- momentum m + D, w <- w + lr m. There is no bias correction, as in the paper. State is in float64.
 
-Differs from the paper in: the paper tunes lr per task, on a grid. The defaults here (FedAvgM 1, FedAdagrad .01, FedAdam
-and FedYogi .03) are those of a small grid that learnt well on held-out training data of both `digits` and
-`fashion-mnist` (20 clients, dirichlet:0.1); .01 to .1 is worth a try on other data. Buffers (BatchNorm statistics) are
-averaged, not optimised.
+Defaults: beta1 .9, beta2 .99 and tau 1e-3 are those of Flower's FedAdam and FedYogi (`flwr.serverapp.strategy`, made
+after the paper; its older `flwr.server` interface has tau 1e-9 for FedAdam) and of its replication of the paper's
+CIFAR-10 experiment with FedAdam. FedAdagrad has no momentum there either. There is no such source for lr: Flower has .1
+for FedAdam and FedAdagrad and .01 for FedYogi, its replication .01 for FedAdam and .1 (tau 1e-2) for FedAdagrad, and 1
+with momentum 0, which is FedAvg, for FedAvgM.
+
+Differs from the paper in: the paper tunes lr per task, on a grid. Ours (FedAvgM 1, FedAdagrad .01, FedAdam and FedYogi
+.03) are those of a small grid that learnt well on held-out training data of both `digits` and `fashion-mnist` (20
+clients, dirichlet:0.1); .01 to .1 is worth a try on other data. Buffers (BatchNorm statistics) are averaged, not
+optimised.
 """
 
 from __future__ import annotations

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from fedframe.core.part import Part, Slot
+from fedframe.core.part import HeadStage, Part, Slot
 
 if TYPE_CHECKING:
+    from fedframe.core.method import Method
     from fedframe.core.work import Work
 
 
@@ -25,9 +27,17 @@ class FineTune(Part):
     what: Literal["all", "head", "everything"] = "all"  # everything: also what is frozen in rounds
 
     def personalise(self, work: Work) -> None:
-        """Train on the client's own data."""
+        """Train on the client's own data, unless `head_stages` does."""
+        if self.head_stages(work.job.method):
+            return
         if self.lr is not None:
             work.lr = self.lr
         choices = {"all": None, "head": lambda name: name.startswith("head."), "everything": lambda name: True}
         # A classifier that predicts in the place of the head learns through its own penalty: it must have its say.
         work.fit(self.epochs, only=choices[self.what], parts=work.job.method.answering("predict"))
+
+    def head_stages(self, method: Method) -> Sequence[HeadStage]:
+        """The classifier alone."""
+        if self.what != "head" or method.answering("predict"):
+            return ()
+        return (HeadStage(self.epochs, ("head.",), self.lr),)

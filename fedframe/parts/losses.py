@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
@@ -25,7 +26,15 @@ class SquaredError(Part):
 
     def loss(self, logits: Tensor, labels: Tensor, work: Work) -> Tensor:
         """The mean over classes makes its gradient 2/C of a plain squared norm: it wants a larger learning rate."""
-        return F.mse_loss(logits, F.one_hot(labels, logits.shape[1]).to(logits.dtype))
+        return F.mse_loss(logits, F.one_hot(labels, logits.shape[-1]).to(logits.dtype))
+
+    def by_sample(self) -> bool:
+        """Yes."""
+        return True
+
+    def row_losses(self, logits: Tensor, labels: Tensor, works: Sequence[Work]) -> Tensor:
+        """The same for every sample of a stack of clients."""
+        return (logits - F.one_hot(labels, logits.shape[-1]).to(logits.dtype)).square().mean(-1)
 
 
 @dataclass(frozen=True)
@@ -37,7 +46,7 @@ class BalancedCrossEntropy(Part):
     paper: ClassVar[str] = "Li et al., No Fear of Classifier Biases, ICCV 2023"
 
     gamma: Annotated[float, Field(ge=0)] = 1.0
-    missing: Literal["mask", "one"] = "mask"  # a class the client lacks: out of the softmax (n = 0), or counted once
+    missing: Literal["mask", "one"] = "one"  # a class the client lacks: out of the softmax (n = 0), or counted once
 
     def begin(self, work: Work) -> None:
         """gamma log n_k for every class."""
@@ -51,3 +60,12 @@ class BalancedCrossEntropy(Part):
     def loss(self, logits: Tensor, labels: Tensor, work: Work) -> Tensor:
         """-log n_y^gamma exp(l_y) / sum_c n_c^gamma exp(l_c)."""
         return F.cross_entropy(logits + work.scratch["balanced_ce"], labels)
+
+    def by_sample(self) -> bool:
+        """Yes."""
+        return True
+
+    def row_losses(self, logits: Tensor, labels: Tensor, works: Sequence[Work]) -> Tensor:
+        """The same for every sample of a stack of clients, each with its own counts."""
+        logits = logits + torch.stack([work.scratch["balanced_ce"] for work in works])[:, None]
+        return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view_as(labels)

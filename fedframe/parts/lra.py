@@ -10,8 +10,9 @@ Differs from the paper in: Eq. 4 minimises (3) only if Phi is diagonal; iterated
 exact column solution is B = T - H diag(T_jj / H_jj) with H = (P'P + lambda (Phi + Phi'))^-1 and T = H P'P; alternated
 with Phi = (B B' + eps I)^(-1/2) it lowers 1/2 ||P - P B||^2 + 2 lambda Tr((B B' + eps I)^(1/2)) in every step.
 Attention is multiplied by A and kept to each sample's strongest neighbours, so that the mined graph matters. A message
-is mixed with the sample's own feature in equal shares, so that both live on one scale. Prediction does without messages
-(it must not depend on the neighbours in a batch; the contrast ties the two views together) unless `relational` asks.
+is mixed with the sample's own feature (four parts of five), so that both live on one scale; Eq. 5 has the messages
+alone, `own_share` 0. Prediction does without messages (it must not depend on the neighbours in a batch; the contrast
+ties the two views together) unless `relational` asks.
 """
 
 from __future__ import annotations
@@ -44,14 +45,15 @@ def mine_relations(similarity: Tensor, weight: float, iterations: int, smooth: f
     eye = torch.eye(len(similarity), dtype=similarity.dtype, device=similarity.device)
     phi = eye
     relations = torch.zeros_like(similarity)
-    for _ in range(iterations):
+    for iteration in range(iterations):
+        if iteration:
+            values, vectors = torch.linalg.eigh(relations @ relations.T + smooth * eye)
+            phi = (vectors * values.clamp_min(smooth).rsqrt()) @ vectors.T
         # Phi is symmetric, so Phi + Phi' = 2 Phi; the small ridge keeps float32 safe when samples repeat.
         inverse = torch.cholesky_inverse(torch.linalg.cholesky(square + 2 * weight * phi + 1e-6 * eye))
         free = inverse @ square
         relations = free - inverse * (free.diagonal() / inverse.diagonal())
         relations.fill_diagonal_(0.0)
-        values, vectors = torch.linalg.eigh(relations @ relations.T + smooth * eye)
-        phi = (vectors * values.clamp_min(smooth).rsqrt()) @ vectors.T
     return relations
 
 
@@ -83,8 +85,9 @@ def contrast(before: Tensor, after: Tensor, temperature: float) -> Tensor:
 class Messages(nn.Module):
     """The weights of one message-passing step: what is sent, and how receivers weigh senders."""
 
-    def __init__(self, dim: int) -> None:
+    def __init__(self, dim: int, own_share: float) -> None:
         super().__init__()
+        self.own_share = own_share
         self.value = nn.Linear(dim, dim, bias=False)
         self.receive = nn.Linear(dim, dim, bias=False)
         self.send = nn.Linear(dim, dim, bias=False)
@@ -100,7 +103,7 @@ class Messages(nn.Module):
         )
         total = weights.sum(1, keepdim=True)
         messages = (weights / total.clamp_min(1e-12)) @ self.value(features)
-        return torch.where(total > 0, 0.5 * (features + messages), features)
+        return torch.where(total > 0, self.own_share * features + (1 - self.own_share) * messages, features)
 
 
 @dataclass(frozen=True)
@@ -108,12 +111,15 @@ class RelationalAugmentation(Part):
     """Features refined by their neighbours in the batch, and a contrast that ties them to themselves."""
 
     name: ClassVar[str] = "lra"
-    paper: ClassVar[str] = "Liao et al., Joint Local Relational Augmentation and Global Nash Equilibrium, ACM MM 2023"
+    paper: ClassVar[str] = (
+        "Liao et al., Joint Local Relational Augmentation and Global Nash Equilibrium (FedRANE), MM 2023"
+    )
     rank: ClassVar[int] = -10  # acts on the backbone's own features
 
     steps: Annotated[int, Field(ge=1)] = 1
     neighbours: Annotated[int, Field(ge=1)] = 10
-    relation_weight: Annotated[float, Field(gt=0)] = 0.5  # lambda_B
+    own_share: Annotated[float, Field(ge=0, le=1)] = 0.8  # of a sample's own feature in the augmented one
+    relation_weight: Annotated[float, Field(gt=0)] = 0.1  # lambda_B
     iterations: Annotated[int, Field(ge=1)] = 2
     contrast_weight: Annotated[float, Field(ge=0)] = 0.2  # lambda_CD
     temperature: Annotated[float, Field(gt=0, le=1)] = 0.8  # tau
@@ -121,13 +127,15 @@ class RelationalAugmentation(Part):
 
     def build(self, model: Model) -> None:
         """One set of weights per message-passing step."""
-        model.extras["lra"] = nn.ModuleList(Messages(model.dim) for _ in range(self.steps))
+        model.extras["lra"] = nn.ModuleList(Messages(model.dim, self.own_share) for _ in range(self.steps))
 
     def transform(self, model: Model, features: Tensor, work: Work | None) -> Tensor:
         """From Z to the augmented Z."""
-        wanted = self.relational if work is None else work.training
+        wanted = self.relational or (work is not None and work.training)  # personal models as they will predict
         if not wanted or len(features) < 3:  # two samples have no relation to compare
             return features
+        if not bool(features.detach().sum().isfinite()):
+            return features  # training has diverged: no relations can be mined; the update will be refused as such
         graph = self.graph(features.detach())
         augmented = features
         layers = model.extras["lra"]
@@ -137,6 +145,10 @@ class RelationalAugmentation(Part):
         if work is not None:
             work.scratch["lra"] = (features, augmented)
         return augmented
+
+    def by_sample(self) -> bool:
+        """Outside of rounds, unless messages are passed there too."""
+        return not self.relational
 
     def graph(self, features: Tensor) -> Tensor:
         """The strengths of the relations in a batch."""

@@ -4,6 +4,9 @@ Li et al., Model-Contrastive Federated Learning, CVPR 2021, Eq. 3:
     l = -log exp(s(z, z_glob)/T) / (exp(s(z, z_glob)/T) + exp(s(z, z_prev)/T)),  added to the loss with weight mu,
 s the cosine similarity of the features that reach the classifier. A client that has no last model yet compares with the
 server's twice: the term is then constant, as it is in the paper's first round.
+
+Differs from the paper in: its nets have a projection head (two layers, 256 numbers) between encoder and classifier,
+also under the methods it compares with; here the net stays as it is, and `moon+projection` adds a linear one.
 """
 
 from __future__ import annotations

@@ -5,7 +5,12 @@ With the clients' updates as the columns of G and M = G'G, the bargain is the di
 maximises sum_k log <g_k, d> over directions d, so every client gains by it, and no client counts for more by sending
 a longer update.
 
+By default clients bargain with the weights that they have in the mean: M p = w/p maximises sum_k w_k log <g_k, d> (the
+asymmetric bargain of Harsanyi and Selten, 1972).
+
 Differs from the paper in:
+- There every client has an equal say, however few samples it has. With clients of very different sizes the smallest
+  then lead the rest astray; `say` = `equal` is the paper's.
 - The paper approximates p by a sequence of convex problems (Eq. 15, 16). M p = 1/p is the gradient equation of the one
   strictly convex function 1/2 p'Mp - sum_k log p_k, which Newton's method minimises exactly, in milliseconds.
 - The length of the step. Algorithm 1 takes G p as it is; since p'Mp = K, its norm is sqrt(K) in every round, whatever
@@ -38,17 +43,17 @@ BLOCK = 2**21  # numbers that are held in float64 at a time
 # -- the bargain -------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Bargain:
-    """The solution p of M p = 1/p, or of (M + ridge diag M) p = 1/p where the updates cannot agree."""
+    """The solution p of M p = w/p, or of (M + ridge diag M) p = w/p where the updates cannot agree."""
 
     p: Tensor  # (clients,) float64; 0 for a client whose update is zero, which has no say
-    residual: float  # max |p (M p) - 1|: the certificate
+    residual: float  # max |p (M p) / w - 1|: the certificate
     iterations: int
     agreed: bool  # whether the direction G p helps every client
     ridge: float = 0.0
 
 
-def bargain(gram: Tensor) -> Bargain:
-    """Solve M p = 1/p for the Gram matrix of the updates (float64, clients x clients).
+def bargain(gram: Tensor, weights: Tensor | None = None) -> Bargain:
+    """Solve M p = w/p for the Gram matrix of the updates (float64, clients x clients); w is 1 unless given.
 
     Updates that cancel so nearly that double precision cannot hold p to a residual of 1e-8 (two of them within about
     1e-4 of opposite) count as cancelling: no agreement.
@@ -58,57 +63,58 @@ def bargain(gram: Tensor) -> Bargain:
     if not bool(live.any()):
         return Bargain(p, 0.0, 0, agreed=True)
     some = gram[live][:, live]
+    w = torch.ones_like(some.diagonal()) if weights is None else weights[live]
     # All lengths to within 1 of each other, by powers of two: nothing is rounded, so the residual holds for M itself.
     exponents = torch.frexp(some.diagonal().sqrt()).exponent
     scaled = torch.ldexp(torch.ldexp(some, -exponents[:, None]), -exponents[None, :])
-    q, residual, iterations = newton(scaled)
+    q, residual, iterations = newton(scaled, w)
     agreed = residual < EXACT
     if not agreed:
-        q, residual, more = newton(scaled + torch.diag(RIDGE * scaled.diagonal()))
+        q, residual, more = newton(scaled + torch.diag(RIDGE * scaled.diagonal()), w)
         iterations += more
     p[live] = torch.ldexp(q, -exponents)
     return Bargain(p, residual, iterations, agreed, 0.0 if agreed else RIDGE)
 
 
-def newton(matrix: Tensor, most: int = 100) -> tuple[Tensor, float, int]:
-    """Minimise 1/2 q'Cq - sum log q by Newton's method in relative variables: q (1 + t s), t by exact line search.
+def newton(matrix: Tensor, w: Tensor, most: int = 100) -> tuple[Tensor, float, int]:
+    """Minimise 1/2 q'Cq - sum w log q by Newton's method in relative variables: q (1 + t s), t by exact line search.
 
     Returns the best q with its residual and the number of iterations. Gives up when q grows beyond what double
     precision can tell from a solution at infinity, which is where it lies when no agreement is possible.
     """
-    q = torch.ones_like(matrix.diagonal())
-    q *= math.sqrt(len(q) / max(float(q @ matrix @ q), 1e-6 * len(q)))  # the best multiple: q'Cq = K
+    q, total = w.sqrt(), float(w.sum())
+    q *= math.sqrt(total / max(float(q @ matrix @ q), 1e-6 * total))  # the best multiple: q'Cq = sum w
     best, least, stale = q, math.inf, 0
     for iteration in range(most):
         image = matrix @ q
-        gradient = q * image - 1  # in relative variables; zero where C q = 1/q
-        residual = float(gradient.abs().max())
+        gradient = q * image - w  # in relative variables; zero where C q = w/q
+        residual = float((gradient / w).abs().max())
         # Near the end every iteration squares the residual; where it does not, rounding is all that is left.
         stale = stale + 1 if residual > least / 2 and least < 0.1 else 0
         if residual < least:
             best, least = q, residual
-        noise = 1e-16 * float(q.max()) ** 2  # of the residual, from rounding q alone
+        noise = 1e-16 * float((q.square() / w).max())  # of the residual, from rounding q alone
         if least < 1e-13 or noise > 10 * EXACT or stale >= (1 if least < EXACT else 4):
             return best, least, iteration
         hessian = q[:, None] * matrix * q
-        hessian.diagonal().add_(1)
+        hessian.diagonal().add_(w)
         factor, failed = torch.linalg.cholesky_ex(hessian)
         if int(failed):
             return best, least, iteration
         s = -torch.cholesky_solve(gradient[:, None], factor)[:, 0]
         d = q * s
-        q = q * (1 + line_search(s, float(d @ image), max(float(d @ matrix @ d), 0.0)) * s)
+        q = q * (1 + line_search(s, w, float(d @ image), max(float(d @ matrix @ d), 0.0)) * s)
     return best, least, most
 
 
-def line_search(s: Tensor, slope: float, curvature: float) -> float:
-    """The minimiser over t > 0 of t slope + t^2/2 curvature - sum log(1 + t s): Newton's method within bounds."""
+def line_search(s: Tensor, w: Tensor, slope: float, curvature: float) -> float:
+    """The minimiser over t > 0 of t slope + t^2/2 curvature - sum w log(1 + t s): Newton's method within bounds."""
     lowest = float(s.min())
     limit = -0.999 / lowest if lowest < 0 else 1e6  # 1 + t s stays positive
     t = min(1.0, limit)
     for _ in range(30):
         u = s / (1 + t * s)
-        step = (slope + curvature * t - float(u.sum())) / (curvature + float(u @ u))
+        step = (slope + curvature * t - float(w @ u)) / (curvature + float(w @ u.square()))
         before, t = t, min(max(t - step, t / 10), (t + limit) / 2)
         if abs(t - before) < 1e-6 * t:  # near enough: the next iteration corrects the rest
             break
@@ -121,14 +127,17 @@ class Nash(Part):
     """The bargained direction; `length` says how far to go.
 
     `fedavg_norm`: that of the (weighted) mean update. `sum`: p / sum p, a mean whose shares are bargained. `radius`:
-    G p itself, of norm sqrt(clients).
+    G p itself, of norm sqrt(clients). `say`: what clients bargain with, their `weights` in the mean or `equal` ones.
     """
 
     name: ClassVar[str] = "gne"
     claims: ClassVar[frozenset[Slot]] = frozenset({"merge"})
-    paper: ClassVar[str] = "Liao et al., Joint Local Relational Augmentation and Global Nash Equilibrium (FedRANE)"
+    paper: ClassVar[str] = (
+        "Liao et al., Joint Local Relational Augmentation and Global Nash Equilibrium (FedRANE), MM 2023"
+    )
 
     length: Literal["fedavg_norm", "sum", "radius"] = "fedavg_norm"
+    say: Literal["weights", "equal"] = "weights"
 
     def server_state(self, server: Server) -> dict[str, Tensor]:
         """How many rounds ended without agreement."""
@@ -136,14 +145,14 @@ class Nash(Part):
 
     def merger(self, server: Server) -> Merger:
         """Keeps every update: memory grows with the clients of a round."""
-        return NashMerger(self.length, server)
+        return NashMerger(self, server)
 
 
 class NashMerger:
     """Gathers the updates, then bargains."""
 
-    def __init__(self, length: str, server: Server) -> None:
-        self.length, self.server = length, server
+    def __init__(self, part: Nash, server: Server) -> None:
+        self.part, self.server = part, server
         self.updates: list[Tensor] = []
         self.weights: list[float] = []
 
@@ -155,8 +164,8 @@ class NashMerger:
     def finish(self) -> Tensor:
         """The bargained step."""
         gram = gram_matrix(self.updates)
-        found = bargain(gram)
         weights = torch.tensor(self.weights, dtype=torch.float64)
+        found = bargain(gram, weights / weights.mean() if self.part.say == "weights" else None)
         usual = norm(gram, weights / weights.sum())  # of FedAvg's step
         total = max(float(found.p.sum()), torch.finfo(torch.float64).tiny)
         shares = found.p / total
@@ -165,7 +174,7 @@ class NashMerger:
         vanished = here <= 1e-6 * float(shares @ gram.diagonal().sqrt())
         factors = {"fedavg_norm": 0.0 if vanished else usual / here, "sum": 1.0, "radius": total}
         self.tell(found, here / usual if usual else 0.0, vanished)
-        return combination(self.updates, shares * factors[self.length])
+        return combination(self.updates, shares * factors[self.part.length])
 
     def tell(self, found: Bargain, ratio: float, vanished: bool) -> None:
         """Figures in every round; a sentence in the log the first time that no agreement was possible."""

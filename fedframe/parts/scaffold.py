@@ -8,6 +8,7 @@ All variates start at zero, so the first round is FedAvg's.
 
 Differs from the paper in: with momentum a step of the optimiser is not one gradient long. `steps` in line 10 is then
 the sum of the weights with which gradients enter x - y (FedNova's ||a||_1), so c_k+ is again a mean of gradients.
+Models are averaged by samples, as in all methods here, unless `--weighting uniform` asks for the paper's plain mean.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from fedframe.core.part import Part
 from fedframe.data import PARTITIONS, SOURCES
 from fedframe.nets import NETS
 from fedframe.parts import PARTS
-from fedframe.recipes import RECIPES, find_recipes, make_method, recipe_defaults
+from fedframe.recipes import RECIPES, find_recipes, make_method, make_part, recipe_defaults
 
 
 def print_lists() -> None:
@@ -45,15 +45,15 @@ def print_method(name: str) -> None:
             console.print(f"{name}: {described[name.partition(':')[0]]}", markup=False, highlight=False)
             return
     recipes = find_recipes(name)
-    method = make_method(name, {})
+    # A part is shown alone, also one that makes no method without another.
+    shown = (make_part(name, {}),) if name in PARTS else make_method(name, {}).parts
     console.print(f"[bold]{name}[/bold]", *(recipe.summary for recipe in recipes), sep="\n", highlight=False)
-    papers = [recipe.paper for recipe in recipes] + [part.paper for part in method.parts if part.name != "mean"]
+    papers = [recipe.paper for recipe in recipes] + [part.paper for part in shown if part.name != "mean"]
     for paper in dict.fromkeys(paper for paper in papers if paper):
         console.print(f"Paper: {paper}", highlight=False)
     table = Table(box=None, padding=(0, 2))
     for head in ("part", "fills", "what it does", "settings (--set part.setting=value)"):
         table.add_column(head)
-    shown = [part for part in method.parts if part.name == name] if name in PARTS else method.parts
     for part in shown:
         values = [f"{part.name}.{f.name}={getattr(part, f.name)}" for f in fields(part)]
         table.add_row(part.name, ", ".join(sorted(part.claims)) or "-", first_sentence(type(part)), "\n".join(values))

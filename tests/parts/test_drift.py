@@ -8,11 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
-from fedframe.core.job import Job
 from fedframe.core.optimise import gradient_mass
-from fedframe.core.seeds import generator_for
 from fedframe.core.server import Server
 from fedframe.engines.inline import InlineEngine
 from fedframe.errors import SettingError
@@ -20,42 +18,8 @@ from fedframe.parts.moon import Moon
 from fedframe.parts.prox import Prox
 from fedframe.parts.scaffold import Scaffold
 from tests.helpers import nothing
+from tests.parts.plain import average, batches, plain_model, same
 from tests.parts.toy import job_of, trained
-
-
-def batches(job: Job, round: int, client: int) -> list[tuple[Tensor, Tensor]]:
-    """The batches of a client's round, in float64."""
-    source, rows = job.federation.source, job.federation.train[client]
-    generator = generator_for(job.settings.seed, "batches", "train", round, client)
-    found = []
-    for _ in range(job.settings.epochs):
-        order = rows[torch.randperm(len(rows), generator=generator)]
-        for start in range(0, len(order), job.settings.batch):
-            some = order[start : start + job.settings.batch]
-            found.append((source.batch(source.train, some).double(), source.train.y[some]))
-    return found
-
-
-def plain_model(job: Job) -> nn.Sequential:
-    return nn.Sequential(copy.deepcopy(job.template.backbone), copy.deepcopy(job.template.head)).double()
-
-
-def same(job: Job, server: Server, reference: nn.Sequential) -> None:
-    ours = job.roles.layout.views(server.model)
-    for name, value in reference.state_dict().items():
-        full = ("backbone." if name.startswith("0.") else "head.") + name[2:]
-        torch.testing.assert_close(ours[full].double(), value, atol=3e-5, rtol=1e-4)
-
-
-def average(models: list[nn.Sequential], weights: list[float], target: nn.Sequential) -> None:
-    states = [model.state_dict() for model in models]
-    total = sum(weights)
-    mean = {
-        name: sum((w * s[name] for w, s in zip(weights, states, strict=True)), torch.zeros((), dtype=torch.float64))
-        / total
-        for name in states[0]
-    }
-    target.load_state_dict(mean)
 
 
 def test_prox_with_mu_zero_is_fedavg(tmp_path: Path) -> None:

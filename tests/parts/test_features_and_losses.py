@@ -19,9 +19,12 @@ from fedframe.engines.inline import InlineEngine
 from fedframe.parts.features import Normalise, Projection, Temperature
 from fedframe.parts.fedetf_stage import AlternatingAdaptation
 from fedframe.parts.ffc import FFC, least_squares
+from fedframe.parts.frame_head import SimplexETF
 from fedframe.parts.gmv import GlobalMemory
 from fedframe.parts.losses import BalancedCrossEntropy, SquaredError
+from fedframe.recipes import make_method
 from tests.helpers import blobs, nothing
+from tests.parts.plain import batches, plain_model
 from tests.parts.toy import job_of, trained
 
 
@@ -157,6 +160,40 @@ def test_memory_of_a_class_is_the_mean_of_the_class_means_of_those_who_hold_it(t
     torch.testing.assert_close(server.state["gmv/memory"].double(), expected / holders[:, None], atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("steps", [None, 2])
+def test_memory_of_training_features_equals_a_plain_loop_over_the_last_epoch(tmp_path: Path, steps: int | None) -> None:
+    job = job_of(tmp_path, GlobalMemory(warm=2, means="training"), epochs=2, batch=8, steps=steps)
+    server = trained(job, 1)
+    expected, holders = torch.zeros(3, 8, dtype=torch.float64), torch.zeros(3)
+    for client in range(3):
+        model = plain_model(job)
+        optimizer = torch.optim.SGD(model.parameters(), lr=job.settings.lr)
+        sums, counts = torch.zeros(3, 8, dtype=torch.float64), [0, 0, 0]
+        per_epoch = -(-len(job.federation.train[client]) // 8)
+        for number, (x, y) in enumerate(batches(job, 1, client)[:steps]):
+            if number == per_epoch:
+                sums, counts = torch.zeros(3, 8, dtype=torch.float64), [0, 0, 0]
+            features = model[0](x)
+            for feature, label in zip(features.detach(), y.tolist(), strict=True):
+                sums[label] += feature
+                counts[label] += 1
+            optimizer.zero_grad()
+            F.cross_entropy(model[1](features), y).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+        for c in range(3):
+            if counts[c]:
+                expected[c] += sums[c] / counts[c]
+                holders[c] += 1
+    expected /= holders.clamp_min(1)[:, None]
+    torch.testing.assert_close(server.state["gmv/memory"].double(), expected, atol=1e-5, rtol=1e-4)
+
+
+def test_both_kinds_of_memory_agree_where_training_does_not_move(tmp_path: Path) -> None:
+    parts = [GlobalMemory(warm=1, means="final"), GlobalMemory(warm=1, means="training")]
+    first, second = (trained(job_of(tmp_path / part.means, part, lr=1e-12), 2) for part in parts)
+    torch.testing.assert_close(first.state["gmv/memory"], second.state["gmv/memory"], atol=1e-5, rtol=1e-5)
+
+
 def test_memory_of_a_class_that_nobody_held_is_kept(tmp_path: Path) -> None:
     data = blobs(clients=3, each=24)
     data["y_train"] = np.where(data["user_train"] == 2, 2, data["y_train"] % 2)  # only client 2 has class 2
@@ -184,3 +221,18 @@ def test_fedetf_stage_moves_extractor_classifier_and_projection_and_beta(tmp_pat
     moved = {name for name, value in job.roles.layout.views(site.flat - order.tensors["model"]).items() if value.any()}
     assert {"head.weight", "extras.projection.weight", "extras.temperature.beta"} <= moved
     assert any(name.startswith("backbone.") for name in moved)
+
+
+def test_fedetf_stage_without_a_projection_still_tunes_the_classifier(tmp_path: Path) -> None:
+    job = job_of(tmp_path, SimplexETF(), AlternatingAdaptation(iterations=1, feature_epochs=0))
+    server = trained(job, 1)
+    site = server.engine.site  # type: ignore[attr-defined]
+    order = server.order("personalise", 2)
+    site.perform(order, 0)
+    assert torch.equal(site.flat, order.tensors["model"])
+    assert not torch.equal(site.model.head.weight, job.template.state_dict()["head.weight"])
+
+
+def test_feature_is_mapped_then_normalised_then_scaled_whatever_the_order_of_the_names() -> None:
+    names = [part.name for part in make_method("temperature+normalise+projection", {}).answering("transform")]
+    assert names == ["projection", "normalise", "temperature"]

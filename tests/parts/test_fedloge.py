@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import pytest
@@ -7,9 +8,12 @@ import torch
 import torch.nn.functional as F
 
 from fedframe.core.evaluate import score_round
-from fedframe.errors import RunError
+from fedframe.errors import SettingError
 from fedframe.parts.fedloge import PHI, PSI, AuxiliaryHeads, GlobalRealignment, LocalRealignment
+from fedframe.parts.frame_head import SimplexETF
+from fedframe.recipes import make_method
 from tests.helpers import nothing
+from tests.parts.plain import batches
 from tests.parts.toy import job_of, trained
 
 
@@ -84,7 +88,41 @@ def test_realignment_without_psi_normalises_the_methods_own_classifier(tmp_path:
     torch.testing.assert_close(server.tensor("head.weight").norm(dim=1), torch.ones(3))
 
 
-def test_local_realignment_without_the_heads_says_what_is_missing(tmp_path: Path) -> None:
-    server = trained(job_of(tmp_path, LocalRealignment()), 1)
-    with pytest.raises(RunError, match=r"needs the auxiliary heads.*auxiliary_heads\+la_fr"):
-        server.conclude(nothing)
+@pytest.mark.parametrize("plus_phi", [False, True])
+def test_personal_model_equals_a_plain_loop(tmp_path: Path, plus_phi: bool) -> None:
+    """Eq. 7, fine-tuning of that head alone, and the sum of both heads' logits where it is asked for."""
+    stage = LocalRealignment(epochs=3, lr=0.2, plus_phi=plus_phi)
+    job = job_of(tmp_path, SimplexETF(), AuxiliaryHeads(), stage, momentum=0.5)
+    server = trained(job, 2)
+    site = server.engine.site  # type: ignore[attr-defined]
+    site.perform(server.order("personalise", 3), 1)
+    phi = job.store.load(1, before=3)[f"model/{PHI}"].double()
+    backbone = copy.deepcopy(job.template.backbone)
+    backbone.load_state_dict({name: server.tensor(f"backbone.{name}") for name in backbone.state_dict()})
+    backbone.double().requires_grad_(False)
+    head = (server.tensor(PSI).double() * phi.norm(dim=1, keepdim=True)).requires_grad_()
+    optimizer = torch.optim.SGD([head], lr=0.2, momentum=0.5)
+    for x, y in batches(job, 3, 1, "personalise", epochs=3):
+        optimizer.zero_grad()
+        F.cross_entropy(backbone(x) @ head.T, y).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    inputs = job.federation.source.batch(job.federation.source.train, torch.arange(9))
+    h = backbone(inputs.double())
+    expected = h @ head.detach().T + (h @ phi.T if plus_phi else 0)
+    torch.testing.assert_close(job.method.logits(site.model, inputs).double(), expected, atol=1e-5, rtol=1e-4)
+
+
+def test_heads_are_built_for_projected_features_wherever_the_projection_stands() -> None:
+    for name in ("fedloge+projection", "projection+fedloge"):
+        model = make_method(name, {"projection": {"dim": 40}}).build(torch.nn.Identity(), 128, 3)
+        assert model.extras["auxiliary"].psi.shape == (3, 40)
+
+
+def test_local_realignment_without_the_heads_says_what_is_missing() -> None:
+    with pytest.raises(SettingError, match=r"'la_fr' needs 'auxiliary_heads'.*auxiliary_heads\+la_fr"):
+        make_method("sse_c+la_fr", {})
+
+
+def test_heads_and_least_squares_are_refused_because_one_would_have_no_effect() -> None:
+    with pytest.raises(SettingError, match=r"'auxiliary_heads' predicts.*'ffc' would have no effect"):
+        make_method("sse_c+auxiliary_heads+ffc", {})

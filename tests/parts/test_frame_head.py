@@ -85,7 +85,7 @@ def test_head_follows_the_seed_and_claims_its_slot(part: Part) -> None:
 
 def test_scale_and_norm_are_the_lengths_of_the_class_vectors() -> None:
     assert torch.allclose(built(SimplexETF(scale=1.5)).weight.norm(dim=1), torch.tensor(1.5))
-    assert torch.allclose(built(SparseETF()).weight.norm(dim=1), torch.tensor(0.1))
+    assert torch.allclose(built(SparseETF()).weight.norm(dim=1), torch.tensor(1.0))
     assert ((built(SparseETF()).weight == 0).sum(1) == 38).all()  # 0.6 of 64
     assert torch.allclose(built(Orthonormal()).weight @ built(Orthonormal()).weight.T, torch.eye(10), atol=1e-6)
 

@@ -32,11 +32,12 @@ def draw(dim: int, clients: int, seed: int = 0, shared: float = 0.3) -> Tensor:
     return noise + shared * torch.randn(dim, 1, generator=generator, dtype=torch.float64)
 
 
-def residual(gram: Tensor, found: Bargain) -> float:
+def residual(gram: Tensor, found: Bargain, weights: Tensor | None = None) -> float:
     """How far p is from solving its equation, without any scaling."""
     ridged = gram + found.ridge * torch.diag(gram.diagonal())
     live = gram.diagonal() > 0
-    return float(((ridged @ found.p - 1 / found.p) * found.p)[live].abs().max())
+    w = torch.ones_like(found.p) if weights is None else weights
+    return float(((ridged @ found.p - w / found.p) * found.p / w)[live].abs().max())
 
 
 def opposed(dim: int, clients: int, agreement: float) -> Tensor:
@@ -60,13 +61,15 @@ HARD = {
 }
 
 
+@pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("updates", HARD.values(), ids=HARD.keys())
-def test_equation_is_solved_and_everyone_gains(updates: Tensor) -> None:
+def test_equation_is_solved_and_everyone_gains(updates: Tensor, weighted: bool) -> None:
     gram = updates.T @ updates
-    found = bargain(gram)
+    weights = torch.linspace(0.3, 3, len(gram), dtype=torch.float64) if weighted else None
+    found = bargain(gram, weights)
     assert found.agreed
     assert found.ridge == 0
-    assert max(found.residual, residual(gram, found)) < 1e-8
+    assert max(found.residual, residual(gram, found, weights)) < 1e-8
     assert found.iterations < 40
     gains = updates.T @ (updates @ found.p)
     live = gram.diagonal() > 0
@@ -99,23 +102,26 @@ def test_nobody_has_a_say_when_all_updates_are_zero() -> None:
     assert torch.equal(found.p, torch.zeros(3, dtype=torch.float64))
 
 
+@pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize(("dim", "clients"), [(40, 3), (40, 12), (12, 15)])
-def test_solution_equals_that_of_a_general_optimiser(dim: int, clients: int) -> None:
+def test_solution_equals_that_of_a_general_optimiser(dim: int, clients: int, weighted: bool) -> None:
     optimize: Any = pytest.importorskip("scipy.optimize")
     updates = draw(dim, clients, 3, shared=1.0) / dim**0.5
     gram = (updates.T @ updates).numpy()
+    weights = torch.linspace(0.1, 3, clients, dtype=torch.float64) if weighted else torch.ones(clients).double()
+    w = weights.numpy()
 
     def value(logs: Any) -> float:
         p = torch.from_numpy(logs).exp().numpy()
-        return float(0.5 * p @ gram @ p - logs.sum())
+        return float(0.5 * p @ gram @ p - w @ logs)
 
     def slope(logs: Any) -> Any:
         p = torch.from_numpy(logs).exp().numpy()
-        return p * (gram @ p) - 1
+        return p * (gram @ p) - w
 
     start = torch.zeros(clients, dtype=torch.float64).numpy()
     theirs = optimize.minimize(value, start, jac=slope, method="BFGS", options={"gtol": 1e-9})
-    ours = bargain(torch.from_numpy(gram)).p
+    ours = bargain(torch.from_numpy(gram), weights).p
     torch.testing.assert_close(ours, torch.from_numpy(theirs.x).exp(), rtol=1e-6, atol=0)
     assert value(ours.log().numpy()) <= theirs.fun + 1e-12
 
@@ -195,15 +201,16 @@ def columns(job: Job, clients: int, shared: float = 0.3) -> list[Tensor]:
     return list(draw(job.roles.layout.size, clients, shared=shared).T.float().contiguous())
 
 
-def test_step_has_the_bargained_direction_and_the_chosen_length(tmp_path: Path) -> None:
+@pytest.mark.parametrize("say", ["weights", "equal"])
+def test_step_has_the_bargained_direction_and_the_chosen_length(tmp_path: Path, say: Any) -> None:
     job = job_of(tmp_path, Nash())
     updates = [(k + 1) ** 2 * update for k, update in enumerate(columns(job, 4))]
     g = torch.stack(updates, 1).double()
-    p = bargain(g.T @ g).p
+    p = bargain(g.T @ g, torch.tensor([0.4, 0.8, 1.2, 1.6], dtype=torch.float64) if say == "weights" else None).p
     mean = g @ torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64)
     expected = {"fedavg_norm": g @ p * mean.norm() / (g @ p).norm(), "sum": g @ p / p.sum(), "radius": g @ p}
     for length, value in expected.items():
-        found, server, notes = step(job_of(tmp_path, Nash(length)), updates)  # type: ignore[arg-type]
+        found, server, notes = step(job_of(tmp_path, Nash(length, say)), updates)  # type: ignore[arg-type]
         torch.testing.assert_close(found, value, rtol=1e-5, atol=1e-6)
         assert notes == []
         assert server.figures["gne/agreed"] == 1
@@ -240,7 +247,7 @@ def test_no_agreement_is_said_once_and_counted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("length", ["fedavg_norm", "sum", "radius"])
 def test_model_stays_where_the_updates_cancel_or_are_zero(tmp_path: Path, length: Any) -> None:
-    job = job_of(tmp_path, Nash(length))
+    job = job_of(tmp_path, Nash(length, say="equal"))
     update = columns(job, 1)[0]
     found, _, notes = step(job, [update, -2 * update])
     torch.testing.assert_close(found, torch.zeros_like(found), rtol=0, atol=1e-5)
@@ -249,6 +256,14 @@ def test_model_stays_where_the_updates_cancel_or_are_zero(tmp_path: Path, length
     assert torch.equal(found, torch.zeros_like(found))
     assert notes == []
     assert server.figures["gne/norm_ratio"] == 0
+
+
+def test_weights_decide_where_opposite_updates_go(tmp_path: Path) -> None:
+    job = job_of(tmp_path, Nash())
+    update = columns(job, 1)[0]
+    found, _, notes = step(job, [update, -2 * update])  # of 1 and 2 samples
+    assert "no step helps all 2 clients" in notes[0]
+    assert float(found @ update.double()) < 0
 
 
 def test_replies_may_be_overwritten_after_they_are_taken(tmp_path: Path) -> None:

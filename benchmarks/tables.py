@@ -1,0 +1,199 @@
+"""Tables of methods with one tuning budget for all: `python -m benchmarks.tables digits --out runs/tables`.
+
+Every method gets the same number of candidate settings. They are compared on a validation share of the training data
+(generic accuracy, mean of the last five evaluations, mean over seeds); the best one is then run on all training data
+and scored on the test set. What is finished is not run again, and a killed run is resumed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import fedframe
+from fedframe.core.files import read_json, write_json, write_text
+from fedframe.errors import DivergedError
+
+Values = Mapping[str, Any]
+
+
+def rates(*values: float, **more: Any) -> list[Values]:
+    """Candidates that differ in the learning rate."""
+    return [{"lr": value, **more} for value in values]
+
+
+@dataclass(frozen=True)
+class Table:
+    """What all runs of a table have in common, how candidates are compared, and the candidates."""
+
+    common: Values
+    tuning: Values
+    methods: Mapping[str, Sequence[Values]]
+    seeds: Sequence[int] = (0,)
+    tuning_seeds: Sequence[int] = (0,)
+    lanes: int = 1  # runs side by side
+    notes: str = field(default="")
+
+
+def of_part(part: str, name: str, value: float, **more: Any) -> Values:
+    """A candidate that sets something of a part."""
+    return {"set": {part: {name: value}}, **more}
+
+
+DIGITS: Values = {
+    "data": "digits",
+    "partition": "dirichlet:0.1",
+    "clients": 20,
+    "epochs": 5,
+    "batch": 32,
+    "momentum": 0.9,
+    "workers": 1,
+}
+DIGITS_METHODS: Mapping[str, Sequence[Values]] = {
+    **{name: rates(0.02, 0.05, 0.1, 0.2) for name in ("fedavg", "fedprox", "scaffold", "moon")},
+    "spherefed": rates(0.2, 0.5, 1.0, 2.0),
+    "fedetf": [of_part("temperature", "beta", beta, lr=lr) for beta in (5.0, 10.0) for lr in (0.05, 0.1)],
+    "fedavg_etf": [of_part("etf", "scale", scale, lr=lr) for scale in (1.0, 1.5) for lr in (0.05, 0.1)],
+    "fedloge": [of_part("sse_c", "norm", norm, lr=lr) for norm in (1.0, 3.0) for lr in (0.05, 0.1)],
+    "fedrane": rates(0.02, 0.05, 0.1, 0.2),
+}
+THREE = (0, 1, 2)
+TABLES = {
+    "digits": Table({**DIGITS, "rounds": 30}, {"validate_share": 0.2}, DIGITS_METHODS, THREE, THREE, lanes=2),
+    "digits-short": Table({**DIGITS, "rounds": 10}, {"validate_share": 0.2}, DIGITS_METHODS, THREE, THREE, lanes=2),
+    "fashion": Table(
+        {
+            "data": "fashion-mnist",
+            "partition": "dirichlet:0.1",
+            "clients": 20,
+            "model": "convnet",
+            "epochs": 5,
+            "batch": 128,
+            "momentum": 0.9,
+            "rounds": 30,
+            "workers": 2,
+        },
+        {"validate_share": 0.5, "rounds": 6, "eval_every": 2},
+        {
+            "fedavg": rates(0.01, 0.02, 0.04),
+            "spherefed": rates(0.2, 0.5, 1.0),
+            **{name: rates(0.02, 0.04, 0.08) for name in ("fedetf", "fedavg_etf", "fedloge")},
+            **{name: rates(0.01, 0.02, 0.04) for name in ("fedrane", "fedprox", "scaffold", "moon")},
+        },
+    ),
+}
+
+
+def perform(cell: tuple[Path, str, dict[str, Any]]) -> dict[str, Any]:
+    """Run one cell, unless it has been run; its summary, or none if its training diverged."""
+    folder, method, values = cell
+    try:
+        if (folder / "config.yaml").exists():
+            fedframe.resume(folder, progress=False)
+        else:
+            fedframe.run(method, out=folder, progress=False, **values)
+    except DivergedError:
+        return {}
+    found: dict[str, Any] = read_json(folder / "summary.json")
+    return found
+
+
+def tuning_score(summary: Mapping[str, Any]) -> float:
+    """What candidates are compared by."""
+    return float(summary["scores"]["generic"]["last_five"]) if summary else 0.0
+
+
+def label(values: Values) -> str:
+    """A candidate as options of the command line."""
+    parts = [f"--set {part}.{key}={v:g}" for part, pairs in values.get("set", {}).items() for key, v in pairs.items()]
+    return " ".join([*(f"--{key} {value:g}" for key, value in values.items() if key != "set"), *parts])
+
+
+def fill(name: str, out: Path, only: Sequence[str], data_dir: str | None, stage: str) -> None:
+    """Tune and run the methods of a table, and write what was found."""
+    table = TABLES[name]
+    place = {"data_dir": data_dir} if data_dir else {}
+    rows = []
+    with ProcessPoolExecutor(table.lanes) as pool:
+        for method, candidates in table.methods.items():
+            if only and method not in only:
+                continue
+            cells = [
+                (
+                    out / name / "tuning" / method / f"{number}-{seed}",
+                    method,
+                    {**table.common, **table.tuning, **candidate, "seed": seed, "personal": False, **place},
+                )
+                for number, candidate in enumerate(candidates)
+                for seed in table.tuning_seeds
+            ]
+            found = [tuning_score(summary) for summary in pool.map(perform, cells)]
+            width = len(table.tuning_seeds)
+            means = [statistics.mean(found[i * width : (i + 1) * width]) for i in range(len(candidates))]
+            best = candidates[means.index(max(means))]
+            print(name, method, dict(zip(map(label, candidates), means, strict=True)), flush=True)
+            if stage == "tune":
+                continue
+            finals = [
+                (out / name / "final" / method / str(seed), method, {**table.common, **best, "seed": seed, **place})
+                for seed in table.seeds
+            ]
+            summaries = list(pool.map(perform, finals))
+            rows.append(row(method, best, dict(zip(map(label, candidates), means, strict=True)), summaries))
+            print(json.dumps(rows[-1]), flush=True)
+            write_json(out / f"{name}.json", rows)
+            write_text(out / f"{name}.md", markdown(rows))
+
+
+def row(method: str, best: Values, tuning: dict[str, float], summaries: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """One line of a table."""
+
+    def over_seeds(score: str, kind: str) -> list[float]:
+        return [summary["scores"][score][kind] for summary in summaries]
+
+    return {
+        "method": method,
+        "settings": label(best),
+        "tuning": tuning,
+        "generic": over_seeds("generic", "last_five"),
+        "generic_final": over_seeds("generic", "final"),
+        "client": over_seeds("client", "final"),
+        "personal": over_seeds("personal", "final"),
+        "seconds": [summary["seconds"] for summary in summaries],
+        "cpu_seconds": [summary.get("cpu_seconds") for summary in summaries],
+    }
+
+
+def markdown(rows: Sequence[dict[str, Any]]) -> str:
+    """The table for people: mean and, over several seeds, the standard deviation."""
+    lines = [
+        "| method | chosen on the validation share | generic, last five | generic, final | client | personal |",
+        "|---|---|---|---|---|---|",
+    ]
+    for line in rows:
+        scores = [spread(line[key]) for key in ("generic", "generic_final", "client", "personal")]
+        lines.append(f"| `{line['method']}` | `{line['settings']}` | {' | '.join(scores)} |")
+    return "\n".join(lines) + "\n"
+
+
+def spread(values: Sequence[float]) -> str:
+    """Mean and standard deviation in hundredths of a point."""
+    mean = f"{statistics.mean(values):.3f}".lstrip("0")
+    return mean if len(values) == 1 else f"{mean} ± {f'{statistics.stdev(values):.3f}'.lstrip('0')}"
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("table", choices=TABLES)
+    parser.add_argument("--out", type=Path, default=Path("runs/tables"))
+    parser.add_argument("--methods", default="", help="only these, joined with commas")
+    parser.add_argument("--data-dir", default=None)
+    parser.add_argument("--stage", choices=("tune", "all"), default="all")
+    given = parser.parse_args()
+    fill(given.table, given.out, [m for m in given.methods.split(",") if m], given.data_dir, given.stage)

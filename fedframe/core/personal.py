@@ -1,0 +1,83 @@
+"""Making clients' own models after the last round, one client or a group of clients at a time.
+
+Clients form groups when the method's client stage ends with training that leaves the backbone alone: that is done for a
+whole group at once (`heads.py`). Groups depend on the job alone, never on how many processes share the work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from fedframe.core.heads import Pupil, can_stack, fit_heads
+from fedframe.core.layout import named_tensors
+from fedframe.core.message import Message
+from fedframe.core.model import load_tensors
+from fedframe.core.part import HeadStage
+
+if TYPE_CHECKING:
+    from fedframe.core.job import Job
+    from fedframe.core.site import Site
+    from fedframe.core.work import Work
+
+MOST_TOGETHER = 64  # beyond that, larger matrices save nothing more
+FEWEST_GROUPS = 4  # so that several processes have something to do
+MOST_BYTES = 256 << 20  # of the models that a group keeps at hand
+
+
+def groups(job: Job, clients: Sequence[int]) -> list[Sequence[int]]:
+    """Clients that make their models together; neighbours in this order."""
+    stages = job.method.slot("client_stage").head_stages(job.method)
+    size = 1
+    if stages and can_stack(job, stages):
+        room = MOST_BYTES // sum(tensor.nbytes for tensor in named_tensors(job.template).values())
+        size = max(1, min(MOST_TOGETHER, -(-len(clients) // FEWEST_GROUPS), room))
+    return [clients[start : start + size] for start in range(0, len(clients), size)]
+
+
+def make_personal_models(site: Site, order: Message, clients: Sequence[int]) -> list[dict[str, Tensor]]:
+    """Make each client's own model and keep it in the run folder; how each does on the client's own test data."""
+    job, stage = site.job, site.job.method.slot("client_stage")
+    order = replace(order, kind="personalise")  # whoever is in a group with a client, its own dice stay the same
+    stages = stage.head_stages(job.method)
+    stacked = bool(stages) and can_stack(job, stages)
+    pupils: list[Pupil] = []
+    for client in clients:
+        work = site.begin(order, client)
+        site.catch_up(work)
+        stage.personalise(work)
+        if not stacked:
+            for each in stages:
+                fit_alone(work, each)
+        pupils.append(keep_aside(site, work, stacked))
+    if stacked:
+        fit_heads(job, pupils, stages)
+    hits = []
+    for pupil in pupils:
+        load_tensors(site.model, pupil.tensors)
+        stage.finish_personal(pupil.work)
+        if job.settings.save_personal:
+            job.keep_personal(pupil.work.client, site.model, pupil.work.start)
+        hits.append(site.count_hits(pupil.work.client))
+    return hits
+
+
+def fit_alone(work: Work, stage: HeadStage) -> None:
+    """A head stage for one client, with the one loop over batches."""
+    lr = work.lr
+    work.lr = stage.lr or lr
+    work.fit(stage.epochs, only=lambda name: name.startswith(stage.only), loss=stage.loss)
+    work.lr = lr
+
+
+@torch.no_grad()
+def keep_aside(site: Site, work: Work, stacked: bool) -> Pupil:
+    """The client's model as it stands, and what is needed to go on with it later."""
+    tensors = {name: tensor.detach().clone() for name, tensor in named_tensors(site.model).items()}
+    rows = work.rows if stacked else work.rows[:0]
+    labels = site.job.federation.source.train.y[rows].to(site.flat.device)
+    return Pupil(work, site.features(rows), labels, tensors)
