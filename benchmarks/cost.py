@@ -38,7 +38,7 @@ METHODS = (
     "fedloge,fedrane,fedavg+lra,fedavg+gne"
 )
 TARGETS = {"spherefed": 1.05, "fedetf": 1.05, "fedavg_etf": 1.05, "fedloge": 1.15, "fedrane": 2.0}
-CLIENTS, BATCH = 20, 128
+CLIENTS, BATCH = 20, 128  # by default one full batch per client and epoch: short rounds, measured close to each other
 
 
 def make_data(name: str, samples: int) -> Any:
@@ -167,7 +167,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=1, help="rounds in a row, measured together")
     parser.add_argument("--epochs", type=int, default=5, help="local epochs")
-    parser.add_argument("--samples", type=int, default=20_000, help="random images; Fashion-MNIST has 60,000")
+    parser.add_argument("--samples", type=int, default=CLIENTS * BATCH, help="random images")
     parser.add_argument("--data", default="random", help="random, or a data source such as fashion-mnist")
     parser.add_argument("--methods", default=METHODS, help="joined by commas; empty: only the step")
     parser.add_argument("--workers", type=int, default=2)

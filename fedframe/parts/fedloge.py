@@ -57,11 +57,12 @@ class AuxiliaryHeads(Part):
     rank: ClassVar[int] = 20  # built for the features that all transforms leave
 
     def fits(self, method: Method) -> None:
-        """psi predicts: what least squares would put in the head's place would never be used."""
-        if any(part.name == "ffc" for part in method.parts):
+        """psi predicts: what a stage that knows nothing of it puts in the head's place would never be used."""
+        stage = method.optional_slot("server_stage")
+        if stage is not None and stage.name != "ga_fr":
             raise SettingError(
                 f"{method.name!r} cannot be combined: 'auxiliary_heads' predicts with a classifier of its own, so that "
-                "'ffc' would have no effect; leave one of them out."
+                f"{stage.name!r} would have no effect; leave one of them out."
             )
 
     def build(self, model: Model) -> None:
