@@ -152,6 +152,7 @@ class Plan:
                 self.slots[number, step, :count] = torch.arange(start, start + count)
                 self.weights[number, step, :count] = 1 / count
                 start += count
+        self.weights = self.weights.to(self.features.device)
 
     def epoch(self) -> Tensor:
         """Rows of the features for every client, step and place, in each client's own random order."""
@@ -160,7 +161,7 @@ class Plan:
             count = len(pupil.labels)
             orders.append(start + torch.randperm(count, generator=pupil.work.generator))
             start += count
-        return torch.cat(orders)[self.slots]
+        return torch.cat(orders)[self.slots].to(self.features.device)
 
 
 def pieces(ends: Sequence[int]) -> list[int]:
