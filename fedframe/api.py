@@ -154,6 +154,8 @@ class JobMaker:
         check_device(settings.device)
         read_augment(settings.augment)  # refuse a wrong one before the data are loaded
         self.federation = make_clients(settings, settings.data if data is None else data)
+        for part in self.method.answering("reserve"):
+            self.federation = part.reserve(self.federation, settings.seed)
         shape = self.federation.source.input_shape
         self.net: Net = net if net is not None and not isinstance(net, str) else settings.model
         resolved: dict[str, Any] = {
@@ -170,6 +172,8 @@ class JobMaker:
             backbone = build_net(self.net, shape)
             classes = len(self.federation.source.classes)
             self.template = self.method.build(backbone, int(backbone.dim), classes)  # type: ignore[arg-type]
+        for part in self.method.parts:
+            part.check_model(self.template, len(self.federation))
         if has_batch_norm(self.template) and settings.batch == 1:
             raise SettingError("batch = 1 cannot train a net with BatchNorm; use batch = 2, or a net without it.")
 
@@ -188,6 +192,7 @@ def make_clients(settings: Settings, data: object) -> Federation:
         seed=settings.seed,
         test_share=settings.test_share,
         validate=settings.validate_share,
+        data_share=settings.data_share,
         label=settings.label,
         client_column=settings.client_column,
     )

@@ -17,19 +17,36 @@ from fedframe.core.method import Method, combine
 from fedframe.core.part import Part
 from fedframe.errors import SettingError, nearest
 from fedframe.parts import DEFAULTS, PARTS
+from fedframe.parts.alone import Central, Local
+from fedframe.parts.apple import Apple
+from fedframe.parts.ccvr import CCVR
+from fedframe.parts.ditto import Ditto
 from fedframe.parts.features import Normalise, Projection, Temperature
+from fedframe.parts.fedaws import FedAwS
+from fedframe.parts.fedbn import FedBN
+from fedframe.parts.feddyn import FedDyn
 from fedframe.parts.fedetf_stage import AlternatingAdaptation
 from fedframe.parts.fedloge import AuxiliaryHeads, GlobalRealignment, LocalRealignment
+from fedframe.parts.fedmmd import FedMMD
+from fedframe.parts.fedmtl import FedMTL
+from fedframe.parts.fednh import FedNH
 from fedframe.parts.fednova import FedNova
 from fedframe.parts.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
+from fedframe.parts.fedper import FedPer
+from fedframe.parts.fedproto import FedProto
+from fedframe.parts.fedrep import FedRep
+from fedframe.parts.fedrod import FedRoD
+from fedframe.parts.fedrs import FedRS
 from fedframe.parts.ffc import FFC
-from fedframe.parts.frame_head import Orthonormal, SimplexETF, SparseETF
+from fedframe.parts.frame_head import FrozenRandom, Orthonormal, SimplexETF, SparseETF
 from fedframe.parts.gmv import GlobalMemory
 from fedframe.parts.losses import BalancedCrossEntropy, SquaredError
 from fedframe.parts.lra import RelationalAugmentation
 from fedframe.parts.moon import Moon
 from fedframe.parts.nash import Nash
+from fedframe.parts.pfedme import Mix, PFedMe
 from fedframe.parts.prox import Prox
+from fedframe.parts.ratioloss import RatioLoss
 from fedframe.parts.scaffold import Scaffold
 
 
@@ -43,6 +60,10 @@ class Recipe:
     parts: tuple[Part, ...] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
     part_defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # of parts that others may replace
+
+
+# Of methods whose rounds leave every client a model of its own: it is scored as it is.
+AS_IT_IS: Mapping[str, Mapping[str, Any]] = {"fine_tune": {"epochs": 0}}
 
 
 RECIPES: dict[str, Recipe] = {
@@ -64,6 +85,34 @@ RECIPES: dict[str, Recipe] = {
         Recipe("fedyogi", "The mean update drives Yogi on the server.", parts=(FedYogi(),)),
         Recipe("moon", "Features keep to the server's model and away from the client's last one.", parts=(Moon(),)),
         Recipe(
+            "feddyn",
+            "A linear and a quadratic penalty that change from round to round; the server corrects by their mean.",
+            parts=(FedDyn(),),
+            defaults={"weight_decay": 1e-3, "batch": 50, "epochs": 5, "clip": 10.0},
+        ),
+        Recipe("fedmmd", "Features keep to the distribution of the server's model's.", parts=(FedMMD(),)),
+        Recipe("fedaws", "After every round the server turns class vectors away from each other.", parts=(FedAwS(),)),
+        Recipe("fedrs", "Logits of classes that a client lacks hardly enter its softmax.", parts=(FedRS(),)),
+        Recipe(
+            "ratioloss",
+            "Neglected classes weigh more, as a few samples on the server show.",
+            parts=(RatioLoss(),),
+        ),
+        Recipe("ccvr", "At the end the server retrains the classifier on features drawn per class.", parts=(CCVR(),)),
+        Recipe(
+            "fedproto",
+            "Clients keep their models and share class prototypes.",
+            parts=(FedProto(),),
+            defaults={"lr": 0.01, "momentum": 0.5, "batch": 8, "epochs": 1},
+            part_defaults=AS_IT_IS,
+        ),
+        Recipe(
+            "fednh",
+            "Class prototypes on the sphere as classifier, moved by the server towards the class means.",
+            parts=(FedNH(), Normalise(), Temperature()),
+            defaults={"lr": 0.01, "momentum": 0.9, "weight_decay": 1e-5, "batch": 64, "epochs": 5},
+        ),
+        Recipe(
             "spherefed",
             "Features on the sphere, a frozen orthonormal classifier, squared error; least squares at the end.",
             parts=(Orthonormal(), Normalise(), SquaredError(), FFC()),
@@ -82,7 +131,7 @@ RECIPES: dict[str, Recipe] = {
             "fedavg_etf",
             "A frozen simplex ETF as classifier; late in training, features are moved towards global class means.",
             parts=(SimplexETF(), GlobalMemory()),
-            defaults={"lr": 0.03, "momentum": 0.9, "weight_decay": 5e-4, "batch": 64, "weighting": "uniform"},
+            defaults={"lr": 0.03, "momentum": 0.9, "weight_decay": 5e-4, "batch": 64},
         ),
         Recipe(
             "fedetf",
@@ -109,6 +158,53 @@ RECIPES: dict[str, Recipe] = {
             parts=(RelationalAugmentation(), Nash()),
             defaults={"batch": 128, "epochs": 5},
         ),
+        Recipe(
+            "fedbabu",
+            "A frozen random classifier in rounds; everything is fine-tuned for personal models.",
+            parts=(FrozenRandom(),),
+            part_defaults={"fine_tune": {"what": "everything"}},
+        ),
+        Recipe("fedper", "The classifier stays on the client.", parts=(FedPer(),), part_defaults=AS_IT_IS),
+        Recipe(
+            "fedrep",
+            "The classifier stays on the client and is trained first in every round, the shared body after it.",
+            parts=(FedPer(), FedRep()),
+            defaults={"epochs": 11},
+            part_defaults=AS_IT_IS,
+        ),
+        Recipe("fedbn", "BatchNorm stays on the client.", parts=(FedBN(),), part_defaults=AS_IT_IS),
+        Recipe(
+            "fedrod",
+            "A shared classifier with a balanced loss; each client adds the logits of one of its own.",
+            parts=(BalancedCrossEntropy(), FedRoD()),
+            part_defaults=AS_IT_IS,
+        ),
+        Recipe(
+            "ditto",
+            "Beside the shared model each client trains one of its own, held near the shared one.",
+            parts=(Ditto(),),
+            part_defaults=AS_IT_IS,
+        ),
+        Recipe(
+            "pfedme",
+            "Each local step solves for the client's own model and moves the shared one towards it.",
+            parts=(PFedMe(), Mix()),
+            part_defaults=AS_IT_IS,
+        ),
+        Recipe(
+            "apple",
+            "A client's model is a mixture of all clients' models, with weights that it learns.",
+            parts=(Apple(),),
+            part_defaults=AS_IT_IS,
+        ),
+        Recipe(
+            "fedmtl",
+            "A model per client; the server learns how they are related, and the relations pull.",
+            parts=(FedMTL(),),
+            part_defaults=AS_IT_IS,
+        ),
+        Recipe("local", "No federation: every client trains alone.", parts=(Local(),), part_defaults=AS_IT_IS),
+        Recipe("central", "No federation: one model, trained on all data in one place.", parts=(Central(),)),
     )
 }
 

@@ -156,6 +156,7 @@ def summarise(session: Session, final: Scores) -> dict[str, Any]:
             },
         },
         "per_class": dict(zip(job.federation.source.classes, final.per_class, strict=False)),
+        "train_per_class": dict(zip(job.federation.source.classes, train_counts(job), strict=True)),
         "definitions": definitions(job.settings.validate_share),
         "evaluations": sum("generic" in line or "personal" in line for line in history),
         "parameters": job.parameters,
@@ -168,6 +169,14 @@ def summarise(session: Session, final: Scores) -> dict[str, Any]:
         "bytes_once": job.bytes_once * len(job.federation),
         "updates_refused": sum(line["dropped"] for line in history),
     }
+
+
+def train_counts(job: Job) -> list[int]:
+    """Training samples of every class, over all clients."""
+    source = job.federation.source
+    labels = source.train.y[job.federation.train.values]
+    counts: list[int] = labels.bincount(minlength=len(source.classes)).tolist()
+    return counts
 
 
 def over_rounds(history: list[dict[str, Any]], score: str) -> dict[str, float | None]:

@@ -32,6 +32,7 @@ class Settings(BaseModel):
     min_client_size: int = Field(10, ge=1, description="fewest samples a client may hold")
     test_share: float = Field(0.2, gt=0, lt=1, description="test share of sources that have no test set")
     validate_share: float = Field(0.0, ge=0, lt=1, description="test on this share of the training data instead")
+    data_share: Share = Field(1.0, description="share of the training samples that is kept, the same of every class")
     local_test: Annotated[float, Field(ge=0, lt=1)] | Literal["global"] = Field(
         0.25, description="each client's test data: a held-out share, or 'global' = drawn from the test set"
     )
@@ -107,6 +108,7 @@ PANELS: dict[str, tuple[str, ...]] = {
         "min_client_size",
         "test_share",
         "validate_share",
+        "data_share",
         "local_test",
         "augment",
     ),

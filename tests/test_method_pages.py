@@ -97,16 +97,19 @@ def changes(recipe: Recipe) -> str:
     parts = recipe.parts
     claimed = {slot for part in parts for slot in part.claims}
     found = {
+        "who trains": answering(parts, "choose"),
         "head": "head" in claimed,
         "features": answering(parts, "transform"),
         "loss": "loss" in claimed or answering(parts, "penalty"),
         "step": "step" in claimed or answering(parts, "correct") or answering(parts, "after_step"),
         "merge": "merge" in claimed,
+        "own model": "own" in claimed,
         "server stage": "server_stage" in claimed,
         "client stage": "client_stage" in claimed,
         "private state": answering(parts, "private") or any(part.remembers for part in parts),
     }
-    return ", ".join(word for word, changed in found.items() if changed) or "nothing: the defaults"
+    rest = "server step" if answering(parts, "after_merge") else "nothing: the defaults"
+    return ", ".join(word for word, changed in found.items() if changed) or rest
 
 
 @pytest.mark.parametrize("name", RECIPES)

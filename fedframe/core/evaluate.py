@@ -62,9 +62,9 @@ class Scores:
 
 
 def score_round(server: Server) -> Scores:
-    """What is measured between rounds: the shared model and, where clients keep a part of it, their own."""
+    """What is measured between rounds: the shared model and, where clients have more than that, their own."""
     scores = score_shared(server, "local")
-    if not server.job.roles.private:
+    if not server.job.roles.private and server.job.method.optional_slot("own") is None:
         return scores
     watched = [int(client) for client in server.job.watched]
     return replace(scores, **score_clients(server, "own", watched, lambda done, total: None, len(watched)))

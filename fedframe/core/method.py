@@ -12,6 +12,8 @@ from fedframe.core.model import Model
 from fedframe.core.part import Part, Slot
 from fedframe.errors import SettingError
 
+OPTIONAL: frozenset[Slot] = frozenset({"step", "own", "server_stage"})
+
 
 def answering(parts: Sequence[Part], question: str) -> tuple[Part, ...]:
     """The parts that answer a question, in order."""
@@ -20,7 +22,7 @@ def answering(parts: Sequence[Part], question: str) -> tuple[Part, ...]:
 
 @dataclass(frozen=True)
 class Method:
-    """Parts in the order in which they act, exactly one for each one-answer slot except `step` and `server_stage`."""
+    """Parts in the order in which they act, exactly one for each one-answer slot that is not optional."""
 
     name: str
     parts: tuple[Part, ...]
@@ -92,7 +94,7 @@ def combine(
                 raise SettingError(clash(name, slot, [holder[slot].name, part.name], origins or {}))
             holder[slot] = part
     free = [part for part in defaults if not part.claims & holder.keys()]
-    missing = set(get_args(Slot)) - {"step", "server_stage"} - holder.keys() - {s for p in free for s in p.claims}
+    missing = set(get_args(Slot)) - OPTIONAL - holder.keys() - {s for p in free for s in p.claims}
     assert not missing, f"no default for {missing}"
     method = Method(name, tuple(sorted((*free, *parts), key=lambda part: part.rank)))
     for part in method.answering("fits"):

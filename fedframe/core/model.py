@@ -45,6 +45,11 @@ class Roles:
     private: tuple[str, ...]
     fixed: tuple[str, ...]
 
+    @property
+    def changing(self) -> tuple[str, ...]:
+        """Names of all tensors that training changes, shared and private."""
+        return (*(entry.name for entry in self.layout.entries), *self.private)
+
 
 def assign_roles(model: nn.Module, private: Collection[str], buffers: BufferPolicy) -> Roles:
     """Give every tensor of the model its role."""

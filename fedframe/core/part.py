@@ -2,8 +2,8 @@
 
 A part is a frozen dataclass of hyper-parameters with a few of the methods below; what it does not answer is left alone.
 Parts hold no state: a client's state is in the `Work`, the server's in the `Server`, both passed in. `claims` names the
-one-answer slots it fills (`head`, `loss`, `step`, `merge`, `server_stage`, `client_stage`); two parts that claim one
-slot cannot be combined.
+one-answer slots it fills (`head`, `loss`, `step`, `merge`, `own`, `server_stage`, `client_stage`); two parts that claim
+one slot cannot be combined.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from fedframe.core.method import Method
     from fedframe.core.server import Server
     from fedframe.core.work import Work
+    from fedframe.data import Federation
     from fedframe.settings import Settings
 
-Slot = Literal["head", "loss", "step", "merge", "server_stage", "client_stage"]
+Slot = Literal["head", "loss", "step", "merge", "own", "server_stage", "client_stage"]
 
 
 class Merger(Protocol):
@@ -69,6 +70,13 @@ class Part:
 
     def check(self, settings: Settings) -> None:
         """Refuse settings of the run that this part cannot work with."""
+
+    def check_model(self, model: Model, clients: int) -> None:
+        """Refuse a model, or so many clients with it, that this part cannot work with; before the run has a folder."""
+
+    def reserve(self, federation: Federation, seed: int) -> Federation:
+        """Put training data aside on the server (`federation.aside`) before anybody trains, and say so in its notes."""
+        raise NotImplementedError
 
     # -- the model -----------------------------------------------------------------------------------------------------
     def build(self, model: Model) -> None:
@@ -125,7 +133,19 @@ class Part:
         """Act on the weights after the optimiser's step."""
 
     def finish(self, work: Work) -> None:
-        """Add to `work.reply` and `work.numbers` what the server needs; change `work.memory`."""
+        """Add to `work.reply` and `work.numbers` what the server needs; change `work.memory`.
+
+        Whoever trains another model here (`work.fit`) has a high `rank`: others look at the round's own.
+        """
+
+    def own(self, work: Work) -> None:
+        """Put the client's own model as rounds have left it into `work.model` (slot `own`).
+
+        For models that are more than the shared one with private tensors. They are scored between rounds, and the
+        client stage starts from them. For a client that was in no round: something sensible, made up for only if
+        `work.kind` is "personalise" (`work.make_up`).
+        """
+        raise NotImplementedError
 
     # -- on the server -------------------------------------------------------------------------------------------------
     def server_state(self, server: Server) -> dict[str, Tensor]:
@@ -135,6 +155,10 @@ class Part:
     def uploads(self, server: Server) -> dict[str, torch.Size]:
         """Names and shapes of the tensors this part adds to a client's reply, so that others can be refused."""
         return {}
+
+    def choose(self, server: Server, round: int, clients: Sequence[int]) -> Sequence[int]:
+        """Who trains in a round, given those that were drawn."""
+        raise NotImplementedError
 
     def broadcast(self, server: Server) -> dict[str, Tensor]:
         """What this part sends to every client of the round, beside the model."""

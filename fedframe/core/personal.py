@@ -49,6 +49,7 @@ def make_personal_models(site: Site, order: Message, clients: Sequence[int]) -> 
     for client in clients:
         work = site.begin(order, client)
         site.catch_up(work)
+        site.take_own(work)
         stage.personalise(work)
         if not stacked:
             for each in stages:

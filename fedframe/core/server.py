@@ -16,6 +16,7 @@ from fedframe.core.job import Job
 from fedframe.core.layout import named_tensors
 from fedframe.core.merging import RunningMean
 from fedframe.core.message import Message, flaw
+from fedframe.core.model import Model, load_tensors
 from fedframe.core.schedule import Schedule
 from fedframe.core.seeds import generator_for, seed_for
 from fedframe.errors import DivergedError
@@ -62,6 +63,7 @@ class Server:
         self.figures: dict[str, float] = {}  # what parts want to see in the round's line of metrics
         self.round = 0  # the last finished round
         self.last_scores: Scores | None = None  # of the model as it stands
+        self._net: tuple[Model, Tensor] | None = None  # made when a part first asks for it
         for part in job.method.parts:
             self.state |= part.server_state(self)
         self.expected = {"update": torch.Size([self.layout.size])}
@@ -124,7 +126,10 @@ class Server:
         count = max(1, int(self.job.settings.participation * total + 0.5))
         draw = np.random.default_rng(seed_for(self.job.settings.seed, "clients", round))
         chosen = np.arange(total) if count == total else draw.choice(total, count, replace=False, shuffle=False)
-        return self.job.largest_first(chosen)
+        clients: Sequence[int] = self.job.largest_first(chosen)
+        for part in self.job.method.answering("choose"):
+            clients = part.choose(self, round, clients)
+        return list(clients)
 
     def order(self, kind: str, round: int) -> Message:
         """What goes out to the clients: the model and what parts add."""
@@ -186,6 +191,17 @@ class Server:
             shared[name].copy_(value)
         else:
             self.replaced[name] = value.detach().clone().float()
+
+    def net(self) -> Model:
+        """The shared model as it stands, as a net in evaluation mode: for parts that work with data on the server."""
+        if self._net is None:
+            model = self.job.fresh_model().eval()
+            self._net = (model, self.layout.bind(model))
+        model, flat = self._net
+        with torch.no_grad():
+            flat.copy_(self.model)
+        load_tensors(model, self.replaced)
+        return model
 
     def generator(self, purpose: str) -> torch.Generator:
         """A random stream of the server, the same for any engine and after a resume."""

@@ -86,13 +86,14 @@ class Site:
         return Message(order.kind, order.round, piece, tensors, {"loss": float(loss)})
 
     def score_own(self, order: Message, client: int) -> Message:
-        """How the shared model with the client's own private tensors does on the client's own test data."""
-        self.begin(order, client)
+        """How the client's own model, as rounds have left it, does on the client's own test data."""
+        self.take_own(self.begin(order, client))
         return Message(order.kind, order.round, client, self.count_hits(client))
 
     def statistics(self, order: Message, client: int) -> Message:
         """What one client contributes to the server stage."""
         work = self.begin(order, client)
+        self.catch_up(work)  # features through layers that were never trained would spoil everybody's sums
         self.model.eval()
         tensors = self.job.method.slot("server_stage").statistics(work)
         return Message(order.kind, order.round, client, tensors, {"samples": len(work.rows), "loss": 0.0})
@@ -114,16 +115,20 @@ class Site:
         It trains them for as long as an average client has, up to a bound, by the loss of the method and of the parts
         that own them. The rest of the model stays the server's, also the statistics that BatchNorm gathers on the way.
         """
-        job, settings = self.job, self.job.settings
+        job = self.job
         learns = {name for name, p in self.model.named_parameters() if p.requires_grad} & {*job.roles.private}
         if not learns or any(f"model/{name}" in work.memory for name in learns):
             return
-        visits = min(max(1, round(settings.rounds * settings.participation)), MOST_VISITS)
-        steps = visits * settings.steps if settings.steps is not None else None
-        owners = job.method.answering("private")
-        work.fit(visits * settings.epochs, steps, only=learns.__contains__, parts=owners)
+        self.make_up(work, job.method.answering("private"), learns.__contains__)
         private = copy_tensors(self.model, job.roles.private)
         self.load(work.received, {f"model/{name}": tensor for name, tensor in private.items()})
+
+    def make_up(self, work: Work, parts: Sequence[Part], only: Callable[[str], bool] | None) -> None:
+        """Train for as long as an average client was in rounds, up to a bound."""
+        settings = self.job.settings
+        visits = min(max(1, round(settings.rounds * settings.participation)), MOST_VISITS)
+        steps = visits * settings.steps if settings.steps is not None else None
+        work.fit(visits * settings.epochs, steps, only=only, parts=parts)
 
     # -- what they share -----------------------------------------------------------------------------------------------
     def begin(self, order: Message, client: int) -> Work:
@@ -138,6 +143,12 @@ class Site:
         for part in job.method.answering("begin"):
             part.begin(work)
         return work
+
+    def take_own(self, work: Work) -> None:
+        """Go on with the client's own model, where it is more than the shared one with private tensors."""
+        part = self.job.method.optional_slot("own")
+        if part is not None:
+            part.own(work)
 
     def load(self, received: Mapping[str, Tensor], memory: Mapping[str, Tensor]) -> None:
         """Set every tensor of the model: shared from the server, private from memory, the rest as in the beginning.

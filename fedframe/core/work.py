@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedframe.core.message import Number
+from fedframe.core.model import copy_tensors, load_tensors
 from fedframe.core.optimise import Optimizer
 from fedframe.core.part import Part
 
@@ -58,7 +59,8 @@ class Work:
     @cached_property
     def class_counts(self) -> Tensor:
         """How many training samples the client has of each class."""
-        return self.job.federation.class_counts(self.client)
+        labels = self.job.federation.source.train.y[self.rows]
+        return torch.bincount(labels, minlength=self.model.classes)
 
     def fit(
         self,
@@ -75,6 +77,31 @@ class Work:
         `loss` replaces the method's own loss.
         """
         return self.site.fit(self, epochs, steps, only, parts, loss)
+
+    def make_up(self, parts: Sequence[Part]) -> None:
+        """Train the model as it stands for as long as an average client was in rounds, up to a bound.
+
+        For a client that was in none; `parts` are those whose penalties and corrections count.
+        """
+        self.site.make_up(self, parts, None)
+
+    def class_sums(self) -> tuple[Tensor, Tensor]:
+        """Sums of the client's embeddings by class (classes, dim), and its samples of each class; on the CPU."""
+        sums = torch.zeros(self.model.classes, self.model.dim)
+        sums.index_add_(0, self.job.federation.source.train.y[self.rows], self.embeddings().cpu())
+        return sums, self.class_counts.float()
+
+    def keep_model(self, part: str) -> None:
+        """Put all of the model that learns, as it stands, into the client's memory under a part's name."""
+        tensors = copy_tensors(self.model, self.job.roles.changing)
+        self.memory |= {f"{part}/{name}": tensor for name, tensor in tensors.items()}
+
+    def take_model(self, part: str) -> bool:
+        """Load what `keep_model` has kept; False if there is nothing."""
+        start = len(part) + 1
+        kept = {name[start:]: tensor for name, tensor in self.memory.items() if name.startswith(f"{part}/")}
+        load_tensors(self.model, kept)
+        return bool(kept)
 
     def embeddings(self, rows: Tensor | None = None) -> Tensor:
         """Features as they reach the classifier, of the client's (or these) training rows: evaluation mode, in batches,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, overload
 
 import numpy as np
@@ -49,6 +49,7 @@ class Federation:
     names: Sequence[str]
     partition: str = ""
     notes: tuple[str, ...] = ()  # sentences a user should read, e.g. that a partition had to be repaired
+    aside: torch.Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))  # rows the server holds
 
     def __len__(self) -> int:
         return len(self.train)

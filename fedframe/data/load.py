@@ -14,6 +14,7 @@ from fedframe.data.normalise import statistics
 from fedframe.data.objects import from_python
 from fedframe.data.raw import Raw, Request
 from fedframe.data.seeds import generator
+from fedframe.data.share import keep_share
 from fedframe.data.source import ArrayInputs, Ints, Samples, Source
 from fedframe.data.tables import complete
 from fedframe.errors import DataError, SettingError, nearest
@@ -28,6 +29,7 @@ def load_source(
     seed: int = 0,
     test_share: float = 0.2,
     validate: float = 0.0,
+    data_share: float = 1.0,
     label: str | None = None,
     client_column: str | None = None,
     download: bool = True,
@@ -38,16 +40,19 @@ def load_source(
     Python objects: (x_train, y_train), (x_train, y_train, x_test, y_test), a dict with those names, a torch
     Dataset or a pair of them. A set without test samples gets `test_share` of the training samples as its
     test set, stratified by class. With `validate` above 0 the test set is put aside untouched and that share
-    of the training samples takes its place.
+    of the training samples takes its place. Of what is then left for training, `data_share` is kept, the same
+    share of every class; the test set is the same for any share.
     """
     for setting, share in (("test_share", test_share), ("validate", validate)):
         if not 0 <= share < 1:
             raise SettingError(f"{setting} is {share}; use a share from 0 to below 1, e.g. 0.2.")
-    if isinstance(data, Source) and data.test is not None and validate == 0:
+    if not 0 < data_share <= 1:
+        raise SettingError(f"data_share is {data_share}; use a share above 0 and at most 1, e.g. 0.1.")
+    if isinstance(data, Source) and data.test is not None and validate == 0 and data_share == 1:
         return data
     if isinstance(data, str):
         data = read_spec(data, data_dir, seed, label, client_column, download)
-    return _finish(load_raw(data), seed, test_share, validate)
+    return _finish(load_raw(data), seed, test_share, validate, data_share)
 
 
 def load_raw(data: object) -> Raw:
@@ -84,13 +89,14 @@ def read_spec(
     return Request(text, name, path, options, data_dir, seed, label, client_column, download)
 
 
-def _finish(raw: Raw, seed: int, test_share: float, validate: float) -> Source:
+def _finish(raw: Raw, seed: int, test_share: float, validate: float, data_share: float) -> Source:
     """The steps that are the same for every source."""
     train, test = raw.train, raw.test
     if test is None:
         train, test = _apart(train, raw, test_share, generator(seed, "test"), "test_share")
     if validate > 0:
         train, test = _apart(train, raw, validate, generator(seed, "validate"), "validate")
+    train = keep_share(train, len(raw.classes), data_share, generator(seed, "data share"))
     columns = raw.columns
     if columns is not None:
         train, test, columns = complete(train, test, columns)

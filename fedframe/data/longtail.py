@@ -25,7 +25,11 @@ def long_tail(labels: Ints, classes: tuple[str, ...], imbalance: float, rng: np.
     if counts.min() == 0:
         missing = classes[int(counts.argmin())]
         raise SettingError(f"longtail needs training samples of every class, and class {missing!r} has none.")
-    keep = tail_counts(counts, imbalance)
+    return draw_by_class(labels, counts, tail_counts(counts, imbalance), rng)
+
+
+def draw_by_class(labels: Ints, counts: Ints, keep: Ints, rng: np.random.Generator) -> Ints:
+    """Rows that stay, in rising order: keep[c] of the counts[c] rows of class c."""
     shuffled = rng.permutation(len(labels))
     order = shuffled[np.argsort(labels[shuffled], kind="stable")]
     rank = np.arange(len(labels)) - np.repeat(np.cumsum(counts) - counts, counts)

@@ -82,8 +82,7 @@ class GlobalMemory(Part):
         if "gmv/sums" in work.scratch:
             sums, counts = (tensor.cpu() for tensor in work.scratch["gmv/sums"])
         elif self.gathers(work):
-            sums.index_add_(0, work.job.federation.source.train.y[work.rows], work.embeddings().cpu())
-            counts = work.class_counts.float()
+            sums, counts = work.class_sums()
         work.reply |= {"gmv/means": sums / counts.clamp_min(1)[:, None], "gmv/held": (counts > 0).float()}
 
     def server_state(self, server: Server) -> dict[str, Tensor]:

@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
+from fedframe.core.model import copy_tensors, load_tensors
 from fedframe.core.part import Part
 
 if TYPE_CHECKING:
@@ -44,9 +45,11 @@ class Moon(Part):
             nets = [work.job.fresh_model().eval() for _ in range(2)]
             work.site.tools["moon"] = [(net, work.job.roles.layout.bind(net)) for net in nets]
         previous = work.memory.get("moon/previous", work.start)
+        private = copy_tensors(work.model, work.job.roles.private)  # what other parts keep here, such as BatchNorm's
         with torch.no_grad():
-            for (_, flat), weights in zip(work.site.tools["moon"], (work.start, previous), strict=True):
+            for (net, flat), weights in zip(work.site.tools["moon"], (work.start, previous), strict=True):
                 flat.copy_(weights)
+                load_tensors(net, private)
 
     def penalty(self, work: Work) -> Tensor:
         """mu times the mean of Eq. 3 over the batch."""

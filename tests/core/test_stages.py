@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import fedframe
 from fedframe.core.evaluate import score_round
 from fedframe.core.files import read_tensors
 from fedframe.core.job import Job, personal_path
@@ -21,7 +22,7 @@ from fedframe.core.server import Server
 from fedframe.core.work import Work
 from fedframe.engines.inline import InlineEngine
 from fedframe.engines.workers import WorkerEngine
-from fedframe.errors import RunError
+from fedframe.errors import RunError, SettingError
 from fedframe.parts.fine_tune import FineTune
 from tests.core.test_slots import Drift, Frozen
 from tests.helpers import blobs, make_job, nothing
@@ -105,6 +106,17 @@ def test_tensor_that_the_server_moves_survives_a_resume(tmp_path: Path) -> None:
     assert torch.equal(other.model, whole.model)
     assert torch.equal(other.tensor("head.weight"), whole.tensor("head.weight"))
     assert not torch.equal(whole.tensor("head.weight"), whole.job.template.state_dict()["head.weight"])
+
+
+def test_net_of_the_server_is_the_shared_model_with_what_the_server_has_set(tmp_path: Path) -> None:
+    server = trained(job_of(tmp_path, MovingHead()), 1)
+    inputs = server.job.federation.source.batch(server.job.federation.source.train, torch.arange(5))
+    site = server.engine.site  # type: ignore[attr-defined]
+    for _ in range(2):  # also after another round, though the net is made once
+        site.load(server.order("score", 1).tensors, {})
+        expected = site.predict([inputs])
+        torch.testing.assert_close(server.job.method.logits(server.net(), inputs), expected)
+        server.run_round(2, nothing)
 
 
 def test_method_without_a_shared_model_has_no_generic_score_but_a_personal_one_each_round(tmp_path: Path) -> None:
@@ -224,3 +236,47 @@ def test_fine_tuning_everything_moves_what_is_frozen_in_rounds(tmp_path: Path) -
         list(server.engine.run(server.order("personalise", 1), [0]))
         own, _ = read_tensors(personal_path(tmp_path / what, 0))
         assert ("head.weight" in own and not torch.equal(own["head.weight"], server.tensor("head.weight"))) == moves
+
+
+@dataclass(frozen=True)
+class Doubled(Part):
+    """Only the first of the drawn train; a client's own model is the shared one times two."""
+
+    name: ClassVar[str] = "doubled"
+    claims: ClassVar[frozenset[Slot]] = frozenset({"own"})
+
+    def choose(self, server: Server, round: int, clients: Sequence[int]) -> Sequence[int]:
+        assert len(clients) == 4
+        return clients[:1]
+
+    def own(self, work: Work) -> None:
+        with torch.no_grad():
+            work.site.flat.mul_(2)
+
+
+def test_part_may_choose_who_trains(tmp_path: Path) -> None:
+    job = job_of(tmp_path, Doubled())
+    record = Server(job, InlineEngine(job), nothing).run_round(1, nothing)
+    assert record.clients == 1
+    assert record.bytes_down == 4 * job.roles.layout.size
+
+
+def test_own_model_of_a_part_is_scored_between_rounds_and_goes_into_the_client_stage(tmp_path: Path) -> None:
+    job = job_of(tmp_path, Doubled(), FineTune(epochs=0))
+    server = trained(job, 1)
+    assert score_round(server).personal is not None
+    for kind in ("own", "personalise"):
+        server.engine.site.perform(server.order(kind, 2), 1)  # type: ignore[attr-defined]
+        assert torch.equal(server.engine.site.flat, 2 * server.model)  # type: ignore[attr-defined]
+
+
+def test_model_that_a_part_cannot_work_with_is_refused_before_there_is_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(part: Part, model: Model, clients: int) -> None:
+        raise SettingError(f"{model.classes} classes and {clients} clients")
+
+    monkeypatch.setattr(FineTune, "check_model", refuse)
+    with pytest.raises(SettingError, match="10 classes and 20 clients"):
+        fedframe.run("fedavg", out=tmp_path / "run", progress=False)
+    assert not (tmp_path / "run").exists()

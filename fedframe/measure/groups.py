@@ -1,0 +1,39 @@
+"""Accuracy on frequent, middling and rare classes: what long-tailed learning is judged by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+
+GROUPS = ("many", "medium", "few")
+CUTS = (0.75, 0.95)  # shares of the training samples, as in FedLoGe (Xiao et al., ICLR 2024, A.1)
+
+
+def class_groups(counts: Sequence[int], cuts: Sequence[float] = CUTS) -> list[str]:
+    """The group of every class: classes in falling order of their training samples, cut in two places.
+
+    A cut below 1 is a share of the samples (the class in which the share is reached is still in front of it), any
+    other the number of classes in front of it.
+    """
+    order = sorted(range(len(counts)), key=lambda c: (-counts[c], c))
+    total = sum(counts)
+    groups = [""] * len(counts)
+    before = 0
+    for rank, c in enumerate(order):
+        passed = sum(before >= cut * total if cut < 1 else rank >= cut for cut in cuts)
+        groups[c] = GROUPS[passed]
+        before += counts[c]
+    return groups
+
+
+def accuracy_by_group(
+    per_class: Mapping[str, float | None], counts: Mapping[str, int], cuts: Sequence[float] = CUTS
+) -> dict[str, float | None]:
+    """Mean accuracy over the classes of each group; None for a group without a class that was tested."""
+    names = list(counts)
+    members: dict[str, list[float]] = {group: [] for group in GROUPS}
+    for name, group in zip(names, class_groups([counts[name] for name in names], cuts), strict=True):
+        accuracy = per_class.get(name)
+        if accuracy is not None:
+            members[group].append(accuracy)
+    return {group: fmean(values) if values else None for group, values in members.items()}
