@@ -39,8 +39,8 @@ class Scale:
         rounds = int(values.get("rounds", Settings.model_fields["rounds"].default))
         every = int(values.get("eval_every", Settings.model_fields["eval_every"].default))
         scaled = max(min(FEWEST_ROUNDS, rounds), round(rounds * self.factor))
-        # The last five evaluations then span the same share of the run as in the paper. But test sets do not shrink: with
-        # all of its evaluations, a small run would do little else.
+        # The last five evaluations then span the same share of the run as in the paper. But test sets do not shrink:
+        # with all of the paper's evaluations, a small run would do little else.
         between = max(1, round(every * scaled / rounds), math.ceil(scaled / MOST_EVALUATIONS)) if every else 0
         return {**values, "rounds": scaled, "eval_every": between, "data_share": round(self.factor, 4)}
 
