@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from fedframe.api import JobMaker, gather
-from fedframe.cli import part_settings
+from fedframe.cli.options import part_settings
 from fedframe.core.client import Say, gradient_step
 from fedframe.core.optimise import make_optimizer
 from fedframe.core.server import Server

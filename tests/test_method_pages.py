@@ -15,7 +15,8 @@ import typer.main
 import yaml
 
 from fedframe.api import gather
-from fedframe.cli import app, part_settings
+from fedframe.cli import app
+from fedframe.cli.options import part_settings
 from fedframe.core.method import answering
 from fedframe.core.part import Part, Slot
 from fedframe.data import PARTITIONS, SOURCES

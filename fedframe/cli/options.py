@@ -1,0 +1,79 @@
+"""What commands have in common: settings as options, settings of parts, names of pictures."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Optional
+
+import typer
+
+from fedframe.errors import SettingError
+from fedframe.settings import PANELS, Settings
+
+
+def setting_options() -> list[inspect.Parameter]:
+    """Every setting as an option: the command line, the YAML file and Python know the same names."""
+    parameters = []
+    for panel, names in PANELS.items():
+        for name in names:
+            field = Settings.model_fields[name]
+            default = "" if field.default is None else f" [dim]\\[{field.default}][/dim]"
+            flag = "--" + name.replace("_", "-")
+            kind: Any = Optional[bool] if field.annotation is bool else Optional[str]
+            names_of_option = [f"{flag}/--no-{flag[2:]}"] if field.annotation is bool else [flag]
+            option = typer.Option(
+                *names_of_option,
+                help=f"{field.description}{default}",
+                rich_help_panel=panel,
+                show_default=False,
+                metavar=None if field.annotation is bool else "",
+            )
+            annotation = Annotated[kind, option]
+            parameters.append(
+                inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+            )
+    return parameters
+
+
+def with_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command that takes **settings an option for each of them."""
+    signature = inspect.signature(command, eval_str=True)
+    own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+    parameters = [*own, *setting_options()]
+
+    @functools.wraps(command)
+    def run_command(**given: Any) -> None:
+        command(**{name: value for name, value in given.items() if value is not None})
+
+    run_command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run_command.__annotations__ = {p.name: p.annotation for p in parameters}
+    return run_command
+
+
+def part_settings(assignments: list[str]) -> dict[str, dict[str, Any]]:
+    """`fine_tune.epochs=3` as {"fine_tune": {"epochs": 3}}."""
+    import yaml
+
+    chosen: dict[str, dict[str, Any]] = {}
+    for text in assignments:
+        name, equals, value = text.partition("=")
+        part, dot, key = name.strip().partition(".")
+        if not (equals and dot and part and key):
+            raise SettingError(
+                f"--set {text!r} cannot be read; write it as part.setting=value: --set fine_tune.epochs=3"
+            )
+        try:
+            chosen.setdefault(part, {})[key] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise SettingError(f"--set {text!r} cannot be read: {value!r} is no value; try {name}=3") from None
+    return chosen
+
+
+def svg_path(path: Path) -> Path:
+    """Refuse to write SVG under another name."""
+    if path.suffix.lower() != ".svg":
+        raise SettingError(f"Pictures are SVG: name it {path.with_suffix('.svg')}.")
+    return path

@@ -1,0 +1,49 @@
+"""The papers' tables as a command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from fedframe.cli.app import app, interruptible
+from fedframe.cli.options import part_settings
+
+
+@app.command()
+def paper(
+    table: Annotated[
+        Optional[str], typer.Argument(help="table, such as fedrane-1, or a file of your own; none: list them")
+    ] = None,
+    scale: Annotated[float, typer.Option(help="share of the paper's work, by fewer rounds and fewer samples")] = 1.0,
+    seeds: Annotated[int, typer.Option(help="runs per cell, with the seeds 0, 1, ...")] = 1,
+    rows: Annotated[str, typer.Option(help="only these, separated by commas; * stands for anything")] = "",
+    columns: Annotated[str, typer.Option(help="only these, separated by commas; * stands for anything")] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="print the cells and their settings, run nothing")] = False,
+    set_: Annotated[
+        Optional[list[str]], typer.Option("--set", help="setting of a part, for the rows that have it")
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:1")] = "cpu",
+    data_dir: Annotated[Optional[str], typer.Option(help="folder of the public data sets (or FEDFRAME_DATA)")] = None,
+    cores: Annotated[Optional[int], typer.Option(min=1, help="processor cores to use (default: all)")] = None,
+    out: Annotated[Path, typer.Option(help="folder of all tables and their runs")] = Path("runs", "papers"),
+    quiet: Annotated[bool, typer.Option("--quiet", help="show nothing but errors")] = False,
+) -> None:
+    """Run a table of a paper and print our numbers beside the paper's: fedframe paper fedrane-1 --scale 0.05."""
+    parts = part_settings(set_ or [])
+    with interruptible():
+        from fedframe.papers.cells import Choice
+        from fedframe.papers.running import describe, fill, print_tables
+        from fedframe.papers.scale import Scale
+
+        if table is None:
+            print_tables()
+            return
+        names = [[name for name in text.split(",") if name.strip()] for text in (rows, columns)]
+        machine = {"device": device, "data_dir": data_dir}
+        choice = Choice(Scale(scale), seeds, names[0], names[1], parts, machine, out)
+        if dry_run:
+            describe(table, choice)
+        else:
+            fill(table, choice, cores=cores, progress=not quiet)
