@@ -17,6 +17,7 @@ from fedframe.core.model import has_batch_norm
 from fedframe.core.seeds import seed_for
 from fedframe.data import Federation, Source, load_source, make_federation
 from fedframe.data.augment import read_augment
+from fedframe.data.validation import for_validation
 from fedframe.errors import SettingError
 from fedframe.folder import SUMMARY, RunFolder, read_config
 from fedframe.nets import build_net, default_net
@@ -183,7 +184,12 @@ class JobMaker:
 
 
 def make_clients(settings: Settings, data: object) -> Federation:
-    """Load the data and deal it out to clients."""
+    """Load the data and deal it out to clients; with a validation share, that share takes the test data's place."""
+    return for_validation(deal_out(settings, data), settings.validate_share, settings.seed)
+
+
+def deal_out(settings: Settings, data: object) -> Federation:
+    """Clients with their training and test data; a federation from Python is one already."""
     if isinstance(data, Federation):
         return data
     source: Source = load_source(
@@ -191,7 +197,6 @@ def make_clients(settings: Settings, data: object) -> Federation:
         data_dir=Path(settings.data_dir) if settings.data_dir else None,
         seed=settings.seed,
         test_share=settings.test_share,
-        validate=settings.validate_share,
         data_share=settings.data_share,
         label=settings.label,
         client_column=settings.client_column,

@@ -227,8 +227,10 @@ def test_two_processes_cannot_work_on_one_run(tmp_path: Path) -> None:
 
 def test_validation_scores_are_never_called_test_scores(tmp_path: Path) -> None:
     result = fedframe.run("fedavg", data="digits", clients=4, validate_share=0.2, out=tmp_path / "run", **SMALL)
-    assert "validation; the test set was put aside" in result.summary["definitions"]["generic"]
-    assert "global test set" not in result.summary["definitions"]["generic"]
+    for score in ("generic", "client", "personal"):
+        text = result.summary["definitions"][score]
+        assert "validation; all test data were put aside" in text
+        assert "test set" not in text
 
 
 def test_adam_starts_from_a_rate_that_suits_it() -> None:

@@ -42,8 +42,13 @@ def definitions(validate_share: float) -> dict[str, str]:
     """What the scores of a run mean; with a validation share no score has seen the test set."""
     if not validate_share:
         return DEFINITIONS
-    held_out = f"a held-out {100 * validate_share:g} % of the training data (validation; the test set was put aside)"
-    return {**DEFINITIONS, "generic": f"accuracy of the shared model on {held_out}"}
+    share = f"{100 * validate_share:g} % of the training data (validation; all test data were put aside)"
+    return {
+        **DEFINITIONS,
+        "generic": f"accuracy of the shared model on a held-out {share}",
+        "client": f"accuracy of the shared model on each client's held-out {share}, unweighted mean over clients",
+        "personal": f"accuracy of each client's own model on its held-out {share}, unweighted mean over clients",
+    }
 
 
 @dataclass(frozen=True)
