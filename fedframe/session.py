@@ -7,7 +7,7 @@ from dataclasses import asdict
 from statistics import fmean
 from typing import Any
 
-from fedframe.core.evaluate import Scores, definitions
+from fedframe.core.evaluate import Scores, definitions, gentler
 from fedframe.core.files import write_json
 from fedframe.core.job import Job
 from fedframe.core.server import RoundRecord, Server
@@ -19,6 +19,7 @@ from fedframe.measure.cost import cpu_seconds, memory_bytes
 from fedframe.predictor import save_model
 from fedframe.report.progress import Display
 
+HARM = 0.02  # personal accuracy this far below that of the shared model is not chance
 MEMORY_EVERY = 2.0  # seconds between two looks at the memory: a look costs a few milliseconds
 
 
@@ -115,10 +116,22 @@ def execute_alone(job: Job, folder: RunFolder, display: Display) -> None:
         raise
     finally:
         session.engine.close()
+    warn_of_harm(session, final)
     save_model(folder.path, job, session.server.model, session.server.replaced)
     summary = summarise(session, final)
     write_json(folder.path / SUMMARY, summary)
     display.end(summary, folder.path)
+
+
+def warn_of_harm(session: Session, final: Scores) -> None:
+    """Say so if the client stage made models worse."""
+    if final.personal is None or final.client is None or final.personal > final.client - HARM:
+        return
+    hint = gentler(session.job.method.slot("client_stage"), session.job.settings.lr)
+    session.note(
+        f"The clients' own models are worse on their own data ({100 * final.personal:.1f} %) than the shared one "
+        f"({100 * final.client:.1f} %): the client stage did harm; {hint}."
+    )
 
 
 def metrics_line(record: RoundRecord) -> dict[str, Any]:

@@ -237,6 +237,9 @@ def test_adam_starts_from_a_rate_that_suits_it() -> None:
     assert fedframe.api.gather({"optimizer": "adam"}, None).lr == 0.001
     assert fedframe.api.gather({"optimizer": "adam", "lr": 0.01}, None).lr == 0.01
     assert fedframe.api.gather({}, None).lr == 0.1
+    brought = fedframe.api.gather({"method": "fedetf", "optimizer": "adamw"}, None)  # the recipe brings SGD's settings
+    assert (brought.lr, brought.momentum) == (0.001, 0.0)
+    assert fedframe.api.gather({"method": "fedetf"}, None).momentum == 0.9
 
 
 def test_data_and_net_from_python_run_and_resume(tmp_path: Path) -> None:

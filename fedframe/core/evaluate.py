@@ -10,7 +10,7 @@ Means over clients are unweighted; the mean weighted by test samples stands besi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,6 +20,7 @@ from fedframe.core.job import PIECE
 from fedframe.core.message import Message
 
 if TYPE_CHECKING:
+    from fedframe.core.part import Part
     from fedframe.core.server import Server
 
 DEFINITIONS = {
@@ -63,6 +64,7 @@ class Scores:
     personal: float | None = None
     personal_weighted: float | None = None
     personal_count: int = 0
+    personal_diverged: int | None = None  # clients whose stage went wrong; they keep the model it began with
     per_class: tuple[float | None, ...] = ()
 
 
@@ -135,10 +137,18 @@ def score_clients(
     order = server.order(kind, server.round + 1)
     right: list[int] = []
     sizes: list[int] = []
+    diverged = 0
     for reply in server.engine.run(order, units):
+        diverged += int(reply.tensors.get("diverged", torch.zeros(())).sum())
         right += reply.tensors["hits"].sum(-1).reshape(-1).tolist()
         sizes += reply.tensors["samples"].sum(-1).reshape(-1).tolist()
         progress(len(sizes), clients)
+    if diverged:
+        hint = gentler(server.job.method.slot("client_stage"), server.job.settings.lr)
+        server.note(
+            f"Personal models that came out with NaN or infinite weights: {diverged} of {clients}. These clients keep "
+            f"the model that the client stage began with; {hint}."
+        )
     shares = [hits / size for hits, size in zip(right, sizes, strict=True) if size]
     if not shares:
         return {}
@@ -146,7 +156,17 @@ def score_clients(
         "personal": sum(shares) / len(shares),
         "personal_weighted": sum(right) / sum(sizes),
         "personal_count": len(shares),
+        "personal_diverged": diverged or None,
     }
+
+
+def gentler(stage: Part, lr: float) -> str:
+    """How to keep a client stage from doing harm."""
+    rates = [f"{stage.name}.{field.name}" for field in fields(stage) if field.name.endswith("lr")]
+    if not rates:
+        return "try fewer epochs"
+    given = min(getattr(stage, rates[0].partition(".")[2]) or lr, lr)
+    return f"try a smaller learning rate: --set {rates[0]}={given / 10:g}"
 
 
 def final_scores(server: Server, progress: Callable[[int, int], None]) -> Scores:

@@ -43,6 +43,11 @@ class Scaffold(Part):
         """Option II divides by the step length, which only SGD has."""
         if settings.optimizer != "sgd":
             raise SettingError(f"scaffold needs optimizer = 'sgd', not {settings.optimizer!r}.")
+        if settings.keep_optimizer:
+            raise SettingError(
+                "scaffold reads its variates from a round's own steps, and keep_optimizer = true brings in those of "
+                "earlier rounds; leave it out."
+            )
 
     def begin(self, work: Work) -> None:
         """Have c - c_k at hand by name."""
