@@ -166,8 +166,12 @@ class RunFolder:
     def keep_metrics_until(self, round: int) -> list[dict[str, Any]]:
         """Drop lines of rounds that no checkpoint holds: they will be run again, with the same result."""
         lines = [line for line in self.metrics() if line["round"] <= round]
-        write_text(self.path / METRICS, "".join(json.dumps(line) + "\n" for line in lines))
+        self.write_metrics(lines)
         return lines
+
+    def write_metrics(self, lines: list[dict[str, Any]]) -> None:
+        """Write the lines of all rounds anew."""
+        write_text(self.path / METRICS, "".join(json.dumps(line) + "\n" for line in lines))
 
     def write_checkpoint(self, round: int, tensors: dict[str, Tensor], notes: dict[str, Any]) -> None:
         """Keep what a resumed run starts from."""

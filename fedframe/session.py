@@ -7,12 +7,12 @@ from dataclasses import asdict
 from statistics import fmean
 from typing import Any
 
-from fedframe.core.evaluate import Scores, definitions, gentler
+from fedframe.core.evaluate import Scores, ask_late_scores, definitions, gentler
 from fedframe.core.files import write_json
 from fedframe.core.job import Job
+from fedframe.core.remote import Remote
 from fedframe.core.server import RoundRecord, Server
-from fedframe.engines.local import local_engine
-from fedframe.engines.workers import WorkerEngine
+from fedframe.engines.choose import OpenEngine, open_engine
 from fedframe.errors import DataError, DivergedError, FedframeError
 from fedframe.folder import SUMMARY, RunFolder
 from fedframe.measure.cost import cpu_seconds, memory_bytes
@@ -26,14 +26,14 @@ MEMORY_EVERY = 2.0  # seconds between two looks at the memory: a look costs a fe
 class Session:
     """Keeps the books of a run while the server trains."""
 
-    def __init__(self, job: Job, folder: RunFolder, display: Display) -> None:
+    def __init__(self, job: Job, folder: RunFolder, display: Display, engine: OpenEngine = open_engine) -> None:
         self.job, self.folder, self.display = job, folder, display
         self.began, self.cpu_began = time.perf_counter(), cpu_seconds()
         self.seconds_before = 0.0  # of earlier sessions of the same run
         self.cpu_before = 0.0
         self.peak_memory = 0
         self._memory_seen = -MEMORY_EVERY
-        self.engine = local_engine(job, self.note)
+        self.engine = engine(job, self.note)
         self.server = Server(job, self.engine, self.note)
         self.fingerprint = job.fingerprint()
         self.history: list[dict[str, Any]] = []
@@ -59,17 +59,27 @@ class Session:
         self.history = self.folder.keep_metrics_until(round)
         self.seconds_before, self.cpu_before = notes["seconds"], notes["cpu_seconds"]
         self.peak_memory = notes["peak_memory"]
+        if isinstance(self.engine, Remote) and self.history and "client" not in self.history[-1]:
+            ask_late_scores(self.server, self.engine)
         self.note(f"Going on after round {round} of {self.job.settings.rounds}.")
 
     def finish_round(self, record: RoundRecord) -> None:
         """Write a round down: its line first, then the checkpoint that makes it count."""
         self.watch_memory()
+        self.complete_line(record.late)
         line = metrics_line(record)
         self.folder.append_metrics(line)
         self.history.append(line)
         notes = {**self.costs(), "fingerprint": self.fingerprint}
         self.folder.write_checkpoint(record.round, self.server.tensors(), notes)
         self.display.round(record)
+
+    def complete_line(self, late: Scores | None) -> None:
+        """Add to the last line what clients behind a network have told since of that round's model."""
+        if late is None or not self.history:
+            return
+        self.history[-1] |= told(late)
+        self.folder.write_metrics(self.history)
 
     def costs(self) -> dict[str, Any]:
         """Time and memory so far, over all sessions of the run."""
@@ -84,20 +94,18 @@ class Session:
         if time.perf_counter() - self._memory_seen < MEMORY_EVERY:
             return
         self._memory_seen = time.perf_counter()
-        hands = self.engine.hands if isinstance(self.engine, WorkerEngine) else []
-        pids = [hand.process.pid for hand in hands if hand.process.pid is not None]
-        self.peak_memory = max(self.peak_memory, memory_bytes(pids))
+        self.peak_memory = max(self.peak_memory, memory_bytes(self.engine.processes()))
 
 
-def execute(job: Job, folder: RunFolder, display: Display) -> None:
+def execute(job: Job, folder: RunFolder, display: Display, engine: OpenEngine = open_engine) -> None:
     """Run what is left of a run and write its results."""
     with folder.alone():
-        execute_alone(job, folder, display)
+        execute_alone(job, folder, display, engine)
 
 
-def execute_alone(job: Job, folder: RunFolder, display: Display) -> None:
+def execute_alone(job: Job, folder: RunFolder, display: Display, engine: OpenEngine) -> None:
     """The same, once no other process works on the folder."""
-    session = Session(job, folder, display)
+    session = Session(job, folder, display, engine)
     try:
         session.restore()
         display.start(job, folder.path, session.server.round)
@@ -106,6 +114,7 @@ def execute_alone(job: Job, folder: RunFolder, display: Display) -> None:
         session.server.train(session.finish_round, display.client)
         display.stage("final scores and personal models" if job.settings.personal else "final scores")
         final = session.server.conclude(display.client)
+        session.complete_line(session.server.late)
         session.watch_memory()
     except (KeyboardInterrupt, FedframeError) as stop:
         done, rounds = session.server.round, job.settings.rounds
@@ -136,10 +145,14 @@ def warn_of_harm(session: Session, final: Scores) -> None:
 
 def metrics_line(record: RoundRecord) -> dict[str, Any]:
     """A round as a line of metrics.jsonl."""
-    line = {key: value for key, value in asdict(record).items() if key not in ("scores", "figures")} | record.figures
-    if record.scores is not None:
-        line |= {key: value for key, value in asdict(record.scores).items() if value is not None and value != ()}
-    return line
+    line = {key: value for key, value in asdict(record).items() if key not in ("scores", "late", "figures")}
+    line |= record.figures
+    return line | told(record.scores) if record.scores is not None else line
+
+
+def told(scores: Scores) -> dict[str, Any]:
+    """What was measured, as entries of a line."""
+    return {key: value for key, value in asdict(scores).items() if value is not None and value != ()}
 
 
 def summarise(session: Session, final: Scores) -> dict[str, Any]:
@@ -169,7 +182,7 @@ def summarise(session: Session, final: Scores) -> dict[str, Any]:
             },
         },
         "per_class": dict(zip(job.federation.source.classes, final.per_class, strict=False)),
-        "train_per_class": dict(zip(job.federation.source.classes, train_counts(job), strict=True)),
+        "train_per_class": train_counts(job),
         "definitions": definitions(job.settings.validate_share),
         "evaluations": sum("generic" in line or "personal" in line for line in history),
         "parameters": job.parameters,
@@ -184,12 +197,13 @@ def summarise(session: Session, final: Scores) -> dict[str, Any]:
     }
 
 
-def train_counts(job: Job) -> list[int]:
-    """Training samples of every class, over all clients."""
+def train_counts(job: Job) -> dict[str, int]:
+    """Training samples of every class, over all clients; empty where labels stay with the clients."""
     source = job.federation.source
+    if not len(source.train):
+        return {}
     labels = source.train.y[job.federation.train.values]
-    counts: list[int] = labels.bincount(minlength=len(source.classes)).tolist()
-    return counts
+    return dict(zip(source.classes, labels.bincount(minlength=len(source.classes)).tolist(), strict=True))
 
 
 def over_rounds(history: list[dict[str, Any]], score: str) -> dict[str, float | None]:

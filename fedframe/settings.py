@@ -70,7 +70,17 @@ class Settings(BaseModel):
     save_personal: bool = Field(True, description="keep the personal models in the run folder")
 
     seed: int = Field(0, ge=0, description="fixes the split, the initial model and every batch")
-    engine: Literal["local"] = Field("local", description="who runs the clients: local")
+    engine: Literal["local", "flower", "flower-sim"] = Field(
+        "local",
+        description="who runs the clients: local, flower (node processes over TLS) or flower-sim (Ray)",
+    )
+    nodes: int = Field(3, ge=1, description="node processes of the engine flower, or nodes of flower-sim")
+    min_clients: int | None = Field(
+        None, ge=1, description="over a network: fewest replies of a round (default: half of those asked, at least 2)"
+    )
+    patience: float | None = Field(
+        None, gt=0, description="over a network: seconds to wait for a reply (default: while the node is connected)"
+    )
     workers: int | None = Field(None, ge=1, description="worker processes (default: one per core; 1: this process)")
     device: str = Field("cpu", description="cpu, cuda or cuda:1")
 
@@ -141,6 +151,9 @@ PANELS: dict[str, tuple[str, ...]] = {
     "Machine": (
         "seed",
         "engine",
+        "nodes",
+        "min_clients",
+        "patience",
         "workers",
         "device",
     ),

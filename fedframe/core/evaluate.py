@@ -9,7 +9,7 @@ Means over clients are unweighted; the mean weighted by test samples stands besi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fedframe.core.job import PIECE
 from fedframe.core.message import Message
+from fedframe.core.remote import Remote
 
 if TYPE_CHECKING:
     from fedframe.core.part import Part
@@ -70,21 +71,46 @@ class Scores:
 
 def score_round(server: Server) -> Scores:
     """What is measured between rounds: the shared model and, where clients have more than that, their own."""
+    if isinstance(server.engine, Remote):
+        ask_late_scores(server, server.engine)
+        return score_generic(server)[0]
     scores = score_shared(server, "local")
-    if not server.job.roles.private and server.job.method.optional_slot("own") is None:
+    if not has_own_models(server):
         return scores
     watched = [int(client) for client in server.job.watched]
     return replace(scores, **score_clients(server, "own", watched, lambda done, total: None, len(watched)))
 
 
-def score_shared(server: Server, local: str) -> Scores:
-    """Score the shared model on the global test set and on clients' own (`local` or `local-all`)."""
+def has_own_models(server: Server) -> bool:
+    """Whether clients have models between rounds that are more than the shared one."""
+    return bool(server.job.roles.private) or server.job.method.optional_slot("own") is not None
+
+
+def score_generic(server: Server) -> tuple[Scores, Tensor]:
+    """Score the shared model on the global test set; also, for each of its samples, whether it was right."""
     job = server.job
     if not job.shares_a_model:
-        return Scores()
+        return Scores(), torch.empty(0, dtype=torch.bool)
     predicted, loss = predict_set(server, "test")
     labels = job.pool("test").y if len(predicted) else torch.empty(0, dtype=torch.int64)
     right = predicted == labels
+    hits = torch.bincount(labels, right.double(), minlength=job.template.classes)
+    totals = torch.bincount(labels, minlength=job.template.classes)
+    per_class = tuple(float(h / t) if t else None for h, t in zip(hits, totals, strict=True))
+    scores = Scores(
+        generic=float(right.double().mean()) if len(right) else None,
+        generic_loss=loss / len(right) if len(right) else None,
+        per_class=per_class,
+    )
+    return scores, right
+
+
+def score_shared(server: Server, local: str) -> Scores:
+    """Score the shared model on the global test set and on clients' own (`local` or `local-all`)."""
+    job = server.job
+    scores, right = score_generic(server)
+    if not job.shares_a_model:
+        return scores
     if job.federation.local_test_pool == "test":
         local_right = right[job.test_rows(local)]  # the same model on the same samples
     else:
@@ -92,18 +118,10 @@ def score_shared(server: Server, local: str) -> Scores:
         local_right = local_predicted == job.pool(local).y[job.test_rows(local)]
     clients = job.scored_clients(local)
     sizes = job.federation.local_test.sizes()[clients]
-    mean, weighted, count = over_clients(local_right, sizes)
-    hits = torch.bincount(labels, right.double(), minlength=job.template.classes)
-    totals = torch.bincount(labels, minlength=job.template.classes)
-    per_class = tuple(float(h / t) if t else None for h, t in zip(hits, totals, strict=True))
-    return Scores(
-        generic=float(right.double().mean()) if len(right) else None,
-        generic_loss=loss / len(right) if len(right) else None,
-        client=mean,
-        client_weighted=weighted,
-        client_count=count,
-        per_class=per_class,
-    )
+    owner = torch.repeat_interleave(torch.arange(len(sizes)), sizes)
+    hits = torch.bincount(owner, local_right.double(), minlength=len(sizes))
+    mean, weighted, count = over_clients(hits, sizes)
+    return replace(scores, client=mean, client_weighted=weighted, client_count=count)
 
 
 def predict_set(server: Server, which: str) -> tuple[Tensor, float]:
@@ -119,10 +137,8 @@ def predict_set(server: Server, which: str) -> tuple[Tensor, float]:
     return torch.cat(predicted), loss
 
 
-def over_clients(right: Tensor, sizes: Tensor) -> tuple[float | None, float | None, int]:
+def over_clients(hits: Tensor, sizes: Tensor) -> tuple[float | None, float | None, int]:
     """Unweighted and weighted mean accuracy over the clients that have test data, and how many they are."""
-    owner = torch.repeat_interleave(torch.arange(len(sizes)), sizes)
-    hits = torch.bincount(owner, right.double(), minlength=len(sizes))
     some = sizes > 0
     if not bool(some.any()):
         return None, None, 0
@@ -135,10 +151,19 @@ def score_clients(
 ) -> dict[str, Any]:
     """Personal scores: each client (or group of them) says how many of its own test samples are right."""
     order = server.order(kind, server.round + 1)
+    return personal_scores(server, order, server.engine.run(order, units), progress, clients)
+
+
+def personal_scores(
+    server: Server, order: Message, replies: Iterable[Message], progress: Callable[[int, int], None], clients: int
+) -> dict[str, Any]:
+    """Personal scores from what clients (or groups of them) say of their own test samples."""
     right: list[int] = []
     sizes: list[int] = []
     diverged = 0
-    for reply in server.engine.run(order, units):
+    for reply in replies:
+        if not usable_hits(server, order, reply):
+            continue
         diverged += int(reply.tensors.get("diverged", torch.zeros(())).sum())
         right += reply.tensors["hits"].sum(-1).reshape(-1).tolist()
         sizes += reply.tensors["samples"].sum(-1).reshape(-1).tolist()
@@ -172,6 +197,8 @@ def gentler(stage: Part, lr: float) -> str:
 def final_scores(server: Server, progress: Callable[[int, int], None]) -> Scores:
     """The shared model on everything, and each client's own model on its own test data."""
     job = server.job
+    if isinstance(server.engine, Remote):
+        return final_scores_from_afar(server, server.engine, progress)
     scores = server.last_scores
     if scores is None or len(job.watched) < len(job.federation):
         scores = score_shared(server, "local-all")
@@ -180,3 +207,84 @@ def final_scores(server: Server, progress: Callable[[int, int], None]) -> Scores
     groups = job.personal_groups
     clients = sum(map(len, groups))
     return replace(scores, **score_clients(server, "personalise_group", range(len(groups)), progress, clients))
+
+
+# -- clients behind a network: they alone have their test data, and a message to them is dear ------------------------------
+def usable_hits(server: Server, order: Message, reply: Message) -> bool:
+    """Whether a client's count of right predictions can be believed to be one; if not, say why."""
+    if server.is_lost(reply, order):
+        return False
+    hits, samples = (reply.tensors.get(name, torch.empty(0)) for name in ("hits", "samples"))
+    counts = hits.dtype == samples.dtype == torch.int64 and hits.shape == samples.shape
+    if reply.kind == order.kind and counts and bool(((hits >= 0) & (hits <= samples)).all()):
+        return True
+    server.note(f"Round {order.round}, {order.kind}: the counts of client {reply.unit} were refused.")
+    return False
+
+
+def ask_late_scores(server: Server, engine: Remote) -> None:
+    """Have the watched clients score the model as it stands when it is sent to them the next time."""
+    watched = [int(client) for client in server.job.watched]
+    if server.job.shares_a_model:
+        engine.also("client", watched)
+    if has_own_models(server):
+        engine.also("own", watched)
+
+
+def late_scores(server: Server) -> Scores | None:
+    """What clients have told of the model that the last order brought them; None if they were not asked."""
+    engine = server.engine
+    if not isinstance(engine, Remote):
+        return None
+    order = server.order("client", server.round + 1)
+    shared, own = engine.heard("client"), engine.heard("own")
+    if shared is None and own is None:
+        return None
+    scores = replace(Scores(), **client_scores(server, order, shared or []))
+    if own is None:
+        return scores
+    order = replace(order, kind="own")
+    return replace(scores, **personal_scores(server, order, own, lambda done, total: None, len(own)))
+
+
+def client_scores(server: Server, order: Message, replies: Sequence[Message]) -> dict[str, Any]:
+    """The shared model's score on clients' own test data, from their counts."""
+    fine = [reply for reply in replies if usable_hits(server, order, reply)]
+    if not fine:
+        return {}
+    hits, sizes = (torch.stack([reply.tensors[name].sum() for reply in fine]) for name in ("hits", "samples"))
+    mean, weighted, count = over_clients(hits.double(), sizes)
+    return {"client": mean, "client_weighted": weighted, "client_count": count}
+
+
+def fetch_late_scores(server: Server) -> Scores | None:
+    """Late scores of the model as it stands, by a message of their own: something is about to change the model."""
+    engine = server.engine
+    if not isinstance(engine, Remote) or not engine.awaits():
+        return None
+    for _ in engine.run(server.order("client", server.round + 1), ()):
+        pass
+    return late_scores(server)
+
+
+def final_scores_from_afar(server: Server, engine: Remote, progress: Callable[[int, int], None]) -> Scores:
+    """As `final_scores`: clients score the final model when it comes to them, and make their own in the same breath."""
+    job = server.job
+    scores = server.last_scores if server.last_scores is not None else score_generic(server)[0]
+    everyone = [int(client) for group in job.personal_groups for client in group]
+    kind = "personalise" if job.settings.personal else "client"
+    if kind == "personalise" and job.shares_a_model:
+        engine.also("client", range(len(job.federation)))
+    order = server.order(kind, server.round + 1)
+    units = everyone if kind == "personalise" else range(len(job.federation)) if job.shares_a_model else ()
+    replies = engine.run(order, units)
+    if kind == "client":
+        return replace(scores, **client_scores(server, order, list(replies)))
+    personal = personal_scores(server, order, replies, progress, len(everyone))
+    last = late_scores(server)
+    if last is None:
+        return replace(scores, **personal)
+    if server.late is None:  # no server stage: the model of the last round is the final one
+        server.late = last
+    clients = {"client": last.client, "client_weighted": last.client_weighted, "client_count": last.client_count}
+    return replace(scores, **clients, **personal)

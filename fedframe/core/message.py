@@ -20,6 +20,7 @@ from fedframe.core.files import tensors_to_bytes
 from fedframe.errors import DataError
 
 Number = int | float | str
+LOST = "lost"  # the kind of a reply that never came: it says so in the client's place, with the reason
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,11 @@ class Message:
     unit: int = -1
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
     numbers: Mapping[str, Number] = field(default_factory=dict)
+
+    @classmethod
+    def lost(cls, order: Message, unit: int, reason: str) -> Message:
+        """What stands in the place of a reply that never came."""
+        return cls(LOST, order.round, unit, numbers={"reason": reason})
 
     @property
     def nbytes(self) -> int:

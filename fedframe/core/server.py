@@ -11,12 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedframe.core.evaluate import Scores, final_scores, score_round
+from fedframe.core.evaluate import Scores, fetch_late_scores, final_scores, late_scores, score_round
 from fedframe.core.job import Job
 from fedframe.core.layout import named_tensors
 from fedframe.core.merging import RunningMean
-from fedframe.core.message import Message, flaw
+from fedframe.core.message import LOST, Message, flaw
 from fedframe.core.model import Model, load_tensors
+from fedframe.core.remote import Remote
 from fedframe.core.schedule import Schedule
 from fedframe.core.seeds import generator_for, seed_for
 from fedframe.errors import DivergedError
@@ -30,7 +31,8 @@ class Engine(Protocol):
     def run(self, order: Message, units: Sequence[int]) -> Iterator[Message]:
         """Have an order performed for every unit; replies come in the order of the units.
 
-        A reply's tensors are lent: they may be overwritten as soon as the next reply is asked for.
+        A reply's tensors are lent: they may be overwritten as soon as the next reply is asked for. In the place of a
+        reply that never came (a client behind a network) stands a message of the kind `lost`, with the reason.
         """
 
 
@@ -48,6 +50,7 @@ class RoundRecord:
     bytes_down: int = 0
     figures: dict[str, float] = field(default_factory=dict)  # what parts have to tell
     scores: Scores | None = None
+    late: Scores | None = None  # of the model that the round began with, where clients score it on their own data
 
 
 class Server:
@@ -63,6 +66,7 @@ class Server:
         self.figures: dict[str, float] = {}  # what parts want to see in the round's line of metrics
         self.round = 0  # the last finished round
         self.last_scores: Scores | None = None  # of the model as it stands
+        self.late: Scores | None = None  # what clients have added to the scores of the last round, afterwards
         self._net: tuple[Model, Tensor] | None = None  # made when a part first asks for it
         for part in job.method.parts:
             self.state |= part.server_state(self)
@@ -93,11 +97,14 @@ class Server:
         losses = RunningMean(1)
         record = RoundRecord(round, float("nan"), float(order.numbers["lr"]), len(clients))
         record.bytes_down = order.nbytes * len(clients)
-        accepted = 0
+        accepted = lost = 0
         for done, reply in enumerate(self.engine.run(order, clients), start=1):
             record.bytes_up += reply.nbytes
+            lost += reply.kind == LOST
             if self.accepts(reply, order, self.expected):
                 accepted += 1
+                if isinstance(self.engine, Remote):
+                    self.engine.seen[reply.unit] = round
                 weight = self.weight(reply)
                 merger.add(reply, weight)
                 buffers.add(reply.tensors["update"][self.layout.trainable :], weight)
@@ -111,6 +118,9 @@ class Server:
                 f"Round {round}: not one of {len(clients)} updates could be used; start again with a smaller lr "
                 f"(now {record.lr:g}) or with clip = 10."
             )
+        if lost:
+            self.figures["lost"] = lost
+        record.late = late_scores(self)
         self.move(merger.finish(), buffers.mean())
         for part in method.answering("after_merge"):
             part.after_merge(self, accepted)
@@ -143,10 +153,19 @@ class Server:
 
     def accepts(self, reply: Message, order: Message, expected: dict[str, torch.Size]) -> bool:
         """Whether a reply may be used; if not, say why."""
+        if self.is_lost(reply, order):
+            return False
         problem = flaw(reply, order, expected)
         if problem is not None:
             self.note(f"Round {order.round}: the reply of client {reply.unit} was refused: {problem}.")
         return problem is None
+
+    def is_lost(self, reply: Message, order: Message) -> bool:
+        """Whether a reply never came; if so, say why."""
+        if reply.kind == LOST:
+            name = self.job.federation.names[reply.unit]
+            self.note(f"Round {order.round}, {order.kind}: no reply of client {name}: {reply.numbers['reason']}.")
+        return reply.kind == LOST
 
     def weight(self, reply: Message) -> float:
         """A client's weight in the mean."""
@@ -162,6 +181,7 @@ class Server:
         """The server stage, the client stage, and the final scores."""
         stage = self.job.method.optional_slot("server_stage")
         if stage is not None:
+            self.late = fetch_late_scores(self)  # of the model before the stage changes it
             shapes = stage.statistics_shapes(self)
             stage.conclude(self, self.ask_everyone("statistics", shapes, progress))
             self.last_scores = None
@@ -211,6 +231,8 @@ class Server:
     def tensors(self) -> dict[str, Tensor]:
         """All that a resumed run needs of the server."""
         named = {"state": self.state, "replaced": self.replaced}
+        if isinstance(self.engine, Remote):
+            named["network"] = {"seen": self.engine.seen}
         return {"model": self.model} | {f"{kind}/{name}": t for kind, ts in named.items() for name, t in ts.items()}
 
     def restore(self, tensors: dict[str, Tensor], round: int) -> None:
@@ -218,4 +240,6 @@ class Server:
         self.model = tensors["model"]
         self.state = {name[6:]: tensor for name, tensor in tensors.items() if name.startswith("state/")}
         self.replaced = {name[9:]: tensor for name, tensor in tensors.items() if name.startswith("replaced/")}
+        if isinstance(self.engine, Remote) and "network/seen" in tensors:
+            self.engine.seen = tensors["network/seen"]
         self.round = round

@@ -42,6 +42,7 @@ class Site:
         self.actions: dict[str, Callable[[Message, int], Message]] = {
             "train": self.train,
             "score": self.score,
+            "client": self.score_client,
             "own": self.score_own,
             "statistics": self.statistics,
             "personalise": self.personalise,
@@ -84,6 +85,11 @@ class Site:
         loss = nn.functional.cross_entropy(logits, labels, reduction="sum")
         tensors = {"predicted": logits.argmax(1).to(torch.int32)}
         return Message(order.kind, order.round, piece, tensors, {"loss": float(loss)})
+
+    def score_client(self, order: Message, client: int) -> Message:
+        """How the server's model does on the client's own test data, where only the client has them."""
+        self.load(order.tensors, {})
+        return Message(order.kind, order.round, client, self.count_hits(client))
 
     def score_own(self, order: Message, client: int) -> Message:
         """How the client's own model, as rounds have left it, does on the client's own test data."""

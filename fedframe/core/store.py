@@ -35,6 +35,11 @@ class Store:
         for old in sorted(number for number in self._rounds(client) if number < round)[:-1]:
             self._path(client, old).unlink(missing_ok=True)
 
+    def forget_after(self, client: int, round: int) -> None:
+        """Drop states of later rounds: their replies were lost on the way, so the server has not merged them."""
+        for later in (number for number in self._rounds(client) if number > round):
+            self._path(client, later).unlink(missing_ok=True)
+
     def _place(self, client: int) -> Path:
         # A hundred thousand clients in one folder would make every look-up slow.
         return self.folder / f"{client // 1000:03d}" / f"{client:06d}"

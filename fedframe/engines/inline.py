@@ -26,6 +26,10 @@ class InlineEngine:
         for unit in units:
             yield self.site.perform(order, unit)
 
+    def processes(self) -> list[int]:
+        """No processes but this one."""
+        return []
+
     def close(self) -> None:
         """Give the process back its threads and its random state."""
         torch.set_num_threads(self._threads)

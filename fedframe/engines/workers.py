@@ -83,6 +83,10 @@ class WorkerEngine:
                 self._held -= waited.nbytes
                 yield waited
 
+    def processes(self) -> list[int]:
+        """Ids of the worker processes."""
+        return [hand.process.pid for hand in self.hands if hand.process.pid is not None]
+
     def close(self) -> None:
         """End the worker processes; they hold nothing that would be lost."""
         for hand in self.hands:

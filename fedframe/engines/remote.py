@@ -1,0 +1,219 @@
+"""Clients at nodes of a network: one letter per node and order, replies in the order of the units.
+
+What carries the letters is a `Post`: Flower, or a few lines in a test. Whatever happens on the way (a node that is gone,
+slow or raises, a letter that is none) ends as a `lost` reply with its reason. With fewer replies than `min_clients` the
+engine waits, says so, and asks again; a client that is asked twice gives the same reply, so nothing is counted twice.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from fedframe.core.job import Job
+from fedframe.core.message import Message
+from fedframe.core.site import Site
+from fedframe.errors import DataError, RunError
+from fedframe.federation.errand import HELLO, Errand, read_answer
+
+POLL = 0.25  # seconds between two looks for replies
+RETRY = 5.0  # seconds between two attempts to reach enough clients
+REMIND = 60.0  # seconds between two sentences that say what is waited for
+ROOM = 4  # a reply is at most so many times what is expected of the largest client's, plus a little
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """What became of a letter: the answer, or what went wrong."""
+
+    ticket: str
+    content: bytes = b""
+    problem: str = ""
+
+
+class Post(Protocol):
+    """Carries letters to nodes and brings their answers."""
+
+    def nodes(self) -> Collection[str]:
+        """Names of the nodes that can be reached now."""
+
+    def send(self, node: str, letter: bytes, round: int, seconds: float | None) -> str:
+        """Send a letter that is good for so many seconds; a ticket for its answer."""
+
+    def collect(self, tickets: Collection[str]) -> list[Delivery]:
+        """What has arrived for these tickets; each comes once."""
+
+    def processes(self) -> list[int]:
+        """Ids of the processes that were started for it on this machine."""
+
+    def close(self) -> None:
+        """End what was started."""
+
+
+class RemoteEngine:
+    """Has orders performed by nodes; only the server's own test data are used here."""
+
+    def __init__(self, job: Job, post: Post, seats: Sequence[str], run: str, note: Callable[[str], None]) -> None:
+        self.job, self.post, self.run_name, self.note = job, post, run, note
+        self.seats = tuple(seats)  # the node of every client
+        self.seen = torch.zeros(len(seats), dtype=torch.int64)  # the last round in which a client's reply was merged
+        self.seconds: list[float] = []  # how long each order took, for those who measure
+        self._also: dict[str, list[int]] = {}
+        self._heard: dict[str, list[Message]] = {}
+        self._site: Site | None = None
+        self._said = (0.0, "")
+
+    # -- what the server asks ------------------------------------------------------------------------------------------
+    def run(self, order: Message, units: Sequence[int]) -> Iterator[Message]:
+        """Have the order performed for every unit, and what was asked for beside it."""
+        if order.kind == "score":
+            self._site = self._site or Site(self.job)
+            for unit in units:
+                yield self._site.perform(order, unit)
+            return
+        also, self._also = self._also, {}
+        wanted = {**also, **({order.kind: list(units)} if units else {})}
+        found, reasons = self.fetch(order, wanted, self.fewest(len(units)))
+
+        def reply(kind: str, client: int) -> Message:
+            return found.get((kind, client)) or Message.lost(order, client, reasons[self.seats[client]])
+
+        self._heard = {kind: [reply(kind, client) for client in clients] for kind, clients in also.items()}
+        for unit in units:
+            yield reply(order.kind, unit)
+
+    def also(self, kind: str, clients: Sequence[int]) -> None:
+        """With the next order these clients do this too, before it."""
+        self._also[kind] = sorted({*self._also.get(kind, ()), *clients})
+
+    def awaits(self) -> bool:
+        """Whether something was asked for that no order has taken along yet."""
+        return bool(self._also)
+
+    def heard(self, kind: str) -> list[Message] | None:
+        """What the last order brought back of this kind, once."""
+        return self._heard.pop(kind, None)
+
+    def hello(self, fewest: int) -> dict[int, Message]:
+        """Every client's word on who it is; waits for at least so many."""
+        order = Message(HELLO, 0)
+        found, _ = self.fetch(order, {HELLO: list(range(len(self.seats)))}, fewest)
+        return {client: reply for (_, client), reply in found.items()}
+
+    def processes(self) -> list[int]:
+        """Ids of the processes on this machine."""
+        return self.post.processes()
+
+    def close(self) -> None:
+        """End what was started."""
+        self.post.close()
+
+    # -- how it is done ------------------------------------------------------------------------------------------------
+    def fewest(self, asked: int) -> int:
+        """How many replies make a round."""
+        fewest = self.job.settings.min_clients
+        return min(asked, fewest if fewest is not None else max(2, -(-asked // 2)))
+
+    def fetch(
+        self, order: Message, wanted: Mapping[str, Sequence[int]], fewest: int
+    ) -> tuple[dict[tuple[str, int], Message], dict[str, str]]:
+        """Replies by kind and client, and for nodes without one the reason; at least `fewest` of the order's own."""
+        began = time.monotonic()
+        tasks = self.by_node(wanted)
+        found: dict[tuple[str, int], Message] = {}
+        reasons: dict[str, str] = {}
+        waiting = list(tasks)
+        while True:
+            connected = self.post.nodes()
+            reasons |= {node: "its node is not connected" for node in waiting if node not in connected}
+            reachable = [node for node in waiting if node in connected]
+            hopeful = sum(len(tasks[node].get(order.kind, ())) for node in reachable)
+            if self.count(found, order.kind) + hopeful >= fewest:
+                self.exchange(order, {node: tasks[node] for node in reachable}, found, reasons)
+                waiting = [node for node in waiting if node in reasons]
+            if not waiting or self.count(found, order.kind) >= fewest:
+                self.seconds.append(time.monotonic() - began)
+                return found, reasons
+            self.remind(order, fewest, self.count(found, order.kind), {node: reasons[node] for node in waiting})
+            time.sleep(RETRY)
+
+    def by_node(self, wanted: Mapping[str, Sequence[int]]) -> dict[str, dict[str, list[int]]]:
+        """The tasks of every node that has any."""
+        tasks: dict[str, dict[str, list[int]]] = {}
+        for kind, clients in wanted.items():
+            for client in clients:
+                tasks.setdefault(self.seats[client], {}).setdefault(kind, []).append(client)
+        return tasks
+
+    def count(self, found: Mapping[tuple[str, int], Message], kind: str) -> int:
+        """How many clients have replied to the order itself."""
+        return sum(each == kind for each, _ in found)
+
+    def exchange(
+        self,
+        order: Message,
+        tasks: Mapping[str, dict[str, list[int]]],
+        found: dict[tuple[str, int], Message],
+        reasons: dict[str, str],
+    ) -> None:
+        """Send to these nodes and wait for what comes back, good or bad."""
+        patience = self.job.settings.patience
+        out: dict[str, tuple[str, Errand]] = {}
+        for node, asked in tasks.items():
+            errand = Errand(self.run_name, order, asked, self.merged(order, asked))
+            reasons.pop(node, None)
+            try:
+                out[self.post.send(node, errand.to_bytes(), order.round, patience)] = (node, errand)
+            except DataError as error:
+                reasons[node] = str(error)
+        deadline = time.monotonic() + patience if patience is not None else float("inf")
+        while out and time.monotonic() < deadline:
+            for delivery in self.post.collect(list(out)):
+                node, errand = out.pop(delivery.ticket)
+                try:
+                    if delivery.problem:
+                        raise DataError(delivery.problem)
+                    found |= read_answer(delivery.content, errand, self.most(errand))
+                except DataError as error:
+                    reasons[node] = str(error).rstrip(".")
+            if out:
+                time.sleep(POLL)
+        reasons |= {node: f"it took longer than patience = {patience:g} seconds" for node, _ in out.values()}
+
+    def merged(self, order: Message, asked: Mapping[str, Sequence[int]]) -> dict[int, int]:
+        """The last round of each client that was merged: states of later ones are to be forgotten."""
+        if order.kind == HELLO:  # asked before a resumed run knows which rounds it has
+            return {}
+        return {client: int(self.seen[client]) for clients in asked.values() for client in clients}
+
+    def most(self, errand: Errand) -> int:
+        """Bytes that the answer to an errand may have."""
+        clients = sum(len(clients) for clients in errand.tasks.values())
+        # Statistics are small beside a model but for tiny nets: the square of a feature's width, in float64.
+        model = self.job.template
+        one = 4 * self.job.roles.layout.size + 8 * model.dim * (model.dim + model.classes) + errand.order.nbytes
+        return (1 << 20) + ROOM * one * clients
+
+    def remind(self, order: Message, fewest: int, have: int, reasons: Mapping[str, str]) -> None:
+        """Say what is waited for: at once when it changes, else from time to time."""
+        text = "; ".join(f"{node}: {reason}" for node, reason in sorted(reasons.items()))
+        when, before = self._said
+        if text != before or time.monotonic() - when > REMIND:
+            self._said = (time.monotonic(), text)
+            what = "The nodes' first word" if order.kind == HELLO else f"Round {order.round}, {order.kind}"
+            self.note(f"{what}: waiting for {fewest - have} more of at least {fewest} clients ({text}).")
+
+
+def check_hello(job: Job, replies: Mapping[int, Message], digest: str) -> None:
+    """Refuse clients that would not do the same work: another program, another initial model."""
+    for client, reply in replies.items():
+        name = job.federation.names[client]
+        if reply.numbers.get("template") != digest:
+            raise RunError(
+                f"The initial model of {name} (Fedframe {reply.numbers.get('version')}) is another than the server's: "
+                "install the same versions of Fedframe and torch at every node, and hand out the kits of this config."
+            )

@@ -1,0 +1,114 @@
+"""A node's work: it takes an errand, does it with the data that only it has, and gives the answer.
+
+The node keeps its data and its model at hand between letters. What a letter may make it do is this file and nothing
+else: kinds of work that it knows, for clients that are its own, with tensors of the right shapes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from fedframe import __version__
+from fedframe.core.job import Job
+from fedframe.core.layout import named_tensors
+from fedframe.core.message import Message, all_finite
+from fedframe.core.site import Site
+from fedframe.errors import DataError
+from fedframe.federation.errand import HELLO, Errand, answer_bytes
+
+COUNTS = ("client", "own", "personalise")  # kinds of work whose reply is how many predictions were right
+Finish = Callable[[Job, Message], None]
+MakeJob = Callable[[str], Job]
+
+
+class NodeWork:
+    """Some clients' side of a federation, for one run after the other."""
+
+    def __init__(self, make_job: MakeJob, clients: Sequence[int], finish: Finish | None = None) -> None:
+        self.make_job, self.clients, self.finish = make_job, frozenset(clients), finish
+        self.run, self.site = "", None  # type: tuple[str, Site | None]
+        torch.set_num_threads(1)  # as everywhere: results must not depend on the machine
+
+    def answer(self, content: bytes) -> tuple[Errand, list[Message], bytes]:
+        """Do what a letter asks; the errand, the replies, and the replies as the letter that goes back."""
+        errand = Errand.from_bytes(content)
+        strangers = {client for clients in errand.tasks.values() for client in clients} - self.clients
+        if strangers:
+            raise DataError(f"The clients {sorted(strangers)[:5]} are not at this node.")
+        site = self.site_of(errand.run)
+        if set(errand.tasks) - {HELLO}:
+            check_order(site.job, errand.order)
+        for client, round in errand.seen.items():
+            if client in self.clients and site.job.remembers:
+                site.job.store.forget_after(client, round)
+        replies = [self.reply(site, errand.order, kind, c) for kind, cs in errand.tasks.items() for c in cs]
+        if self.finish is not None and "personalise" in errand.tasks:
+            self.finish(site.job, errand.order)
+        return errand, replies, answer_bytes(errand.run, replies)
+
+    def site_of(self, run: str) -> Site:
+        """The place where this run's work is done; another run starts from nothing."""
+        if self.site is None or run != self.run:
+            if not run.isalnum() or len(run) > 64:
+                raise DataError("A run is named by letters and digits.")
+            self.run, self.site = run, Site(self.make_job(run))
+        return self.site
+
+    def reply(self, site: Site, order: Message, kind: str, client: int) -> Message:
+        """One task for one client; counts leave the node as totals, not class by class."""
+        if kind == HELLO:
+            return hello(site.job, client)
+        if kind != order.kind:  # what is asked beside the order is no part of a round: it has the plain learning rate
+            order = replace(order, kind=kind, numbers={**order.numbers, "lr": site.job.settings.lr})
+        reply = site.perform(order, client)
+        if kind in COUNTS:
+            reply = replace(reply, tensors={name: tensor.sum() for name, tensor in reply.tensors.items()})
+        return reply
+
+
+def hello(job: Job, client: int) -> Message:
+    """Who a client is: how many samples it has, and whether its program and initial model are the federation's."""
+    sizes = {
+        "train": len(job.federation.train[client]),
+        "test": len(job.federation.local_test[client]),
+        "version": __version__,
+        "template": template_digest(job),
+    }
+    return Message(HELLO, 0, client, numbers=sizes)
+
+
+def template_digest(job: Job) -> str:
+    """A short text that is equal at two places if their initial models are, bit for bit."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, tensor in named_tensors(job.template).items():
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def check_order(job: Job, order: Message) -> None:
+    """Refuse an order that does not fit the model of the run."""
+    model = order.tensors.get("model")
+    if model is None or model.dtype != torch.float32 or model.shape != (job.roles.layout.size,):
+        what = "no model" if model is None else f"a model of {model.dtype} {tuple(model.shape)}"
+        raise DataError(f"The order brings {what}; here it is float32 ({job.roles.layout.size},).")
+    fixed = named_tensors(job.template)
+    for name, tensor in order.tensors.items():
+        if tensor.is_floating_point() and not all_finite(tensor):
+            raise DataError(f"The order's {name} holds NaN or infinite values.")
+        if name.startswith("fixed/") and (name[6:] not in fixed or fixed[name[6:]].shape != tensor.shape):
+            raise DataError(f"The order sets {name[6:]}, which the model does not have in that shape.")
+    if not 1 <= order.round <= job.settings.rounds + 1:
+        raise DataError(f"Round {order.round} is none of this run's {job.settings.rounds}.")
+    if not isinstance(order.numbers.get("lr"), float):
+        raise DataError("The order has no learning rate.")
+
+
+def state_folder(base: Path, run: str) -> Path:
+    """Where a node keeps what belongs to one run."""
+    return base / "runs" / run

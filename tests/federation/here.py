@@ -1,0 +1,76 @@
+"""A post without a network: nodes in this process, each with nothing but its own share of the data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+
+from fedframe.api import JobMaker
+from fedframe.core.job import Job
+from fedframe.engines.remote import Delivery, RemoteEngine
+from fedframe.errors import FedframeError
+from fedframe.federation.shares import read_share, write_share
+from fedframe.federation.work import NodeWork
+
+Spoil = Callable[[str, bytes], bytes | str | None]  # of a node's answer: another one, a problem, or nothing at all
+
+
+class HerePost:
+    """Letters to nodes in this process; `spoil` may do to an answer what a network or a stranger would."""
+
+    def __init__(self, nodes: Mapping[str, NodeWork], spoil: Spoil | None = None) -> None:
+        self.known, self.spoil = dict(nodes), spoil
+        self.away: set[str] = set()
+        self.letters: list[tuple[str, int]] = []
+        self._waiting: dict[str, Delivery] = {}
+
+    def nodes(self) -> Collection[str]:
+        return self.known.keys() - self.away
+
+    def send(self, node: str, letter: bytes, round: int, seconds: float | None) -> str:
+        ticket = str(len(self.letters))
+        self.letters.append((node, round))
+        content: bytes | str | None
+        try:
+            content = self.known[node].answer(letter)[2]
+        except FedframeError as error:
+            content = str(error)
+        if self.spoil is not None and isinstance(content, bytes):
+            content = self.spoil(node, content)
+        if isinstance(content, bytes):
+            self._waiting[ticket] = Delivery(ticket, content)
+        elif content is not None:
+            self._waiting[ticket] = Delivery(ticket, problem=content)
+        return ticket
+
+    def collect(self, tickets: Collection[str]) -> list[Delivery]:
+        return [self._waiting.pop(ticket) for ticket in tickets if ticket in self._waiting]
+
+    def processes(self) -> list[int]:
+        return []
+
+    def close(self) -> None:
+        return
+
+
+def node_works(job: Job, folder: Path, seats: Sequence[str]) -> dict[str, NodeWork]:
+    """A node per name, each with the clients that sit there and only their data."""
+    works = {}
+    for name in sorted(set(seats)):
+        clients = [client for client, seat in enumerate(seats) if seat == name]
+        write_share(folder / f"{name}.safetensors", job.federation, clients)
+        share = read_share(folder / f"{name}.safetensors")
+
+        def make_job(run: str, share: object = share, name: str = name) -> Job:
+            settings = job.settings.model_copy(update={"validate_share": 0.0})
+            return JobMaker(settings, share, None).make(folder / name)
+
+        works[name] = NodeWork(make_job, clients)
+    return works
+
+
+def remote_engine(job: Job, folder: Path, nodes: int = 3, spoil: Spoil | None = None) -> RemoteEngine:
+    """An engine over nodes in this process."""
+    seats = [f"node{client % nodes}" for client in range(len(job.federation))]
+    post = HerePost(node_works(job, folder, seats), spoil)
+    return RemoteEngine(job, post, seats, "run1", print)

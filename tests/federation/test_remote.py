@@ -1,0 +1,50 @@
+"""Clients at nodes that have only their own data: the same bits as one process with all of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedframe.api import JobMaker, gather
+from fedframe.core.files import read_json
+from fedframe.core.job import Job
+from fedframe.folder import RunFolder
+from fedframe.session import execute
+from tests.federation.here import remote_engine
+from tests.helpers import Recorder, same_file
+
+METHODS = ["fedavg", "scaffold", "fedetf", "fedloge", "fedrane", "spherefed", "fedrep", "fedavg+ccvr", "feddyn"]
+TASK: dict[str, Any] = {
+    "data": "digits", "partition": "dirichlet:0.3", "clients": 4, "data_share": 0.2, "rounds": 3, "epochs": 2,
+    "model": "mlp:32", "workers": 1, "min_client_size": 8,
+}  # fmt: skip
+
+
+def make(method: str, folder: Path, **settings: Any) -> tuple[Job, RunFolder]:
+    maker = JobMaker(gather({**TASK, "method": method, **settings}, None), None, None)
+    run = RunFolder.create(folder, maker.settings)
+    job = maker.make(run.path)
+    run.write_settings(job.settings)
+    return job, run
+
+
+def run_both(method: str, tmp_path: Path, **settings: Any) -> tuple[RunFolder, RunFolder]:
+    """The same run in this process, and at three nodes."""
+    job, here = make(method, tmp_path / "here", **settings)
+    execute(job, here, Recorder())
+    job, there = make(method, tmp_path / "there", **settings)
+    execute(job, there, Recorder(), lambda job, note: remote_engine(job, tmp_path / "nodes"))
+    return here, there
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_nodes_give_the_same_bits_and_scores_as_one_process(tmp_path: Path, method: str) -> None:
+    here, there = run_both(method, tmp_path)
+    assert same_file(here.path / "model.safetensors", there.path / "model.safetensors")
+    first, second = (read_json(run.path / "summary.json") for run in (here, there))
+    assert first["scores"] == second["scores"]
+    costs = ("seconds", "late")
+    for one, other in zip(here.metrics(), there.metrics(), strict=True):
+        assert {k: v for k, v in one.items() if k not in costs} == {k: v for k, v in other.items() if k not in costs}
