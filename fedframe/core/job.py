@@ -100,6 +100,11 @@ class Job:
         tensors = named_tensors(self.template)
         return sum(tensors[name].nbytes for name in self.roles.fixed)
 
+    @property
+    def everyone(self) -> list[int]:
+        """All clients, largest first."""
+        return self.largest_first(np.arange(len(self.federation)))
+
     def largest_first(self, clients: npt.NDArray[np.int64]) -> list[int]:
         """Clients by falling size: long work starts early."""
         offsets = self.federation.train.offsets.numpy()

@@ -61,6 +61,7 @@ class Part:
     claims: ClassVar[frozenset[Slot]] = frozenset()
     paper: ClassVar[str] = ""
     remembers: ClassVar[bool] = False  # whether it keeps something in a client's memory between rounds
+    pools_data: ClassVar[bool] = False  # whether it looks at all clients' data at once, as nobody can over a network
     shares_a_model: ClassVar[bool] = True  # whether the shared tensors alone predict; if not, there is no generic score
 
     rank: ClassVar[int] = 0  # parts of a higher rank act after those of a lower one

@@ -54,6 +54,7 @@ class Central(Part):
     """One model, trained on the training data of all clients."""
 
     name: ClassVar[str] = "central"
+    pools_data: ClassVar[bool] = True
     rank: ClassVar[int] = -100  # others prepare for the pooled data
 
     def fits(self, method: Method) -> None:

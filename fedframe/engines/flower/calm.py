@@ -1,0 +1,41 @@
+"""Flower without surprises: nothing calls home, nothing is installed at run time, and a missing extra is one sentence.
+
+Import this before anything of Flower: it reads these variables when it is imported.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+from pathlib import Path
+
+from fedframe.errors import SettingError
+
+CALM = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # torch with several threads per process is many times slower as soon as processes share the cores.
+    "OMP_NUM_THREADS": "1",
+}
+
+
+def need(*modules: str, extra: str = "flower") -> None:
+    """Set the variables here, and say what to install if something is missing."""
+    missing = [module for module in modules if importlib.util.find_spec(module) is None]
+    if missing:
+        raise SettingError(f"This needs {', '.join(missing)}; install it with: pip install 'fedframe[{extra}]'.")
+    os.environ.update({name: value for name, value in CALM.items() if name != "OMP_NUM_THREADS"})
+
+
+def quiet() -> None:
+    """Keep Flower's own log off a screen that is ours; warnings and errors of it stay."""
+    for name in ("flwr", "httpx", "httpcore"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def environment(home: Path) -> dict[str, str]:
+    """The environment of a Flower process that keeps its own files under `home`."""
+    return {**os.environ, **CALM, "FLWR_HOME": str(home), "PYTHONUNBUFFERED": "1"}

@@ -1,0 +1,117 @@
+"""A whole federation on this machine, for trying out: a SuperLink, SuperNodes and nodes as real processes, over TLS with
+keys, on loopback and free ports. Everything is under the run folder, and everything ends with the run.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import sys
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from fedframe.core.job import Job
+from fedframe.engines.flower.calm import environment
+from fedframe.engines.flower.link import Link, ServerTask
+from fedframe.engines.flower.post import FlowerPost
+from fedframe.engines.remote import Delivery, RemoteEngine, check_hello
+from fedframe.federation.certificates import make_certificates, make_node_key, write_secret
+from fedframe.federation.processes import Child, end_all, free_ports, wait_for_port
+from fedframe.federation.trial import RUN, deal, write_nodes
+from fedframe.federation.work import template_digest
+
+START = 180.0  # seconds in which processes must have started, on a busy machine
+
+
+class TrialPost:
+    """The post of a trial: Flower's, and the processes that it stands on."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.children: list[Child] = []
+        self.link: Link | None = None
+        self.task: ServerTask | None = None
+
+    def open(self, names: Collection[str]) -> None:
+        """Start everything; what was started ends if something cannot be."""
+        try:
+            (port,) = free_ports(1)
+            make_certificates(self.folder, ["127.0.0.1"], "trial")
+            secret = secrets.token_hex(32)
+            write_secret(self.folder / "organiser.secret", secret.encode())
+            superlink = start_superlink(self.folder, "127.0.0.1", port)
+            self.children.append(superlink)
+            wait_for_port(superlink, "127.0.0.1", port, START)
+            self.link = Link(f"127.0.0.1:{port}", (self.folder / "ca.pem").read_bytes(), secret)
+            for name in names:
+                make_node_key(self.folder / name / "node.key", self.folder / name / "node.pub")
+                self.link.register(name, (self.folder / name / "node.pub").read_bytes())
+                command = [sys.executable, "-m", "fedframe.engines.flower.hand", str(self.folder), name, str(port)]
+                self.children.append(Child(command, self.folder / name / "log.txt", environment(self.folder / name)))
+            self.task = self.link.open_run()
+            self.flower = FlowerPost(self.task.grid, lambda node: str(node.name))
+        except BaseException:
+            self.close()
+            raise
+
+    def nodes(self) -> Collection[str]:
+        """Names of the nodes that are connected."""
+        return self.flower.nodes()
+
+    def send(self, node: str, letter: bytes, round: int, seconds: float | None) -> str:
+        """As Flower does."""
+        return self.flower.send(node, letter, round, seconds)
+
+    def collect(self, tickets: Collection[str]) -> list[Delivery]:
+        """As Flower does."""
+        return self.flower.collect(tickets)
+
+    def processes(self) -> list[int]:
+        """Ids of all processes of the trial."""
+        return [child.pid for child in self.children if child.alive]
+
+    def close(self) -> None:
+        """End the run at the SuperLink, then all processes."""
+        try:
+            if self.task is not None:
+                self.task.close()
+            if self.link is not None:
+                self.link.close()
+        finally:
+            end_all(self.children[::-1])  # nodes first: they would only complain that their SuperLink is gone
+
+
+def start_superlink(folder: Path, host: str, port: int) -> Child:
+    """Start a SuperLink from the keys in a folder."""
+    command = [
+        sys.executable, "-m", "fedframe.engines.flower.superlink", str(folder / "organiser.secret"),
+        "--host", host,
+        "--port", str(port),
+        "--ssl-ca-certfile", str(folder / "ca.pem"),
+        "--ssl-certfile", str(folder / "server.pem"),
+        "--ssl-keyfile", str(folder / "server.key"),
+        "--enable-supernode-auth",
+        "--database", str(folder / "superlink.db"),
+        "--isolation", "process",
+        "--disable-runtime-dependency-installation",
+    ]  # fmt: skip
+    return Child(command, folder / "superlink.log", environment(folder / "flower"))
+
+
+def open_here(job: Job, note: Callable[[str], None]) -> RemoteEngine:
+    """Start a trial and wait until every node has said who it is."""
+    folder = job.folder.absolute() / "network"
+    shutil.rmtree(folder, ignore_errors=True)  # of an earlier session; keys and ports are made anew
+    folder.mkdir(parents=True, mode=0o700)
+    seats = deal(job, job.settings.nodes)
+    names = write_nodes(job, folder, seats)
+    note(f"Starting a SuperLink and {len(names)} nodes on this machine; their logs are in {folder}.")
+    post = TrialPost(folder)
+    post.open(names)
+    engine = RemoteEngine(job, post, seats, RUN, note)
+    try:
+        check_hello(job, engine.hello(len(seats)), template_digest(job))
+    except BaseException:
+        engine.close()
+        raise
+    return engine

@@ -1,0 +1,185 @@
+"""A node: a Flower SuperNode beside this process, and this process in the place of the ClientApp.
+
+Flower would start a new Python process for every message and run code that the SuperLink sends. Here the process that
+holds the data claims each message from its own SuperNode (what Flower calls isolation "process"): code that is sent is
+never unpacked, data and model stay in memory, and a round costs no start of a process. The SuperNode is started again
+with growing pauses for as long as it takes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+from flwr.app import Context, Error, Message
+from flwr.common.constant import ErrorCode, SubStatus
+from flwr.proto.runtime_pb2 import AcquireTaskRequest, SendTaskHeartbeatRequest
+from flwr.supercore.constant import TaskType
+from flwr.supercore.interceptors import (
+    RuntimeTokenHttpInterceptor,
+    RuntimeVersionHttpInterceptor,
+    SuperExecAuthHttpInterceptor,
+)
+from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
+
+from fedframe.engines.flower.calm import environment
+from fedframe.engines.flower.letter import from_record, to_record
+from fedframe.errors import FedframeError, RunError
+from fedframe.federation.certificates import write_secret
+from fedframe.federation.processes import Child, free_ports, wait_for_port
+
+POLL = 0.2  # seconds between two looks for a message
+BEAT = 15.0  # seconds between two signs of life
+PAUSES = (2.0, 5.0, 10.0, 20.0, 30.0)  # seconds before a SuperNode is started again
+SETTLED = 120.0  # seconds after which a SuperNode counts as well and pauses begin anew
+Answer = Callable[[bytes], bytes]
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a node needs to reach its federation."""
+
+    address: str
+    ca: Path
+    key: Path
+    folder: Path  # for its log and Flower's own files
+
+
+class Node:
+    """A SuperNode and the loop that answers its messages."""
+
+    def __init__(self, place: Place, answer: Answer, note: Callable[[str], None]) -> None:
+        self.place, self.answer, self.note = place, answer, note
+        self.secret = secrets.token_bytes(32)
+        self.child: Child | None = None
+        self.over = threading.Event()
+
+    # -- the SuperNode -------------------------------------------------------------------------------------------------
+    def start(self) -> RuntimeHttpClient:
+        """Start the SuperNode; its Runtime interface is on loopback and wants a secret."""
+        folder = self.place.folder
+        secret = folder / "executor.secret"
+        write_secret(secret, self.secret)
+        (port,) = free_ports(1)
+        command = [
+            str(Path(sys.executable).with_name("flower-supernode")),
+            "--superlink", self.place.address,
+            "--root-certificates", str(self.place.ca),
+            "--auth-supernode-private-key", str(self.place.key),
+            "--isolation", "process",
+            "--superexec-auth-secret-file", str(secret),
+            "--host", "127.0.0.1",
+            "--port", str(port),
+        ]  # fmt: skip
+        self.child = Child(command, folder / "supernode.log", environment(folder / "flower"))
+        wait_for_port(self.child, "127.0.0.1", port, 120)
+        self.port = port
+        return self.client(
+            SuperExecAuthHttpInterceptor(
+                master_secret=self.secret, protected_methods={"/flwr.proto.Runtime/AcquireTask"}
+            )
+        )
+
+    def client(self, *interceptors: Any) -> RuntimeHttpClient:
+        """A line to the SuperNode."""
+        version = RuntimeVersionHttpInterceptor(component_name="fedframe")
+        return RuntimeHttpClient.from_server_address(f"127.0.0.1:{self.port}", True, None, [version, *interceptors])
+
+    def stay(self) -> None:
+        """Serve until `over` is set; whatever becomes of the SuperNode, it is started again."""
+        failures = 0
+        try:
+            while not self.over.is_set():
+                began = time.monotonic()
+                try:
+                    self.serve()
+                except (RunError, httpx.HTTPError) as error:
+                    failures = 0 if time.monotonic() - began > SETTLED else failures
+                    pause = PAUSES[min(failures, len(PAUSES) - 1)]
+                    failures += 1
+                    self.note(f"Not connected ({reason(error)}); trying again in {pause:g} s.")
+                    self.over.wait(pause)
+                finally:
+                    self.end()
+        finally:
+            self.end()
+
+    def serve(self) -> None:
+        """Answer messages for as long as the SuperNode lives."""
+        line = self.start()
+        wanted = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
+        with contextlib.closing(line):
+            while not self.over.is_set():
+                assert self.child is not None
+                if not self.child.alive:
+                    raise RunError(self.child.last_words() or "the SuperNode ended")
+                found = line.AcquireTask(wanted)
+                if found.HasField("task") and found.token:
+                    self.perform(found.token)
+                else:
+                    self.over.wait(POLL)
+
+    def end(self) -> None:
+        """End the SuperNode."""
+        if self.child is not None:
+            self.child.end()
+            self.child = None
+
+    # -- one message ---------------------------------------------------------------------------------------------------
+    def perform(self, token: str) -> None:
+        """Take the message of a claimed task and push the reply; what goes wrong becomes an error reply."""
+        client = self.client(RuntimeTokenHttpInterceptor(token))
+        with contextlib.closing(client), signs_of_life(client):
+            message, context, _, _ = pull_task_input(client)
+            reply = self.reply(message)
+            push_message(client, reply, context)
+            finish(client, context)
+
+    def reply(self, message: Message) -> Message:
+        """The answer to a message, or one sentence on why there is none."""
+        try:
+            return Message(to_record(self.answer(from_record(message.content))), reply_to=message)
+        except FedframeError as error:
+            text = str(error)
+        except Exception as error:  # whatever a net or a disk does, the node stays
+            text = f"{type(error).__name__}: {error}"
+        self.note(f"A letter could not be answered: {text}")
+        return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, text[:500]), reply_to=message)
+
+
+def finish(client: RuntimeHttpClient, context: Context) -> None:
+    """Tell the SuperNode that the task is done."""
+    push_task_output(client, context, SubStatus.COMPLETED, "")
+
+
+@contextlib.contextmanager
+def signs_of_life(client: RuntimeHttpClient) -> Iterator[None]:
+    """While this lasts, tell the SuperNode from time to time that the work goes on."""
+    over = threading.Event()
+
+    def live() -> None:
+        while not over.wait(BEAT):
+            with contextlib.suppress(httpx.HTTPError):
+                client.SendTaskHeartbeat(SendTaskHeartbeatRequest())
+
+    thread = threading.Thread(target=live, name="fedframe-heartbeat", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(timeout=BEAT)
+
+
+def reason(error: Exception) -> str:
+    """Why, in one line."""
+    return " ".join(str(error).split())[:300] or type(error).__name__

@@ -1,0 +1,105 @@
+"""Processes that this one starts and must end: each writes to a log of its own and dies with its parent."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from fedframe.errors import RunError
+
+GRACE = 5.0  # seconds between a polite end and a hard one
+TAIL = 2000  # characters of a log that are looked at
+
+
+class Child:
+    """One process, known by its id."""
+
+    def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
+        self.command, self.log = list(command), log
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as file:
+            self.process = subprocess.Popen(
+                self.command,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env=dict(environment),
+                preexec_fn=_die_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509
+                start_new_session=True,  # Ctrl-C is for us; we end it in our own order
+            )
+
+    @property
+    def pid(self) -> int:
+        """Its id."""
+        return self.process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs."""
+        return self.process.poll() is None
+
+    def end(self) -> None:
+        """End it politely, then hard; what it has started itself ends with it."""
+        if self.alive:
+            self.process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(GRACE)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)  # its own session: nobody else's processes are in it
+        self.process.wait()
+
+    def last_words(self) -> str:
+        """The end of its log, in one line."""
+        try:
+            text = self.log.read_text(errors="replace")[-TAIL:]
+        except OSError:
+            return ""
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        return lines[-1] if lines else ""
+
+
+def _die_with_parent() -> None:
+    # A parent that is killed cannot end its children.
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
+
+
+def end_all(children: Sequence[Child]) -> None:
+    """End processes, all politely first, so that they end side by side."""
+    for child in children:
+        if child.alive:
+            child.process.terminate()
+    for child in children:
+        child.end()
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of this machine that nobody uses now, all different."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [int(each.getsockname()[1]) for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+def wait_for_port(child: Child, host: str, port: int, seconds: float) -> None:
+    """Wait until a process listens; say what it said if it ends instead."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if not child.alive:
+            raise RunError(f"{Path(child.command[0]).name} ended at once: {child.last_words()} (see {child.log})")
+        with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=1):
+            return
+        time.sleep(0.1)
+    raise RunError(f"Nothing listens at {host}:{port} after {seconds:g} s; see {child.log}.")

@@ -1,0 +1,46 @@
+"""The nodes of a trial on one machine: what each is told, as a file, and its side of the run from that file alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedframe.api import JobMaker
+from fedframe.core.files import read_json, write_json
+from fedframe.core.job import Job
+from fedframe.federation.shares import read_share, write_share
+from fedframe.federation.work import NodeWork
+from fedframe.settings import check
+
+RUN = "trial"  # a trial's folder is one run's
+
+
+def deal(job: Job, nodes: int) -> list[str]:
+    """The node of every client: large and small ones everywhere."""
+    count = min(nodes, len(job.federation))
+    seats = [""] * len(job.federation)
+    for place, client in enumerate(job.everyone):
+        seats[client] = f"node-{place % count + 1}"
+    return seats
+
+
+def write_nodes(job: Job, folder: Path, seats: Sequence[str]) -> list[str]:
+    """Write every node's own data and what it must know; returns the nodes' names."""
+    names = sorted(set(seats), key=lambda name: int(name.rpartition("-")[2]))
+    for name in names:
+        clients = [client for client, seat in enumerate(seats) if seat == name]
+        write_share(folder / name / "share.safetensors", job.federation, clients)
+        # The share is what is left for training: no part of it is put aside again.
+        settings = job.settings.model_copy(update={"validate_share": 0.0, "engine": "local"})
+        told = {"settings": settings.model_dump(mode="json"), "clients": clients, "folder": str(job.folder.absolute())}
+        write_json(folder / name / "node.json", told)
+    return names
+
+
+def node_work(folder: Path) -> NodeWork:
+    """A node's work, from its folder."""
+    told = read_json(folder / "node.json")
+    share = read_share(folder / "share.safetensors")
+    maker = JobMaker(check(told["settings"]), share, None)
+    # On one machine clients' private state and personal models lie where those of a local run would.
+    return NodeWork(lambda run: maker.make(Path(told["folder"])), told["clients"])
