@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Annotated, Any, Optional
 
@@ -14,11 +14,13 @@ from fedframe.errors import SettingError
 from fedframe.settings import PANELS, Settings
 
 
-def setting_options() -> list[inspect.Parameter]:
+def setting_options(without: Collection[str]) -> list[inspect.Parameter]:
     """Every setting as an option: the command line, the YAML file and Python know the same names."""
     parameters = []
     for panel, names in PANELS.items():
         for name in names:
+            if name in without:
+                continue
             field = Settings.model_fields[name]
             default = "" if field.default is None else f" [dim]\\[{field.default}][/dim]"
             flag = "--" + name.replace("_", "-")
@@ -38,11 +40,11 @@ def setting_options() -> list[inspect.Parameter]:
     return parameters
 
 
-def with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command that takes **settings an option for each of them."""
+def with_settings(command: Callable[..., None], without: Collection[str] = ()) -> Callable[..., None]:
+    """Give a command that takes **settings an option for each of them, but for some."""
     signature = inspect.signature(command, eval_str=True)
     own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
-    parameters = [*own, *setting_options()]
+    parameters = [*own, *setting_options(without)]
 
     @functools.wraps(command)
     def run_command(**given: Any) -> None:

@@ -209,7 +209,7 @@ def final_scores(server: Server, progress: Callable[[int, int], None]) -> Scores
     return replace(scores, **score_clients(server, "personalise_group", range(len(groups)), progress, clients))
 
 
-# -- clients behind a network: they alone have their test data, and a message to them is dear ------------------------------
+# -- clients behind a network: they alone have their test data, and a message to them is dear --------------------------
 def usable_hits(server: Server, order: Message, reply: Message) -> bool:
     """Whether a client's count of right predictions can be believed to be one; if not, say why."""
     if server.is_lost(reply, order):
@@ -286,5 +286,5 @@ def final_scores_from_afar(server: Server, engine: Remote, progress: Callable[[i
         return replace(scores, **personal)
     if server.late is None:  # no server stage: the model of the last round is the final one
         server.late = last
-    clients = {"client": last.client, "client_weighted": last.client_weighted, "client_count": last.client_count}
-    return replace(scores, **clients, **personal)
+    scores = replace(scores, client=last.client, client_weighted=last.client_weighted, client_count=last.client_count)
+    return replace(scores, **personal)

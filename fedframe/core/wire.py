@@ -1,8 +1,8 @@
 """Messages as bytes between organisations: written plainly, read with suspicion.
 
-A letter is one safetensors block: a JSON head (what each message is, its plain numbers, and notes of the sender), and the
-tensors of all its messages as raw bytes behind it. Nothing in it is code. The reader looks at sizes before it reads, at
-names, types and shapes before it makes a tensor, and gives one sentence for whatever is wrong.
+A letter is one safetensors block: a JSON head (what each message is, its plain numbers, and notes of the sender), and
+the tensors of all its messages as raw bytes behind it. Nothing in it is code. The reader looks at sizes before it
+reads, at names, types and shapes before it makes a tensor, and gives one sentence for whatever is wrong.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ def read_head(content: bytes) -> dict[str, Any]:
     length = int.from_bytes(content[:8], "little") if len(content) >= 8 else -1
     if not 2 <= length <= min(MOST_HEAD, len(content) - 8):
         raise refusal("its head is missing, cut off or too long")
+    head: dict[str, Any]
     try:
         header = json.loads(content[8 : 8 + length])
         head = json.loads(header["__metadata__"]["fedframe"])

@@ -1,8 +1,9 @@
 """Clients at nodes of a network: one letter per node and order, replies in the order of the units.
 
-What carries the letters is a `Post`: Flower, or a few lines in a test. Whatever happens on the way (a node that is gone,
-slow or raises, a letter that is none) ends as a `lost` reply with its reason. With fewer replies than `min_clients` the
-engine waits, says so, and asks again; a client that is asked twice gives the same reply, so nothing is counted twice.
+What carries the letters is a `Post`: Flower, or a few lines in a test. Whatever happens on the way (a node that is
+gone, slow or raises, a letter that is none) ends as a `lost` reply with its reason. With fewer replies than
+`min_clients` the engine waits, says so, and asks again; a client that is asked twice gives the same reply, so nothing
+is counted twice.
 """
 
 from __future__ import annotations

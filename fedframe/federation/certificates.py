@@ -71,7 +71,7 @@ def _private(key: Key, form: PrivateFormat) -> bytes:
 
 
 def _builder(subject: x509.Name, issuer: x509.Name, key: Key) -> x509.CertificateBuilder:
-    now = datetime.datetime.now(datetime.timezone.utc)
+    now = datetime.datetime.now(datetime.UTC)
     return (
         x509.CertificateBuilder()
         .subject_name(subject)

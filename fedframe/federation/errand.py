@@ -1,7 +1,7 @@
 """What goes to a node and what comes back: one letter each way, whatever is to be done there.
 
-An errand is an order with the model, and a list of what to do with it for which of the node's clients. The answer holds a
-reply per task and client. Both name the run they belong to: a letter of another run is refused.
+An errand is an order with the model, and a list of what to do with it for which of the node's clients. The answer
+holds a reply per task and client. Both name the run they belong to: a letter of another run is refused.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def answer_bytes(run: str, replies: Sequence[Message]) -> bytes:
 
 
 def read_answer(content: bytes, errand: Errand, most: int) -> dict[tuple[str, int], Message]:
-    """A node's replies by kind and client; a letter of another run, or one that holds what was not asked, is refused."""
+    """A node's replies by kind and client; a letter of another run, or with what was not asked, is refused."""
     replies, notes = read_letter(content, most)
     if notes.get("run") != errand.run:
         raise DataError(f"it belongs to the run {str(notes.get('run'))[:40]!r}, not to {errand.run!r}")

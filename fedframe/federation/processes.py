@@ -32,7 +32,7 @@ class Child:
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 env=dict(environment),
-                preexec_fn=_die_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509
+                preexec_fn=_die_with_parent if sys.platform == "linux" else None,
                 start_new_session=True,  # Ctrl-C is for us; we end it in our own order
             )
 

@@ -90,7 +90,7 @@ def write_share(path: Path, federation: Federation, clients: Sequence[int]) -> N
         kept[pool].append(rows[name])
         tensors[f"{name}/offsets"] = torch.cat([torch.zeros(1, dtype=torch.int64), (ragged.sizes() * mine).cumsum(0)])
     for pool, samples in (("train", source.train), ("test", source.test)):
-        used = torch.cat([torch.empty(0, dtype=torch.int64), *kept[pool]]).unique()
+        used = torch.cat([torch.empty(0, dtype=torch.int64), *kept[pool]]).unique()  # type: ignore[no-untyped-call]
         for name, of in (("train", "train"), ("local_test", federation.local_test_pool)):
             if of == pool:  # rising rows stay rising: a shuffled batch is made of the same samples
                 tensors[f"{name}/values"] = torch.searchsorted(used, rows[name])

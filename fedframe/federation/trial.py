@@ -8,6 +8,7 @@ from pathlib import Path
 from fedframe.api import JobMaker
 from fedframe.core.files import read_json, write_json
 from fedframe.core.job import Job
+from fedframe.errors import DataError
 from fedframe.federation.shares import read_share, write_share
 from fedframe.federation.work import NodeWork
 from fedframe.settings import check
@@ -32,8 +33,8 @@ def write_nodes(job: Job, folder: Path, seats: Sequence[str]) -> list[str]:
         write_share(folder / name / "share.safetensors", job.federation, clients)
         # The share is what is left for training: no part of it is put aside again.
         settings = job.settings.model_copy(update={"validate_share": 0.0, "engine": "local"})
-        told = {"settings": settings.model_dump(mode="json"), "clients": clients, "folder": str(job.folder.absolute())}
-        write_json(folder / name / "node.json", told)
+        run = {"settings": settings.model_dump(mode="json"), "folder": str(job.folder.absolute())}
+        write_json(folder / name / "node.json", {"clients": clients, "runs": {RUN: run}})
     return names
 
 
@@ -41,6 +42,12 @@ def node_work(folder: Path) -> NodeWork:
     """A node's work, from its folder."""
     told = read_json(folder / "node.json")
     share = read_share(folder / "share.safetensors")
-    maker = JobMaker(check(told["settings"]), share, None)
-    # On one machine clients' private state and personal models lie where those of a local run would.
-    return NodeWork(lambda run: maker.make(Path(told["folder"])), told["clients"])
+
+    def make_job(run: str) -> Job:
+        if run not in told["runs"]:
+            raise DataError(f"This node knows nothing of a run {run!r}.")
+        asked = told["runs"][run]
+        # On one machine clients' private state and personal models lie where those of a local run would.
+        return JobMaker(check(asked["settings"]), share, None).make(Path(asked["folder"]))
+
+    return NodeWork(make_job, told["clients"])

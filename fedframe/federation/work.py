@@ -16,7 +16,7 @@ import torch
 from fedframe import __version__
 from fedframe.core.job import Job
 from fedframe.core.layout import named_tensors
-from fedframe.core.message import Message, all_finite
+from fedframe.core.message import Message, Number, all_finite
 from fedframe.core.site import Site
 from fedframe.errors import DataError
 from fedframe.federation.errand import HELLO, Errand, answer_bytes
@@ -73,7 +73,7 @@ class NodeWork:
 
 def hello(job: Job, client: int) -> Message:
     """Who a client is: how many samples it has, and whether its program and initial model are the federation's."""
-    sizes = {
+    sizes: dict[str, Number] = {
         "train": len(job.federation.train[client]),
         "test": len(job.federation.local_test[client]),
         "version": __version__,

@@ -17,6 +17,7 @@ CALM = {
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # what Ray will do by itself one day, and warns of until then
     # torch with several threads per process is many times slower as soon as processes share the cores.
     "OMP_NUM_THREADS": "1",
 }

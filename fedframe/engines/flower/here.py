@@ -1,5 +1,5 @@
-"""A whole federation on this machine, for trying out: a SuperLink, SuperNodes and nodes as real processes, over TLS with
-keys, on loopback and free ports. Everything is under the run folder, and everything ends with the run.
+"""A whole federation on this machine, for trying out: a SuperLink, SuperNodes and nodes as real processes, over TLS
+with keys, on loopback and free ports. Everything is under the run folder, and everything ends with the run.
 """
 
 from __future__ import annotations
@@ -81,8 +81,9 @@ class TrialPost:
             end_all(self.children[::-1])  # nodes first: they would only complain that their SuperLink is gone
 
 
-def start_superlink(folder: Path, host: str, port: int) -> Child:
-    """Start a SuperLink from the keys in a folder."""
+def start_superlink(folder: Path, host: str, port: int, state: Path | None = None) -> Child:
+    """Start a SuperLink from the keys in a folder; its database and log go to another, or to the same."""
+    state = state or folder
     command = [
         sys.executable, "-m", "fedframe.engines.flower.superlink", str(folder / "organiser.secret"),
         "--host", host,
@@ -91,11 +92,11 @@ def start_superlink(folder: Path, host: str, port: int) -> Child:
         "--ssl-certfile", str(folder / "server.pem"),
         "--ssl-keyfile", str(folder / "server.key"),
         "--enable-supernode-auth",
-        "--database", str(folder / "superlink.db"),
+        "--database", str(state / "superlink.db"),
         "--isolation", "process",
         "--disable-runtime-dependency-installation",
     ]  # fmt: skip
-    return Child(command, folder / "superlink.log", environment(folder / "flower"))
+    return Child(command, state / "superlink.log", environment(state / "flower"))
 
 
 def open_here(job: Job, note: Callable[[str], None]) -> RemoteEngine:

@@ -1,0 +1,188 @@
+"""Commands of a federation over a network: fedframe federation new, serve, start, status, stop, join."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Annotated, Any, Optional
+
+import typer
+
+from fedframe.cli.app import app, interruptible
+from fedframe.cli.options import part_settings, with_settings
+from fedframe.errors import RunError, SettingError
+
+federation = typer.Typer(
+    help="Train among organisations that keep their data.", no_args_is_help=True, rich_markup_mode="rich"
+)
+app.add_typer(federation, name="federation")
+
+# What a federation has no say in: data are the nodes', and so are the machines.
+ELSEWHERE = (
+    "data", "data_dir", "client_column", "partition", "clients", "min_client_size", "test_share", "validate_share",
+    "data_share", "engine", "nodes", "workers", "device", "save_personal", "personal_clients", "eval_clients",
+)  # fmt: skip
+Folder = Annotated[Path, typer.Argument(help="the federation's folder")]
+
+
+def need_flower() -> None:
+    """Say what to install if Flower is not there; nothing of it calls home."""
+    from fedframe.engines.flower.calm import need, quiet
+
+    need("flwr", "cryptography")
+    quiet()
+
+
+@federation.command("new")
+@functools.partial(with_settings, without=ELSEWHERE)
+def new_command(
+    folder: Folder,
+    nodes: Annotated[str, typer.Option(help="names of the nodes, separated by commas: north,south,west")],
+    host: Annotated[str, typer.Option(help="where nodes find this machine; several names separated by commas")],
+    method: Annotated[str, typer.Option(help="method, or methods and parts joined with +")] = "fedavg",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="the one port that nodes dial")] = 8443,
+    like: Annotated[
+        Optional[str], typer.Option(help="data of the same form (a public sample): classes, shape, normalisation")
+    ] = None,
+    classes: Annotated[
+        Optional[str], typer.Option(help="names of the classes that all share: benign,malignant")
+    ] = None,
+    shape: Annotated[Optional[str], typer.Option(help="of a sample: 64x64x3, or a number for vectors")] = None,
+    mean: Annotated[str, typer.Option(help="normalisation: mean, images as a share of white")] = "0.5",
+    std: Annotated[str, typer.Option(help="normalisation: standard deviation, as the mean")] = "0.25",
+    config: Annotated[Optional[Path], typer.Option(help="YAML file of settings")] = None,
+    set_: Annotated[
+        Optional[list[str]], typer.Option("--set", help="setting of a part: --set fine_tune.epochs=3")
+    ] = None,
+    **settings: Any,
+) -> None:
+    """Make a federation: keys, certificates, a kit per node, and the run that all agree on."""
+    need_flower()
+    from fedframe.api import gather
+    from fedframe.federation.making import form_from_words, form_like, new_federation
+
+    asked = gather({**settings, "method": method, "set": part_settings(set_ or [])}, config)
+    if like is not None:
+        form = form_like(like, asked)
+    elif classes is not None and shape is not None:
+        form = form_from_words(classes, shape, mean, std)
+    else:
+        raise SettingError("Say what data look like: --like imagefolder:sample/, or --classes cat,dog --shape 64x64x3.")
+    hosts = [name.strip() for name in host.split(",") if name.strip()]
+    members = [name.strip() for name in nodes.split(",") if name.strip()]
+    made = new_federation(folder, members, hosts, port, form, asked)
+    typer.echo(
+        f"{made.path} is ready: {len(members)} kits in {made.path / 'kits'}; read {made.path / 'GUIDE.md'} next."
+    )
+
+
+@federation.command()
+def serve(
+    folder: Folder,
+    bind: Annotated[str, typer.Option(help="address to listen at; 127.0.0.1: this machine only")] = "0.0.0.0",
+) -> None:
+    """Start the SuperLink, wait for the nodes, and keep it running until Ctrl-C."""
+    need_flower()
+    from fedframe.federation.folder import FederationFolder
+    from fedframe.federation.serving import serve as serve_federation
+
+    over = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: over.set())
+    serve_federation(FederationFolder.open(folder), bind, say, over)
+    typer.echo("Stopped serving.")
+
+
+@federation.command()
+def start(
+    folder: Folder,
+    new: Annotated[bool, typer.Option("--new", help="a new training, even if the last one was not finished")] = False,
+    test_data: Annotated[
+        Optional[str], typer.Option(help="test data of the organiser's own, for the generic score")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="show nothing but errors")] = False,
+) -> None:
+    """Train, or go on after the last finished round."""
+    need_flower()
+    with interruptible():
+        from fedframe.federation.folder import FederationFolder
+        from fedframe.federation.starting import start as start_training
+
+        start_training(FederationFolder.open(folder), new=new, test_data=test_data, progress=not quiet)
+
+
+@federation.command()
+def status(folder: Folder) -> None:
+    """Show who is connected and how far the training is."""
+    need_flower()
+    from fedframe.federation.folder import FederationFolder
+    from fedframe.federation.looking import status_lines
+
+    for line in status_lines(FederationFolder.open(folder)):
+        typer.echo(line)
+
+
+@federation.command()
+def stop(
+    folder: Folder,
+    training: Annotated[bool, typer.Option("--training", help="only the training; the SuperLink goes on")] = False,
+) -> None:
+    """Stop the training and the SuperLink of this machine; finished rounds are kept."""
+    from fedframe.federation.folder import FederationFolder
+
+    made = FederationFolder.open(folder)
+    found = {what: made.process(what) for what in ("start", "serve") if not (training and what == "serve")}
+    for what, pid in found.items():
+        if pid is not None:
+            os.kill(pid, signal.SIGTERM)
+            typer.echo(f"Asked process {pid} ({what}) to stop.")
+    if not any(found.values()):
+        raise RunError(f"Nothing of {folder} runs on this machine.")
+
+
+@federation.command()
+def join(
+    kit: Annotated[Path, typer.Argument(help="the kit that the organiser handed over: north-kit.zip")],
+    data: Annotated[str, typer.Option(help="this node's own data, see 'fedframe list'")],
+    out: Annotated[Optional[Path], typer.Option(help="folder of this node (default: named after the kit)")] = None,
+    test_share: Annotated[
+        Optional[float], typer.Option(help="held-out share of the data that scores (default: as agreed)")
+    ] = None,
+    label: Annotated[Optional[str], typer.Option(help="label column of tabular data (default: as agreed)")] = None,
+    check: Annotated[bool, typer.Option("--check", help="only check the data and say what would leave")] = False,
+    once: Annotated[bool, typer.Option("--once", help="leave when a run is over, instead of staying for more")] = False,
+) -> None:
+    """Take part with this node's own data: check them, say what leaves, join and stay."""
+    need_flower()
+    with interruptible():
+        from fedframe.federation.joining import Membership, make_node
+        from fedframe.federation.kit import Kit
+
+        read = Kit.read(kit)
+        folder = (out or Path(f"{read.name}-node")).absolute()
+        member = Membership(read, data, folder, test_share, label)
+        for line in (*member.check(), *member.what_leaves()):
+            say(line)
+        if check:
+            return
+        node = make_node(member, say)
+        say(f"Joining {read.agreement.name} at {read.agreement.address} as {read.name}; stop with Ctrl-C.")
+        if once:
+            threading.Thread(target=leave_when_done, args=(member, node.over), daemon=True).start()
+        node.stay()
+
+
+def leave_when_done(member: Any, over: threading.Event) -> None:
+    """End the node once a run is over and its last reply has gone out."""
+    while not over.wait(1.0):
+        if member.done:
+            over.wait(20.0)  # the SuperNode looks for replies every half second, and sends the last one then
+            over.set()
+
+
+def say(text: str) -> None:
+    """Print and flush, so that a log file can be followed."""
+    print(text, flush=True)

@@ -1,0 +1,92 @@
+"""What all members of a federation have agreed on: who they are, where they meet, what data look like, and the run.
+
+It is plain YAML, the same at the organiser and in every kit; nothing in it is secret.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from fedframe.core.files import write_text
+from fedframe.data.raw import Form
+from fedframe.errors import DataError, SettingError
+from fedframe.settings import Settings, check
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
+HEAD = "# A Fedframe federation: what all its members have agreed on. Nothing here is secret.\n"
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """The contents of federation.yaml."""
+
+    name: str
+    host: str
+    port: int
+    members: tuple[str, ...]  # names of the nodes; a client's number is its place here
+    form: Form
+    settings: Settings
+
+    @property
+    def address(self) -> str:
+        """Where nodes dial."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    def write(self, path: Path) -> None:
+        """Write it."""
+        write_text(path, self.text())
+
+    def text(self) -> str:
+        """It as YAML."""
+        form = {
+            "classes": list(self.form.classes),
+            "shape": list(self.form.shape),
+            "columns": list(self.form.columns) if self.form.columns is not None else None,
+            "mean": self.form.mean.tolist(),
+            "std": self.form.std.tolist(),
+        }
+        values = {
+            "federation": self.name,
+            "host": self.host,
+            "port": self.port,
+            "members": list(self.members),
+            "data": form,
+            "settings": self.settings.model_dump(mode="json"),
+        }
+        return HEAD + yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+
+    @classmethod
+    def read(cls, text: str, where: str) -> Agreement:
+        """Read it; a damaged one is a clear error."""
+        try:
+            values: dict[str, Any] = yaml.safe_load(text)
+            data = values["data"]
+            mean, std = (torch.tensor(data[name], dtype=torch.float32) for name in ("mean", "std"))
+            columns = tuple(data["columns"]) if data["columns"] is not None else None
+            form = Form(tuple(map(str, data["classes"])), tuple(map(int, data["shape"])), columns, mean, std)
+            members = tuple(map(str, values["members"]))
+            agreement = cls(
+                str(values["federation"]), str(values["host"]), int(values["port"]), members, form,
+                check(values["settings"]),
+            )  # fmt: skip
+        except (yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError) as error:
+            raise DataError(f"{where} is no federation's agreement: {' '.join(str(error).split())[:200]}.") from error
+        check_members(members)
+        return agreement
+
+
+def check_members(names: tuple[str, ...]) -> None:
+    """Refuse names that cannot be files' or mean two nodes."""
+    for name in names:
+        if not NAME.fullmatch(name) or name.isdecimal():
+            raise SettingError(f"nodes: {name[:60]!r} is no name; use letters, digits, - and _, such as north-clinic.")
+    if len(set(map(str.lower, names))) < len(names):
+        raise SettingError("nodes: a name comes twice; give each node its own.")
+    if len(names) < 2:
+        raise SettingError("nodes: a federation has at least two; write --nodes north,south,west.")

@@ -1,0 +1,145 @@
+"""The organiser's folder of a federation.
+
+federation.yaml   what all members have agreed on
+GUIDE.md          what to do next, on one page
+keys/             the CA's and the server's keys, the nodes' public keys, the organiser's secret: for its owner only
+kits/             an archive per node, to hand over
+state/            the SuperLink's database and log, ids of running processes
+runs/             a run folder per training, as any run leaves it
+serve.sh, start.sh   the two commands of the organiser
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedframe.core.files import write_text
+from fedframe.errors import DataError, SettingError
+from fedframe.federation.agreement import Agreement
+from fedframe.federation.kit import Kit
+
+AGREEMENT = "federation.yaml"
+GUIDE = """# The federation "{name}"
+
+Members: {members}. They meet at {address}.
+
+1. Hand every node its kit in `kits/` over a safe way (it holds that node's private key), then delete your copy.
+   The folder `keys/` never leaves this machine.
+2. Open port {port} of this machine for TCP from the nodes. Nothing else needs to be reachable.
+3. Here: `fedframe federation serve {folder}` (in a terminal of its own, or as a service). It waits for the nodes.
+4. At every node: `fedframe federation join NAME-kit.zip --data imagefolder:scans/` (any data that Fedframe reads).
+5. Here: `fedframe federation status {folder}` shows who is connected.
+6. Here: `fedframe federation start {folder}` trains: {method}, {rounds} rounds. Stop it with Ctrl-C, go on with the
+   same command. Results are in `runs/`.
+
+What is agreed: {classes} classes ({some}), samples of shape {shape}, and all settings in `federation.yaml`. To change
+something, make a new federation: nodes check that theirs is the same.
+"""
+
+
+class FederationFolder:
+    """A federation's files at the organiser."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def keys(self) -> Path:
+        """Keys and certificates."""
+        return self.path / "keys"
+
+    @property
+    def state(self) -> Path:
+        """What running processes leave."""
+        return self.path / "state"
+
+    @property
+    def runs(self) -> Path:
+        """Run folders."""
+        return self.path / "runs"
+
+    @classmethod
+    def open(cls, path: Path) -> FederationFolder:
+        """An existing one."""
+        if not (path / AGREEMENT).exists():
+            raise DataError(
+                f"{path} is no federation's folder: it has no {AGREEMENT}; 'fedframe federation new' makes one."
+            )
+        return cls(path)
+
+    @classmethod
+    def create(cls, path: Path, agreement: Agreement, hosts: Sequence[str]) -> FederationFolder:
+        """A new one, with all keys and kits."""
+        from fedframe.federation.certificates import make_certificates, make_node_key, write_secret
+
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise SettingError(f"{path} is there already; choose a new folder.")
+        folder = cls(path)
+        path.mkdir(parents=True, exist_ok=True)
+        for private in (folder.keys, folder.state, path / "kits"):
+            private.mkdir(mode=0o700)
+        make_certificates(folder.keys, hosts, agreement.name)
+        write_secret(folder.keys / "organiser.secret", secrets.token_hex(32).encode())
+        ca = (folder.keys / "ca.pem").read_bytes()
+        for name in agreement.members:
+            private = folder.keys / f"{name}.key"
+            make_node_key(private, folder.keys / "nodes" / f"{name}.pub")
+            Kit(name, agreement, ca, private.read_bytes()).write(path / "kits" / f"{name}-kit.zip")
+            private.unlink()  # from here on only the kit has it
+        for command in ("serve", "start"):
+            script = path / f"{command}.sh"
+            write_text(
+                script,
+                f'#!/bin/sh\n# {command} this federation\nexec fedframe federation {command} "$(dirname "$0")" "$@"\n',
+            )
+            script.chmod(0o755)
+        folder._write_guide(agreement)
+        agreement.write(path / AGREEMENT)
+        return folder
+
+    def agreement(self) -> Agreement:
+        """What is agreed."""
+        path = self.path / AGREEMENT
+        return Agreement.read(path.read_text(), str(path))
+
+    def public_keys(self) -> dict[str, bytes]:
+        """The members' public keys by name."""
+        return {path.stem: path.read_bytes() for path in sorted((self.keys / "nodes").glob("*.pub"))}
+
+    def secret(self) -> str:
+        """The organiser's secret."""
+        return (self.keys / "organiser.secret").read_text().strip()
+
+    def _write_guide(self, agreement: Agreement) -> None:
+        classes = agreement.form.classes
+        text = GUIDE.format(
+            name=agreement.name,
+            members=", ".join(agreement.members),
+            address=agreement.address,
+            port=agreement.port,
+            folder=self.path,
+            method=agreement.settings.method,
+            rounds=agreement.settings.rounds,
+            classes=len(classes),
+            some=", ".join(classes[:5]) + (", ..." if len(classes) > 5 else ""),
+            shape=" x ".join(map(str, agreement.form.shape)),
+        )
+        write_text(self.path / "GUIDE.md", text)
+
+    # -- running processes ---------------------------------------------------------------------------------------------
+    def note_process(self, what: str) -> None:
+        """Remember that this process serves or trains."""
+        write_text(self.state / f"{what}.pid", str(os.getpid()))
+
+    def process(self, what: str) -> int | None:
+        """The id of the process that serves or trains, if it still runs and is one of ours."""
+        try:
+            pid = int((self.state / f"{what}.pid").read_text())
+            command = Path(f"/proc/{pid}/cmdline").read_bytes() if Path("/proc").is_dir() else b"federation"
+            os.kill(pid, 0)
+        except (OSError, ValueError):
+            return None
+        return pid if b"federation" in command else None

@@ -1,0 +1,151 @@
+"""`fedframe federation join`: a node takes part with its own data, and says what leaves it before anything does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+from fedframe.api import JobMaker
+from fedframe.core.batches import plain_batches
+from fedframe.core.job import Job
+from fedframe.core.message import Message
+from fedframe.core.server import Server
+from fedframe.data.federation import Federation
+from fedframe.data.newcomer import load_newcomer
+from fedframe.engines.flower.node import Node, Place
+from fedframe.engines.inline import InlineEngine
+from fedframe.errors import DataError
+from fedframe.federation.certificates import write_secret
+from fedframe.federation.errand import HELLO
+from fedframe.federation.kit import Kit
+from fedframe.federation.shares import seated
+from fedframe.federation.work import NodeWork, state_folder
+from fedframe.folder import RunFolder
+from fedframe.predictor import save_model
+from fedframe.settings import Settings
+
+LEAVES = "leaves.log"  # what left this node, letter by letter
+DEFAULT_SHARE = 0.25
+
+
+class Membership:
+    """A node's kit, data and folder."""
+
+    def __init__(self, kit: Kit, data: str, folder: Path, test_share: float | None, label: str | None) -> None:
+        self.kit, self.folder = kit, folder
+        agreement = kit.agreement
+        self.settings: Settings = agreement.settings
+        usual = self.settings.local_test
+        federation = load_newcomer(
+            data,
+            agreement.form,
+            share=test_share,
+            usual_share=DEFAULT_SHARE if usual == "global" else float(usual),
+            seed=self.settings.seed,
+            label=label or self.settings.label,
+        )
+        self.federation: Federation = seated(federation, kit.number, agreement.members)
+        self.maker = JobMaker(self.settings, self.federation, None)
+        self.done = False
+
+    # -- before anything leaves ----------------------------------------------------------------------------------------
+    def check(self) -> list[str]:
+        """Try the data with the net; sentences on what was found."""
+        job, client = self.maker.make(self.folder), self.kit.number
+        rows = job.federation.train[client]
+        source = job.federation.source
+        if len(rows) == 0:
+            raise DataError("There are no training samples; give more data, or a smaller test_share.")
+        inputs = next(plain_batches(source, source.train, rows[: self.settings.batch], self.settings.batch))
+        with torch.no_grad():
+            logits = job.method.logits(job.fresh_model().eval(), inputs)
+        if not bool(torch.isfinite(logits).all()):
+            raise DataError("The net gives NaN or infinite values on these data; are they in the agreed units?")
+        counts = job.federation.class_counts(client).tolist()
+        held = ", ".join(f"{name} {n}" for name, n in zip(source.classes, counts, strict=True) if n)
+        return [
+            f"{len(rows):,} training and {len(job.federation.local_test[client]):,} test samples of shape "
+            f"{' x '.join(map(str, source.train.x.shape))}: {held}.",
+            f"A batch of {len(inputs)} went through {self.settings.model}: the data fit.",
+            *job.federation.notes,
+        ]
+
+    def what_leaves(self) -> list[str]:
+        """Names, shapes and sizes of all that leaves this node."""
+        job = self.maker.make(self.folder)
+        engine = InlineEngine(job)
+        server = Server(job, engine)
+        engine.close()
+        lines = ["What leaves this node: names, shapes and numbers, never a sample and never a label."]
+        lines.append(
+            "  once     the numbers of training and test samples, the version of Fedframe, a digest of the net"
+        )
+        lines += [f"  a round  {tensor_text(name, shape, 4)}" for name, shape in server.expected.items()]
+        lines.append("  a round  numbers: samples, steps, loss; right predictions and samples of the own test data")
+        stage = job.method.optional_slot("server_stage")
+        shapes = stage.statistics_shapes(server) if stage is not None else {}
+        lines += [f"  at last  {tensor_text(name, shape, 8)}" for name, shape in shapes.items()]
+        lines.append("  at last  right predictions of the own model on the own test data")
+        if job.remembers:
+            lines.append("What stays here between rounds: this client's private state, and at the end its own model.")
+        return lines
+
+    # -- taking part ---------------------------------------------------------------------------------------------------
+    def work(self, say: Callable[[str], None]) -> Callable[[bytes], bytes]:
+        """What answers letters, and keeps a log of what leaves."""
+        work = NodeWork(self.make_job, [self.kit.number], lambda job, order: self.keep(job, order, say))
+
+        def answer(letter: bytes) -> bytes:
+            began = time.monotonic()
+            errand, replies, content = work.answer(letter)
+            self.log(replies, len(content))
+            if set(errand.tasks) != {HELLO}:
+                took = f"{', '.join(errand.tasks)} in {time.monotonic() - began:.1f} s"
+                say(f"round {errand.order.round}: {took}, {len(content):,} bytes back")
+            return content
+
+        return answer
+
+    def make_job(self, run: str) -> Job:
+        """The job of a run; its folder can be used like any run's once the run is over."""
+        path = state_folder(self.folder, run)
+        path.mkdir(parents=True, exist_ok=True)
+        folder = RunFolder(path)
+        folder.write_settings(self.maker.settings)
+        folder.write_names(self.federation.names)
+        return self.maker.make(path)
+
+    def keep(self, job: Job, order: Message, say: Callable[[str], None]) -> None:
+        """The run is over: keep the shared model beside this client's own."""
+        fixed = {name[6:]: tensor for name, tensor in order.tensors.items() if name.startswith("fixed/")}
+        save_model(job.folder, job, order.tensors["model"], fixed)
+        self.done = True
+        say(f"The run is over. Predict with: fedframe predict {job.folder} INPUT --client {self.kit.name}")
+
+    def log(self, replies: Sequence[Message], size: int) -> None:
+        """Write down what leaves, before it does."""
+        stamp = time.strftime("%Y-%m-%d %H:%M:%S")
+        with (self.folder / LEAVES).open("a") as file:
+            for reply in replies:
+                tensors = ", ".join(f"{n} {str(t.dtype)[6:]} {tuple(t.shape)}" for n, t in reply.tensors.items())
+                numbers = ", ".join(f"{name}={value}" for name, value in reply.numbers.items())
+                file.write(f"{stamp} round {reply.round} {reply.kind}: {tensors or 'no tensors'}; {numbers}\n")
+            file.write(f"{stamp} letter of {size:,} bytes\n")
+
+
+def tensor_text(name: str, shape: torch.Size, width: int) -> str:
+    """A tensor in words."""
+    return f"{name}: {' x '.join(map(str, shape)) or 'one'} numbers, {width * shape.numel():,} bytes"
+
+
+def make_node(member: Membership, say: Callable[[str], None]) -> Node:
+    """The node, ready to join; its key and the CA are kept in its folder."""
+    folder, kit = member.folder, member.kit
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    write_secret(folder / "node.key", kit.key)
+    (folder / "ca.pem").write_bytes(kit.ca)
+    place = Place(kit.agreement.address, folder / "ca.pem", folder / "node.key", folder)
+    return Node(place, member.work(say), say)

@@ -1,0 +1,79 @@
+"""`fedframe federation serve`: the SuperLink of a federation, kept running, with a word on who comes and goes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from fedframe.engines.flower.here import start_superlink
+from fedframe.engines.flower.link import Link
+from fedframe.errors import RunError
+from fedframe.federation.folder import FederationFolder
+from fedframe.federation.processes import Child, wait_for_port
+
+START = 180.0  # seconds in which a SuperLink must listen
+LOOK = 5.0  # seconds between two looks at who is connected
+PAUSE = 10.0  # seconds before a SuperLink that ended is started again
+
+
+def link_to(folder: FederationFolder) -> Link:
+    """The organiser's own line to the SuperLink."""
+    return Link(f"127.0.0.1:{folder.agreement().port}", (folder.keys / "ca.pem").read_bytes(), folder.secret())
+
+
+def serve(folder: FederationFolder, bind: str, say: Callable[[str], None], over: threading.Event) -> None:
+    """Run the SuperLink until `over` is set; if it ends by itself, start it again."""
+    other = folder.process("serve")
+    if other is not None:
+        raise RunError(f"Process {other} serves {folder.path} already; stop it with 'fedframe federation stop'.")
+    folder.note_process("serve")
+    try:
+        while not over.is_set():
+            try:
+                serve_once(folder, bind, say, over)
+            except RunError as error:
+                say(f"{error} Starting it again in {PAUSE:g} s.")
+                over.wait(PAUSE)
+    finally:
+        (folder.state / "serve.pid").unlink(missing_ok=True)
+
+
+def serve_once(folder: FederationFolder, bind: str, say: Callable[[str], None], over: threading.Event) -> None:
+    """One life of the SuperLink."""
+    agreement = folder.agreement()
+    child = start_superlink(folder.keys, bind, agreement.port, folder.state)
+    try:
+        wait_for_port(child, "127.0.0.1", agreement.port, START)
+        link = link_to(folder)
+        try:
+            register(folder, link)
+            say(f"The SuperLink listens at {bind}:{agreement.port}; waiting for {', '.join(agreement.members)}.")
+            watch(child, link, say, over)
+        finally:
+            link.close()
+    finally:
+        child.end()
+
+
+def register(folder: FederationFolder, link: Link) -> None:
+    """Let the members' keys in; a database that knows them already is left alone."""
+    known = link.nodes()
+    for name, key in folder.public_keys().items():
+        if name not in known:
+            link.register(name, key)
+
+
+def watch(child: Child, link: Link, say: Callable[[str], None], over: threading.Event) -> None:
+    """Say who comes and who goes."""
+    online: set[str] = set()
+    while not over.wait(LOOK):
+        if not child.alive:
+            raise RunError(f"The SuperLink ended: {child.last_words()} (see {child.log}).")
+        now = {name for name, node in link.nodes().items() if node.status == "online"}
+        stamp = time.strftime("%H:%M:%S")
+        for name in sorted(now - online):
+            say(f"{stamp} {name} is connected.")
+        for name in sorted(online - now):
+            say(f"{stamp} {name} is gone.")
+        online = now

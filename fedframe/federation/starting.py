@@ -1,0 +1,144 @@
+"""`fedframe federation start`: the training of a federation, as any run, with the nodes as its clients."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+
+from fedframe.api import JobMaker, Result, anchored
+from fedframe.core.files import read_json, write_json
+from fedframe.core.job import Job
+from fedframe.data.newcomer import load_newcomer
+from fedframe.data.source import Samples
+from fedframe.engines.flower.link import Link, ServerTask
+from fedframe.engines.flower.post import FlowerPost
+from fedframe.engines.remote import Delivery, RemoteEngine, check_hello
+from fedframe.errors import RunError
+from fedframe.federation.agreement import Agreement
+from fedframe.federation.errand import HELLO
+from fedframe.federation.folder import FederationFolder
+from fedframe.federation.serving import link_to
+from fedframe.federation.shares import hollow
+from fedframe.federation.work import template_digest
+from fedframe.folder import RunFolder
+from fedframe.report.progress import Display, choose_display
+from fedframe.session import execute
+
+NOTES = "federation.json"  # in the run folder: the run's name at the nodes, and what the nodes said of themselves
+
+
+class LinkPost:
+    """Flower's post over the organiser's line."""
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+        self.task: ServerTask = link.open_run()
+        self.flower = FlowerPost(self.task.grid, lambda node: str(node.name))
+
+    def nodes(self) -> Collection[str]:
+        """Names of the nodes that are connected."""
+        return self.flower.nodes()
+
+    def send(self, node: str, letter: bytes, round: int, seconds: float | None) -> str:
+        """As Flower does."""
+        return self.flower.send(node, letter, round, seconds)
+
+    def collect(self, tickets: Collection[str]) -> list[Delivery]:
+        """As Flower does."""
+        return self.flower.collect(tickets)
+
+    def processes(self) -> list[int]:
+        """None of ours."""
+        return []
+
+    def close(self) -> None:
+        """End the run at the SuperLink."""
+        self.task.close()
+        self.link.close()
+
+
+def start(
+    folder: FederationFolder, *, new: bool = False, test_data: str | None = None, progress: bool | Display = True
+) -> Result:
+    """Train, or go on with the last training that was not finished."""
+    other = folder.process("start")
+    if other is not None:
+        raise RunError(f"Process {other} trains {folder.path} already; stop it with 'fedframe federation stop'.")
+    agreement = folder.agreement()
+    folder.note_process("start")
+    try:
+        with choose_display(progress) as display:
+            path = unfinished(folder) if not new else None
+            notes = read_json(path / NOTES) if path is not None else {"run": secrets.token_hex(8)}
+            if path is None and test_data is not None:
+                notes["test_data"] = anchored(test_data)
+            post = LinkPost(link_to(folder))
+            try:
+                if path is None:
+                    notes |= {"members": ask_members(agreement, post, notes["run"], folder, display.note)}
+                job, run = prepare(agreement, folder, path, notes)
+            except BaseException:
+                post.close()
+                raise
+            seats = agreement.members
+            execute(job, run, display, lambda job, note: RemoteEngine(job, post, seats, notes["run"], note))
+        return Result(run.path, job.settings)
+    finally:
+        (folder.state / "start.pid").unlink(missing_ok=True)
+
+
+def unfinished(folder: FederationFolder) -> Path | None:
+    """The last run, if it was begun and not finished."""
+    found = sorted(folder.runs.glob("[0-9]*"), key=lambda path: int(path.name)) if folder.runs.is_dir() else []
+    return found[-1] if found and (found[-1] / NOTES).exists() and not RunFolder(found[-1]).finished else None
+
+
+def ask_members(
+    agreement: Agreement, post: LinkPost, run: str, folder: FederationFolder, note: Callable[[str], None]
+) -> list[dict[str, Any]]:
+    """How many samples each member has; waits until all have spoken, for the first round is everybody's."""
+    everyone = len(agreement.members)
+    blank = hollow(agreement.form, agreement.members, [1] * everyone, [0] * everyone, None)
+    job = JobMaker(agreement.settings, blank, None).make(folder.path)
+    engine = RemoteEngine(job, post, agreement.members, run, note)
+    said = engine.hello(everyone)
+    check_hello(job, said, template_digest(job))
+    for client, name in enumerate(agreement.members):
+        numbers = said[client].numbers
+        if not all(type(numbers.get(key)) is int and int(numbers[key]) >= 0 for key in ("train", "test")):
+            raise RunError(f"{name} did not say how many samples it has ({HELLO}).")
+        if numbers["train"] == 0:
+            raise RunError(f"{name} has no training samples; it cannot take part.")
+    return [{"name": name, **said[client].numbers} for client, name in enumerate(agreement.members)]
+
+
+def prepare(
+    agreement: Agreement, folder: FederationFolder, path: Path | None, notes: dict[str, Any]
+) -> tuple[Job, RunFolder]:
+    """The job of a run, and its folder: the given one, or a new one."""
+    members = notes["members"]
+    train, tested = ([int(member[key]) for member in members] for key in ("train", "test"))
+    test = organisers_test_set(agreement, notes.get("test_data"))
+    federation = hollow(agreement.form, agreement.members, train, tested, test)
+    maker = JobMaker(agreement.settings, federation, None)
+    if path is None:
+        number = 1
+        while (folder.runs / str(number)).exists():
+            number += 1
+        run = RunFolder.create(folder.runs / str(number), maker.settings)
+        run.write_settings(maker.settings)
+        run.write_names(federation.names)
+        write_json(run.path / NOTES, notes)
+    else:
+        run = RunFolder.open(path)
+    return maker.make(run.path), run
+
+
+def organisers_test_set(agreement: Agreement, data: str | None) -> Samples | None:
+    """Test data that the organiser has of its own, in the form that is agreed: all samples of these data."""
+    if data is None:
+        return None
+    source = load_newcomer(data, agreement.form, share=None, usual_share=0.0, label=agreement.settings.label).source
+    return source.test if source.test is not None else source.train
