@@ -37,7 +37,7 @@ from fedframe.errors import FedframeError, RunError
 from fedframe.federation.certificates import write_secret
 from fedframe.federation.processes import Child, free_ports, wait_for_port
 
-POLL = 0.2  # seconds between two looks for a message
+POLL = 0.4  # seconds between two looks for a message: a look costs two processes a few milliseconds
 BEAT = 15.0  # seconds between two signs of life
 PAUSES = (2.0, 5.0, 10.0, 20.0, 30.0)  # seconds before a SuperNode is started again
 SETTLED = 120.0  # seconds after which a SuperNode counts as well and pauses begin anew
@@ -71,7 +71,7 @@ class Node:
         write_secret(secret, self.secret)
         (port,) = free_ports(1)
         command = [
-            str(Path(sys.executable).with_name("flower-supernode")),
+            sys.executable, "-m", "fedframe.engines.flower.supernode",
             "--superlink", self.place.address,
             "--root-certificates", str(self.place.ca),
             "--auth-supernode-private-key", str(self.place.key),

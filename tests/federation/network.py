@@ -1,0 +1,77 @@
+"""Real processes for tests: a SuperLink and nodes on loopback, for several runs one after the other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fedframe.api import JobMaker, gather
+from fedframe.core.files import read_json, write_json
+from fedframe.core.job import Job
+from fedframe.engines.flower.here import TrialPost
+from fedframe.engines.flower.post import FlowerPost
+from fedframe.engines.remote import RemoteEngine
+from fedframe.federation.trial import deal, write_nodes
+from fedframe.folder import RunFolder
+from fedframe.session import execute
+from tests.helpers import Recorder
+
+TASK: dict[str, Any] = {
+    "data": "digits", "partition": "dirichlet:0.3", "clients": 3, "data_share": 0.2, "rounds": 2, "epochs": 2,
+    "model": "mlp:32", "workers": 1, "min_client_size": 8,
+}  # fmt: skip
+
+
+def make(method: str, folder: Path, **settings: Any) -> tuple[Job, RunFolder]:
+    """A small run that is about to begin."""
+    maker = JobMaker(gather({**TASK, "method": method, **settings}, None), None, None)
+    run = RunFolder.create(folder, maker.settings)
+    run.write_settings(maker.settings)
+    return maker.make(run.path), run
+
+
+class Network:
+    """Three nodes with the data of `TASK`; runs are told to them beforehand, and each is opened by its name."""
+
+    def __init__(self, folder: Path, runs: dict[str, dict[str, Any]]) -> None:
+        self.folder = folder / "network"
+        self.folder.mkdir(parents=True)
+        self.runs = {name: make(given.pop("method"), folder / name, **given) for name, given in runs.items()}
+        job = next(iter(self.runs.values()))[0]
+        self.seats = deal(job, 3)
+        names = write_nodes(job, self.folder, self.seats)
+        told = {
+            run: {"settings": job.settings.model_dump(mode="json"), "folder": str(job.folder)}
+            for run, (job, _) in self.runs.items()
+        }
+        for name in names:
+            path = self.folder / name / "node.json"
+            write_json(path, {**read_json(path), "runs": told})
+        self.post = TrialPost(self.folder)
+        self.post.open(names)
+
+    def execute(self, run: str) -> tuple[RunFolder, Recorder]:
+        """Run one of the runs to its end."""
+        job, folder = self.runs[run]
+        display = Recorder()
+        execute(job, folder, display, lambda job, note: self.engine(run))
+        return folder, display
+
+    def engine(self, run: str) -> RemoteEngine:
+        """An engine for a run, over a Flower run of its own."""
+        job, _ = self.runs[run]
+        assert self.post.link is not None
+        if self.post.task is not None:
+            self.post.task.close()
+        self.post.task = self.post.link.open_run()
+        self.post.flower = FlowerPost(self.post.task.grid, lambda node: str(node.name))
+        engine = StayingEngine(job, self.post, self.seats, run, print)
+        engine.hello(len(self.seats))
+        return engine
+
+
+class StayingEngine(RemoteEngine):
+    """An engine that leaves the network as it is."""
+
+    def close(self) -> None:
+        return
