@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fedframe.core.job import PIECE
-from fedframe.core.message import Message
+from fedframe.core.message import LOST, Message
 from fedframe.core.remote import Remote
 
 if TYPE_CHECKING:
@@ -240,11 +240,13 @@ def late_scores(server: Server) -> Scores | None:
     shared, own = engine.heard("client"), engine.heard("own")
     if shared is None and own is None:
         return None
-    scores = replace(Scores(), **client_scores(server, order, shared or []))
+    # Whoever did not reply to the order itself has been named by now.
+    told, own_told = ([reply for reply in replies or () if reply.kind != LOST] for replies in (shared, own))
+    scores = replace(Scores(), **client_scores(server, order, told))
     if own is None:
         return scores
     order = replace(order, kind="own")
-    return replace(scores, **personal_scores(server, order, own, lambda done, total: None, len(own)))
+    return replace(scores, **personal_scores(server, order, own_told, lambda done, total: None, len(own)))
 
 
 def client_scores(server: Server, order: Message, replies: Sequence[Message]) -> dict[str, Any]:

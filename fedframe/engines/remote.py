@@ -81,7 +81,8 @@ class RemoteEngine:
         found, reasons = self.fetch(order, wanted, self.fewest(len(units)))
 
         def reply(kind: str, client: int) -> Message:
-            return found.get((kind, client)) or Message.lost(order, client, reasons[self.seats[client]])
+            reason = reasons.get(self.seats[client], "its node's answer leaves it out")
+            return found.get((kind, client)) or Message.lost(order, client, reason)
 
         self._heard = {kind: [reply(kind, client) for client in clients] for kind, clients in also.items()}
         for unit in units:
@@ -133,13 +134,15 @@ class RemoteEngine:
             reasons |= {node: "its node is not connected" for node in waiting if node not in connected}
             reachable = [node for node in waiting if node in connected]
             hopeful = sum(len(tasks[node].get(order.kind, ())) for node in reachable)
-            if self.count(found, order.kind) + hopeful >= fewest:
+            within_reach = self.count(found, order.kind) + hopeful
+            if within_reach >= fewest:
                 self.exchange(order, {node: tasks[node] for node in reachable}, found, reasons)
                 waiting = [node for node in waiting if node in reasons]
+                within_reach = self.count(found, order.kind)
             if not waiting or self.count(found, order.kind) >= fewest:
                 self.seconds.append(time.monotonic() - began)
                 return found, reasons
-            self.remind(order, fewest, self.count(found, order.kind), {node: reasons[node] for node in waiting})
+            self.remind(order, fewest, within_reach, {node: reasons[node] for node in waiting if node in reasons})
             time.sleep(RETRY)
 
     def by_node(self, wanted: Mapping[str, Sequence[int]]) -> dict[str, dict[str, list[int]]]:
@@ -199,14 +202,14 @@ class RemoteEngine:
         one = 4 * self.job.roles.layout.size + 8 * model.dim * (model.dim + model.classes) + errand.order.nbytes
         return (1 << 20) + ROOM * one * clients
 
-    def remind(self, order: Message, fewest: int, have: int, reasons: Mapping[str, str]) -> None:
+    def remind(self, order: Message, fewest: int, within_reach: int, reasons: Mapping[str, str]) -> None:
         """Say what is waited for: at once when it changes, else from time to time."""
         text = "; ".join(f"{node}: {reason}" for node, reason in sorted(reasons.items()))
         when, before = self._said
         if text != before or time.monotonic() - when > REMIND:
             self._said = (time.monotonic(), text)
             what = "The nodes' first word" if order.kind == HELLO else f"Round {order.round}, {order.kind}"
-            self.note(f"{what}: waiting for {fewest - have} more of at least {fewest} clients ({text}).")
+            self.note(f"{what}: waiting for {fewest - within_reach} more of at least {fewest} clients ({text}).")
 
 
 def check_hello(job: Job, replies: Mapping[int, Message], digest: str) -> None:

@@ -21,6 +21,7 @@ class HerePost:
     def __init__(self, nodes: Mapping[str, NodeWork], spoil: Spoil | None = None) -> None:
         self.known, self.spoil = dict(nodes), spoil
         self.away: set[str] = set()
+        self.notes: list[str] = []
         self.letters: list[tuple[str, int]] = []
         self._waiting: dict[str, Delivery] = {}
 

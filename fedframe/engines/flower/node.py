@@ -21,15 +21,27 @@ from typing import Any
 import httpx
 from flwr.app import Context, Error, Message
 from flwr.common.constant import ErrorCode, SubStatus
-from flwr.proto.runtime_pb2 import AcquireTaskRequest, SendTaskHeartbeatRequest
+from flwr.common.serde import context_from_proto
+from flwr.proto.node_pb2 import Node as NodeProto
+from flwr.proto.runtime_pb2 import (
+    AcquireTaskRequest,
+    PullAppMessagesRequest,
+    PullTaskInputRequest,
+    SendTaskHeartbeatRequest,
+)
 from flwr.supercore.constant import TaskType
+from flwr.supercore.inflatable.inflatable_protobuf_utils import (
+    make_confirm_message_received_fn_protobuf,
+    make_pull_object_fn_protobuf,
+)
+from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, pull_and_inflate_object_from_tree
 from flwr.supercore.interceptors import (
     RuntimeTokenHttpInterceptor,
     RuntimeVersionHttpInterceptor,
     SuperExecAuthHttpInterceptor,
 )
 from flwr.supercore.runtime import RuntimeHttpClient
-from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
+from flwr.supernode.runtime.run_clientapp import push_message, push_task_output
 
 from fedframe.engines.flower.calm import environment
 from fedframe.engines.flower.letter import from_record, to_record
@@ -38,6 +50,7 @@ from fedframe.federation.certificates import write_secret
 from fedframe.federation.processes import Child, free_ports, wait_for_port
 
 POLL = 0.4  # seconds between two looks for a message: a look costs two processes a few milliseconds
+AGAIN = 0.1  # seconds before the first second look for a piece of a message
 BEAT = 15.0  # seconds between two signs of life
 PAUSES = (2.0, 5.0, 10.0, 20.0, 30.0)  # seconds before a SuperNode is started again
 SETTLED = 120.0  # seconds after which a SuperNode counts as well and pauses begin anew
@@ -62,6 +75,7 @@ class Node:
         self.secret = secrets.token_bytes(32)
         self.child: Child | None = None
         self.over = threading.Event()
+        self.one_at_a_time = threading.Lock()  # there is one model and one memory
 
     # -- the SuperNode -------------------------------------------------------------------------------------------------
     def start(self) -> RuntimeHttpClient:
@@ -124,7 +138,10 @@ class Node:
                     raise RunError(self.child.last_words() or "the SuperNode ended")
                 found = line.AcquireTask(wanted)
                 if found.HasField("task") and found.token:
-                    self.perform(found.token)
+                    # A thread for each: a message whose sender died while sending it never becomes whole, and the
+                    # next one must not wait for it.
+                    name = f"fedframe-letter-{found.task.task_id}"
+                    threading.Thread(target=self.perform, args=(found.token,), name=name, daemon=True).start()
                 else:
                     self.over.wait(POLL)
 
@@ -138,11 +155,15 @@ class Node:
     def perform(self, token: str) -> None:
         """Take the message of a claimed task and push the reply; what goes wrong becomes an error reply."""
         client = self.client(RuntimeTokenHttpInterceptor(token))
-        with contextlib.closing(client), signs_of_life(client):
-            message, context, _, _ = pull_task_input(client)
-            reply = self.reply(message)
-            push_message(client, reply, context)
-            finish(client, context)
+        try:
+            with contextlib.closing(client), signs_of_life(client):
+                message, context = take_message(client)
+                with self.one_at_a_time:
+                    reply = self.reply(message)
+                push_message(client, reply, context)
+                push_task_output(client, context, SubStatus.COMPLETED, "")
+        except (httpx.HTTPError, ObjectPullError, RunError) as error:
+            self.note(f"A letter was lost on the way: {reason(error)}")
 
     def reply(self, message: Message) -> Message:
         """The answer to a message, or one sentence on why there is none."""
@@ -156,9 +177,24 @@ class Node:
         return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, text[:500]), reply_to=message)
 
 
-def finish(client: RuntimeHttpClient, context: Context) -> None:
-    """Tell the SuperNode that the task is done."""
-    push_task_output(client, context, SubStatus.COMPLETED, "")
+def take_message(client: RuntimeHttpClient) -> tuple[Message, Context]:
+    """The message of a claimed task, once the SuperNode has all its pieces; code that came with it is left alone."""
+    given = client.PullTaskInput(PullTaskInputRequest())
+    context = context_from_proto(given.context)
+    found = client.PullMessages(PullAppMessagesRequest())
+    if not found.messages_list:
+        raise RunError("the SuperNode has no message for its task")
+    tree, node = found.message_object_trees[0], NodeProto(node_id=context.node_id)
+    message = pull_and_inflate_object_from_tree(
+        tree,
+        make_pull_object_fn_protobuf(client.PullObject, node, context.run_id),
+        make_confirm_message_received_fn_protobuf(client.ConfirmMessageReceived, node, context.run_id),
+        return_type=Message,
+        initial_backoff=AGAIN,
+        backoff_cap=1.0,
+    )
+    message.metadata.__dict__["_message_id"] = tree.object_id  # a message does not carry its own id
+    return message, context
 
 
 @contextlib.contextmanager

@@ -1,0 +1,229 @@
+"""What nodes and networks can do to a round, tried without a network: nothing flawed is merged, nothing is lost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import fedframe.engines.remote as remote
+from fedframe.core.message import Message
+from fedframe.core.server import Server
+from fedframe.core.wire import read_letter, write_letter
+from fedframe.errors import DataError, DivergedError
+from fedframe.federation.errand import Errand
+from fedframe.session import execute
+from tests.federation.here import HerePost, Spoil, node_works, remote_engine
+from tests.federation.test_remote import make
+from tests.helpers import Recorder, equal_states, nothing, same_file
+
+
+@pytest.fixture(autouse=True)
+def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "RETRY", 0.01)
+    monkeypatch.setattr(remote, "POLL", 0.01)
+
+
+def server_with(
+    tmp_path: Path, spoil: Spoil | None, method: str = "scaffold", **settings: Any
+) -> tuple[Server, HerePost]:
+    job, _ = make(method, tmp_path / "run", **settings)
+    engine = remote_engine(job, tmp_path / "nodes", 4, spoil)
+    assert isinstance(engine.post, HerePost)
+    return Server(job, engine, engine.post.notes.append), engine.post
+
+
+def changed(content: bytes, **fields: Any) -> bytes:
+    """An answer with something else in the head of its messages."""
+    messages, notes = read_letter(content)
+    return write_letter([replace(message, **fields) for message in messages], notes)
+
+
+def tensors_changed(content: bytes, change: Any) -> bytes:
+    """An answer with other tensors."""
+    messages, notes = read_letter(content)
+    return write_letter([replace(message, tensors=change(dict(message.tensors))) for message in messages], notes)
+
+
+def with_nan(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    tensors["update"][0] = float("nan")
+    return tensors
+
+
+FLAWS: dict[str, Any] = {
+    "NaN": lambda content: tensors_changed(content, with_nan),
+    "another shape": lambda content: tensors_changed(content, lambda t: {**t, "update": torch.zeros(3)}),
+    "another type": lambda content: tensors_changed(content, lambda t: {**t, "update": t["update"].to(torch.int32)}),
+    "a tensor more": lambda content: tensors_changed(content, lambda t: {**t, "more": torch.zeros(1)}),
+    "a tensor less": lambda content: tensors_changed(content, lambda t: {"update": t["update"]}),
+    "another round": lambda content: changed(content, round=1),
+    "another client": lambda content: changed(content, unit=2),
+    "another kind": lambda content: changed(content, kind="own"),
+    "no samples": lambda content: changed(content, numbers={"samples": 0, "loss": 0.0, "steps": 1}),
+    "another run": lambda content: write_letter(read_letter(content)[0], {"run": "another"}),
+    "garbage": lambda content: b"\x80\x04garbage",
+    "nothing for its client": lambda content: write_letter([], read_letter(content)[1]),
+    "cut off": lambda content: content[:-7],
+    "far too large": lambda content: content + bytes(1 << 24),
+    "an error": lambda content: "disk full",
+}
+
+
+@pytest.mark.parametrize("flaw", FLAWS)
+def test_a_flawed_answer_is_never_merged_but_counted_and_shown(tmp_path: Path, flaw: str) -> None:
+    seats = [f"node{client}" for client in range(4)]
+    runs = []
+    for name in ("spoilt", "absent"):
+        now = {"round": 0}
+
+        def spoil(node: str, content: bytes, name: str = name, now: dict[str, int] = now) -> bytes | str | None:
+            if node != "node1" or now["round"] < 2:
+                return content
+            found: bytes | str = FLAWS[flaw](content) if name == "spoilt" else "not there"
+            return found
+
+        job, _ = make("scaffold", tmp_path / name)
+        post = HerePost(node_works(job, tmp_path / f"nodes-{name}", seats), spoil)
+        notes: list[str] = []
+        engine = remote.RemoteEngine(job, post, seats, "run1", notes.append)
+        server = Server(job, engine, notes.append)
+        records = []
+        for number in (1, 2, 3):
+            now["round"] = number
+            records.append(server.run_round(number, nothing))
+            server.round = number
+        runs.append((server, records, notes))
+    (spoilt, records, notes), (absent, _, _) = runs
+    assert [record.dropped for record in records] == [0, 1, 1]
+    assert sum("Round 2" in note for note in notes) == 1
+    assert equal_states(spoilt.tensors(), absent.tensors())  # as if it had not been there
+
+
+def test_a_lost_reply_leaves_no_private_state_behind(tmp_path: Path) -> None:
+    """A control variate of a round that the server has not merged is forgotten; the node goes on from the last one."""
+    lose = {"now": False}
+    server, post = server_with(tmp_path, lambda node, content: "cut" if lose["now"] and node == "node1" else content)
+    server.run_round(1, nothing)
+    server.round = 1
+    store = post.known["node1"].site_of("run1").job.store
+    client = next(iter(post.known["node1"].clients))
+    merged = store.load(client, 2)
+    lose["now"] = True
+    server.run_round(2, nothing)
+    server.round = 2
+    assert not equal_states(store.load(client, 3), merged)  # it did train, and committed
+    lose["now"] = False
+    order = server.order("train", 3)
+    before = Errand("run1", order, {"own": [client]}, {client: 1})
+    post.known["node1"].answer(before.to_bytes())
+    assert equal_states(store.load(client, 3), merged)
+
+
+def test_a_repeated_letter_gets_the_same_answer(tmp_path: Path) -> None:
+    server, post = server_with(tmp_path, None)
+    server.run_round(1, nothing)
+    server.round = 1
+    node = post.known["node0"]
+    client = next(iter(node.clients))
+    letter = Errand("run1", server.order("train", 2), {"train": [client]}, {client: 1}).to_bytes()
+    assert node.answer(letter)[2] == node.answer(letter)[2]
+
+
+def test_below_the_minimum_a_round_waits_and_says_so(tmp_path: Path) -> None:
+    job, _ = make("fedavg", tmp_path / "run", min_clients=3)
+    engine = remote_engine(job, tmp_path / "nodes", 4)
+    assert isinstance(engine.post, HerePost)
+    post = engine.post
+    notes: list[str] = []
+
+    def note(text: str) -> None:
+        notes.append(text)
+        post.away.discard("node1")  # somebody hears of it and comes back
+
+    engine.note = note
+    post.away |= {"node1", "node2"}
+    record = Server(job, engine, note).run_round(1, nothing)
+    assert record.dropped == 1
+    assert any("waiting for 1 more of at least 3" in text and "not connected" in text for text in notes)
+
+
+def test_a_slow_node_is_dropped_after_patience(tmp_path: Path) -> None:
+    server, post = server_with(tmp_path, lambda node, content: None if node == "node3" else content, patience=0.2)
+    record = server.run_round(1, nothing)
+    assert (record.dropped, record.figures["lost"]) == (1, 1)
+    assert any("longer than patience" in note for note in post.notes)
+
+
+def test_replies_that_are_all_flawed_end_the_run(tmp_path: Path) -> None:
+    server, _ = server_with(tmp_path, lambda node, content: tensors_changed(content, with_nan))
+    with pytest.raises(DivergedError):
+        server.run_round(1, nothing)
+
+
+@pytest.mark.parametrize("method", ["scaffold", "fedrep", "spherefed"])
+def test_a_resumed_run_equals_an_unbroken_one(tmp_path: Path, method: str) -> None:
+    job, whole = make(method, tmp_path / "whole")
+    execute(job, whole, Recorder(), lambda job, note: remote_engine(job, tmp_path / "nodes1"))
+    job, broken = make(method, tmp_path / "broken")
+    works = node_works(job, tmp_path / "nodes2", seats := [f"node{client % 3}" for client in range(4)])
+
+    class Stopped(Recorder):
+        def round(self, record: Any) -> None:
+            if record.round == 2:
+                raise KeyboardInterrupt
+
+    def engine(job: Any, note: Any) -> remote.RemoteEngine:
+        return remote.RemoteEngine(job, HerePost(works), seats, "run1", note)
+
+    with pytest.raises(KeyboardInterrupt):
+        execute(job, broken, Stopped(), engine)
+    execute(job, broken, Recorder(), engine)
+    assert same_file(whole.path / "model.safetensors", broken.path / "model.safetensors")
+    for one, other in zip(whole.metrics(), broken.metrics(), strict=True):
+        assert {k: v for k, v in one.items() if k != "seconds"} == {k: v for k, v in other.items() if k != "seconds"}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"tasks": {"train": [3]}}, "not at this node"),
+        ({"order": Message("train", 1, -1, {"model": torch.zeros(3)}, {"lr": 0.1})}, "brings a model"),
+        ({"order": Message("train", 1, -1, {}, {"lr": 0.1})}, "no model"),
+        ({"order": "nan"}, "NaN"),
+        ({"order": "round"}, "Round 99"),
+        ({"order": "fixed"}, "sets head.nothing"),
+        ({"run": "../../etc"}, "letters and digits"),
+    ],
+)
+def test_a_node_refuses_orders_that_do_not_fit(tmp_path: Path, change: dict[str, Any], said: str) -> None:
+    server, post = server_with(tmp_path, None)
+    node = post.known["node0"]
+    order = server.order("train", 1)
+    odd = {
+        "nan": replace(order, tensors={**order.tensors, "model": order.tensors["model"] * float("nan")}),
+        "round": replace(order, round=99),
+        "fixed": replace(order, tensors={**order.tensors, "fixed/head.nothing": torch.zeros(1)}),
+    }
+    errand = Errand("run1", order, {"train": sorted(node.clients)})
+    chosen: dict[str, Any] = {k: odd.get(v, v) if isinstance(v, str) else v for k, v in change.items()}
+    errand = replace(errand, **chosen)
+    with pytest.raises(DataError, match=said):
+        node.answer(errand.to_bytes())
+
+
+def test_a_node_does_only_what_it_knows(tmp_path: Path) -> None:
+    letter = write_letter([Message("train", 1)], {"run": "run1", "tasks": {"score": [0]}, "seen": {}})
+    with pytest.raises(DataError, match="nobody here does 'score'"):
+        Errand.from_bytes(letter)
+
+
+def test_one_letter_per_node_and_round(tmp_path: Path) -> None:
+    job, run = make("fedloge", tmp_path / "run")
+    engine = remote_engine(job, tmp_path / "nodes", 4)
+    assert isinstance(engine.post, HerePost)
+    execute(job, run, Recorder(), lambda job, note: engine)
+    rounds = [round for _, round in engine.post.letters]
+    assert {round: rounds.count(round) for round in (1, 2, 3)} == {1: 4, 2: 4, 3: 4}
