@@ -32,10 +32,10 @@ class NodeWork:
     def __init__(self, make_job: MakeJob, clients: Sequence[int], finish: Finish | None = None) -> None:
         self.make_job, self.clients, self.finish = make_job, frozenset(clients), finish
         self.run, self.site = "", None  # type: tuple[str, Site | None]
-        torch.set_num_threads(1)  # as everywhere: results must not depend on the machine
 
     def answer(self, content: bytes) -> tuple[Errand, list[Message], bytes]:
         """Do what a letter asks; the errand, the replies, and the replies as the letter that goes back."""
+        torch.set_num_threads(1)  # as everywhere, and in this very thread: results must not depend on the machine
         errand = Errand.from_bytes(content)
         strangers = {client for clients in errand.tasks.values() for client in clients} - self.clients
         if strangers:
