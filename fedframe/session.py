@@ -97,13 +97,15 @@ class Session:
         self.peak_memory = max(self.peak_memory, memory_bytes(self.engine.processes()))
 
 
-def execute(job: Job, folder: RunFolder, display: Display, engine: OpenEngine = open_engine) -> None:
-    """Run what is left of a run and write its results."""
+def execute(
+    job: Job, folder: RunFolder, display: Display, engine: OpenEngine = open_engine, again: str | None = None
+) -> None:
+    """Run what is left of a run and write its results; `again` is the command that goes on with it."""
     with folder.alone():
-        execute_alone(job, folder, display, engine)
+        execute_alone(job, folder, display, engine, again or f"fedframe resume {folder.path}")
 
 
-def execute_alone(job: Job, folder: RunFolder, display: Display, engine: OpenEngine) -> None:
+def execute_alone(job: Job, folder: RunFolder, display: Display, engine: OpenEngine, again: str) -> None:
     """The same, once no other process works on the folder."""
     session = Session(job, folder, display, engine)
     try:
@@ -118,7 +120,7 @@ def execute_alone(job: Job, folder: RunFolder, display: Display, engine: OpenEng
         session.watch_memory()
     except (KeyboardInterrupt, FedframeError) as stop:
         done, rounds = session.server.round, job.settings.rounds
-        text = f"{done} of {rounds} rounds are finished and kept; go on with: fedframe resume {folder.path}"
+        text = f"{done} of {rounds} rounds are finished and kept; go on with: {again}"
         folder.log(f"Stopped ({type(stop).__name__}: {stop}). {text}")
         if not isinstance(stop, DivergedError):
             stop.add_note(text)

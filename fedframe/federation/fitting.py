@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 from fedframe.core.job import Job
+from fedframe.core.method import Method
 from fedframe.errors import SettingError
 
 
-def check_fit(job: Job) -> None:
-    """Refuse methods that need data in one place."""
-    method, engine = job.method, job.settings.engine
+def check_method(method: Method, takes_data: bool = True) -> None:
+    """Refuse methods that need data in one place; `takes_data`: whether parts that may put data aside do so."""
+    reserving = method.answering("reserve") if takes_data else ()
     for part in method.parts:
-        if part.pools_data or (part.name and len(job.federation.aside) and part in method.answering("reserve")):
+        if part.pools_data or part in reserving:
             raise SettingError(
                 f"{method.name!r} cannot run over a network: {part.name!r} needs clients' training data on the server; "
                 "choose a method whose data stay with the clients, such as fedavg, or engine = local."
             )
-    if job.settings.model == "python" or job.settings.device != "cpu":
-        what = "model came from Python" if job.settings.model == "python" else f"device is {job.settings.device}"
+
+
+def check_fit(job: Job) -> None:
+    """Refuse jobs that node processes on this machine cannot do."""
+    settings = job.settings
+    check_method(job.method, takes_data=len(job.federation.aside) > 0)
+    if settings.model == "python" or settings.device != "cpu":
+        what = "model came from Python" if settings.model == "python" else f"device is {settings.device}"
         raise SettingError(
-            f"The engine {engine} starts processes that build the net anew on the CPU, and the run's {what}; name the "
-            "net (mlp:64, my_file.py:MyNet) and use device = cpu, or use engine = local."
+            f"The engine {settings.engine} starts processes that build the net anew on the CPU, and the run's {what}; "
+            "name the net (mlp:64, my_file.py:MyNet) and use device = cpu, or use engine = local."
         )

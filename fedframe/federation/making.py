@@ -12,9 +12,10 @@ from fedframe.data import load_source
 from fedframe.data.raw import Form
 from fedframe.errors import SettingError
 from fedframe.federation.agreement import Agreement, check_members
-from fedframe.federation.fitting import check_fit
+from fedframe.federation.fitting import check_method
 from fedframe.federation.folder import FederationFolder
 from fedframe.federation.shares import NOWHERE, form_of, hollow
+from fedframe.recipes import make_method
 from fedframe.settings import Settings
 
 BYTE = 255.0  # images are stored as 0 to 255; mean and std are given as shares of that
@@ -31,9 +32,9 @@ def new_federation(
     settings = settings.model_copy(
         update={"data": NOWHERE, "partition": "nodes", "clients": len(names), "validate_share": 0.0, "engine": "flower"}
     )
+    check_method(make_method(settings.method, settings.set))
     # The net, the method and the data's form must fit: found out here, not at the nodes.
     maker = JobMaker(settings, hollow(form, names, [1] * len(names), [0] * len(names), None), None)
-    check_fit(maker.make(path))
     name = path.absolute().name or "federation"
     return FederationFolder.create(path, Agreement(name, hosts[0], port, names, form, maker.settings), hosts)
 

@@ -70,7 +70,10 @@ def watch(child: Child, link: Link, say: Callable[[str], None], over: threading.
     while not over.wait(LOOK):
         if not child.alive:
             raise RunError(f"The SuperLink ended: {child.last_words()} (see {child.log}).")
-        now = {name for name, node in link.nodes().items() if node.status == "online"}
+        try:
+            now = {name for name, node in link.nodes().items() if node.status == "online"}
+        except RunError:
+            continue  # it lives and is busy: no reason to end it
         stamp = time.strftime("%H:%M:%S")
         for name in sorted(now - online):
             say(f"{stamp} {name} is connected.")

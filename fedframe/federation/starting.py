@@ -83,7 +83,8 @@ def start(
                 post.close()
                 raise
             seats = agreement.members
-            execute(job, run, display, lambda job, note: RemoteEngine(job, post, seats, notes["run"], note))
+            again = f"fedframe federation start {folder.path}"
+            execute(job, run, display, lambda job, note: RemoteEngine(job, post, seats, notes["run"], note), again)
         return Result(run.path, job.settings)
     finally:
         (folder.state / "start.pid").unlink(missing_ok=True)

@@ -18,7 +18,13 @@ from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 from flwr.cli.build import build_fab_from_files
 from flwr.common.constant import SubStatus
 from flwr.common.serde import context_from_proto, fab_to_proto, run_from_proto
-from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest, StartRunRequest
+from flwr.proto.control_pb2 import (
+    ListNodesRequest,
+    ListRunsRequest,
+    RegisterNodeRequest,
+    StartRunRequest,
+    StopRunRequest,
+)
 from flwr.proto.runtime_pb2 import (
     AcquireTaskRequest,
     PullTaskInputRequest,
@@ -75,6 +81,7 @@ class Link:
 
     def open_run(self) -> ServerTask:
         """Open a run and claim its ServerApp for this process."""
+        self.stop_others()
         content, _ = build_fab_from_files({"pyproject.toml": APP})
         fab = Fab(hashlib.sha256(content).hexdigest(), content, {})
         started = self._asked(lambda: self.control.StartRun(StartRunRequest(fab=fab_to_proto(fab))))
@@ -90,6 +97,14 @@ class Link:
         finally:
             runtime.close()
         raise RunError("The SuperLink did not open the run within a minute; look at its log.")
+
+    def stop_others(self) -> None:
+        """End runs whose process is gone: nodes would wait a minute for the rest of a letter that is never sent."""
+        known = self._asked(lambda: self.control.ListRuns(ListRunsRequest(limit=10)))
+        for number, run in known.run_dict.items():
+            if run.status.status != "finished":
+                with contextlib.suppress(RunError):
+                    self._asked(lambda number=number: self.control.StopRun(StopRunRequest(run_id=number)))
 
     def add_secret(self, client: Any) -> None:
         """Show the organiser's secret with every request of a Flower client."""
