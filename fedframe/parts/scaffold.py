@@ -93,7 +93,5 @@ class Scaffold(Part):
 
     def after_merge(self, server: Server, clients: int) -> None:
         """c <- c + the changes, each with the client's share in the mean over all clients (line 17)."""
-        federation = server.job.federation
-        everyone = len(federation.train.values) if server.job.settings.weighting == "samples" else len(federation)
-        total = server.scratch["scaffold"].total / everyone
+        total = server.scratch["scaffold"].total / server.weight_of_all
         server.state["scaffold/c"] = (server.state["scaffold/c"].double() + total).float()
