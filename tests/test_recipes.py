@@ -137,6 +137,8 @@ def test_method_trains_resumes_and_is_the_same_for_any_number_of_workers(tmp_pat
     assert (generic is not None) == make_method(method, {}).shares_a_model
     assert personal is not None
     assert personal > 0.3  # chance is a tenth
+    client = whole.scores["client"]["final"]
+    assert client is None or personal > client - 0.1, "the client stage does harm"
 
 
 @pytest.mark.parametrize("row", ROWS)

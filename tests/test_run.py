@@ -103,17 +103,24 @@ def test_other_seed_other_model(tmp_path: Path) -> None:
 
 
 SCRIPT = """
-import sys, fedframe
-fedframe.run("fedavg", data="digits", clients=6, rounds=12, epochs=3, workers=int(sys.argv[2]),
-             keep_optimizer=True, momentum=0.9, lr=0.05, out=sys.argv[1], progress=False)
+import json, sys, fedframe
+fedframe.run(data="digits", clients=6, rounds=12, epochs=3, workers=int(sys.argv[2]), momentum=0.9, lr=0.05,
+             out=sys.argv[1], progress=False, **json.loads(sys.argv[3]))
 """  # no `if __name__ == "__main__"`: users' scripts often have none
 
 
-def test_killed_and_resumed_run_equals_an_unbroken_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"method": "fedavg", "keep_optimizer": True},
+        {"method": "scaffold+moon+fedloge", "participation": 0.5},  # variates, last models and heads stay with clients
+    ],
+)
+def test_killed_and_resumed_run_equals_an_unbroken_one(tmp_path: Path, settings: dict[str, Any]) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    subprocess.run([sys.executable, script, tmp_path / "whole", "3"], check=True)
-    process = subprocess.Popen([sys.executable, script, tmp_path / "cut", "2"])
+    subprocess.run([sys.executable, script, tmp_path / "whole", "3", json.dumps(settings)], check=True)
+    process = subprocess.Popen([sys.executable, script, tmp_path / "cut", "2", json.dumps(settings)])
     metrics = tmp_path / "cut" / "metrics.jsonl"
     deadline = time.monotonic() + 60
     while not (metrics.exists() and metrics.read_text().count("\n") >= 3) and time.monotonic() < deadline:
@@ -125,7 +132,11 @@ def test_killed_and_resumed_run_equals_an_unbroken_one(tmp_path: Path) -> None:
     assert finished is not None
     assert finished[0] >= 2
     fedframe.resume(tmp_path / "cut", progress=False)
-    assert same_file(tmp_path / "whole" / "model.safetensors", tmp_path / "cut" / "model.safetensors")
+    tensors = sorted((tmp_path / "whole").rglob("*.safetensors"))
+    kept = [path.relative_to(tmp_path / "whole") for path in tensors if path.name != "checkpoint.safetensors"]
+    assert len(kept) >= 1 + 6 + 6  # the model, six personal ones, six clients' private state
+    for path in kept:
+        assert same_file(tmp_path / "whole" / path, tmp_path / "cut" / path), path
     keys = ("round", "loss", "generic", "client", "bytes_up")
     histories = [RunFolder(tmp_path / name).metrics() for name in ("whole", "cut")]
     assert [[line[key] for key in keys] for line in histories[0]] == [

@@ -35,8 +35,11 @@ if TYPE_CHECKING:
 
 def pearson(features: Tensor) -> Tensor:
     """Correlation of every pair of samples over their features; a constant feature correlates with nothing."""
-    centred = F.normalize(features - features.mean(1, keepdim=True), dim=1)
-    return centred @ centred.T
+    centred = features - features.mean(1, keepdim=True)
+    # What rounding leaves of a constant feature is no direction.
+    varies = centred.norm(dim=1, keepdim=True) > 1e-6 * features.norm(dim=1, keepdim=True)
+    directions = torch.where(varies, F.normalize(centred, dim=1), torch.zeros_like(centred))
+    return directions @ directions.T
 
 
 def mine_relations(similarity: Tensor, weight: float, iterations: int, smooth: float = 1e-3) -> Tensor:
