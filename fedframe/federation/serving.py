@@ -14,7 +14,7 @@ from fedframe.federation.processes import Child, wait_for_port
 
 START = 180.0  # seconds in which a SuperLink must listen
 LOOK = 5.0  # seconds between two looks at who is connected
-PAUSE = 10.0  # seconds before a SuperLink that ended is started again
+PAUSE = 3.0  # seconds before a SuperLink that ended is started again
 
 
 def link_to(folder: FederationFolder) -> Link:

@@ -227,3 +227,28 @@ def test_one_letter_per_node_and_round(tmp_path: Path) -> None:
     execute(job, run, Recorder(), lambda job, note: engine)
     rounds = [round for _, round in engine.post.letters]
     assert {round: rounds.count(round) for round in (1, 2, 3)} == {1: 4, 2: 4, 3: 4}
+
+
+def test_control_variates_add_up_after_any_losses(tmp_path: Path) -> None:
+    """SCAFFOLD's c is the weighted mean of all c_k: it stays so only if a lost c_k is forgotten at its node."""
+    draw = torch.Generator().manual_seed(1)
+
+    def spoil(node: str, content: bytes) -> bytes | str:
+        return "cut" if float(torch.rand((), generator=draw)) < 0.4 else content
+
+    server, post = server_with(tmp_path, spoil, rounds=8, min_clients=1)
+    lost = 0
+    for number in range(1, 9):
+        lost += server.run_round(number, nothing).dropped
+        server.round = number
+    assert lost > 5
+    total = torch.zeros(server.layout.trainable, dtype=torch.float64)
+    assert isinstance(server.engine, remote.RemoteEngine)
+    sizes = server.job.federation.train.sizes()
+    for node in post.known.values():
+        for client in node.clients:
+            state = node.site_of("run1").job.store.load(client, int(server.engine.seen[client]) + 1)
+            if state:
+                total += state["scaffold/c"].double() * float(sizes[client] / sizes.sum())
+    assert torch.allclose(total, server.state["scaffold/c"].double(), atol=1e-5)
+    assert float(total.abs().max()) > 1e-3

@@ -17,7 +17,7 @@ from fedframe.errors import DataError, RunError
 
 KIND = "train"  # Flower wants a known kind; ours is inside the letter
 WEEK = 7 * 24 * 3600.0  # a letter without a limit must still have one
-SHORTLY = 20.0  # seconds in which a SuperLink that is only busy answers again
+SHORTLY = 60.0  # seconds in which a SuperLink that is busy, or started again by `serve`, answers
 Found = TypeVar("Found")
 
 
