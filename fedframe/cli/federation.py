@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import signal
@@ -184,5 +185,6 @@ def leave_when_done(member: Any, over: threading.Event) -> None:
 
 
 def say(text: str) -> None:
-    """Print and flush, so that a log file can be followed."""
-    print(text, flush=True)
+    """Print and flush, so that a log file can be followed; a log on a full disk must not end a node."""
+    with contextlib.suppress(OSError):
+        print(text, flush=True)

@@ -45,7 +45,7 @@ from flwr.supernode.runtime.run_clientapp import push_message, push_task_output
 
 from fedframe.engines.flower.calm import environment
 from fedframe.engines.flower.letter import from_record, to_record
-from fedframe.errors import FedframeError, RunError
+from fedframe.errors import DataError, RunError
 from fedframe.federation.certificates import write_secret
 from fedframe.federation.processes import Child, free_ports, wait_for_port
 
@@ -71,11 +71,16 @@ class Node:
     """A SuperNode and the loop that answers its messages."""
 
     def __init__(self, place: Place, answer: Answer, note: Callable[[str], None]) -> None:
-        self.place, self.answer, self.note = place, answer, note
+        self.place, self.answer, self._note = place, answer, note
         self.secret = secrets.token_bytes(32)
         self.child: Child | None = None
         self.over = threading.Event()
         self.one_at_a_time = threading.Lock()  # there is one model and one memory
+
+    def note(self, text: str) -> None:
+        """Say what happened; that it cannot be written down (a full disk) is no reason to stop."""
+        with contextlib.suppress(OSError):
+            self._note(text)
 
     # -- the SuperNode -------------------------------------------------------------------------------------------------
     def start(self) -> RuntimeHttpClient:
@@ -169,12 +174,10 @@ class Node:
         """The answer to a message, or one sentence on why there is none."""
         try:
             return Message(to_record(self.answer(from_record(message.content))), reply_to=message)
-        except FedframeError as error:
-            text = str(error)
         except Exception as error:  # whatever a net or a disk does, the node stays
-            text = f"{type(error).__name__}: {error}"
-        self.note(f"A letter could not be answered: {text}")
-        return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, text[:500]), reply_to=message)
+            self.note(f"A letter could not be answered: {type(error).__name__}: {error}")
+            told = what_is_told(error)
+        return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, told[:500]), reply_to=message)
 
 
 def take_message(client: RuntimeHttpClient) -> tuple[Message, Context]:
@@ -214,6 +217,16 @@ def signs_of_life(client: RuntimeHttpClient) -> Iterator[None]:
     finally:
         over.set()
         thread.join(timeout=BEAT)
+
+
+def what_is_told(error: Exception) -> str:
+    """What the organiser learns of an error: texts of others may hold paths or values of this node."""
+    cause = error.__cause__ or error
+    if isinstance(error, DataError):
+        return str(error)  # ours, on the letter itself
+    if isinstance(cause, OSError):
+        return f"it could not read or write a file ({cause.strerror}); its own log says more"
+    return f"it raised {type(cause).__name__}; its own log says more"
 
 
 def reason(error: Exception) -> str:
