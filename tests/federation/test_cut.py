@@ -74,7 +74,7 @@ def set_up(commands: Commands, rounds: int, port: int) -> None:
 
 def test_a_cut_of_90_seconds_costs_a_node_some_rounds_and_no_more(commands: Commands) -> None:
     folder, (port, dialled) = commands.folder, free_ports(2)
-    set_up(commands, 80, port)
+    set_up(commands, 60, port)
     proxy = Proxy(dialled, port)
     kit = Kit.read(folder / "clinic/kits/west-kit.zip")
     dataclasses.replace(kit, agreement=dataclasses.replace(kit.agreement, port=dialled)).write(folder / "west.zip")
@@ -91,7 +91,7 @@ def test_a_cut_of_90_seconds_costs_a_node_some_rounds_and_no_more(commands: Comm
     until("west is back", lambda: any(not line["dropped"] for line in metrics(folder)[back + 1 :]))
     assert any(line["dropped"] == 1 for line in metrics(folder))
     assert training.wait(600) == 0, commands.text("start.log")
-    assert [line["round"] for line in metrics(folder)] == list(range(1, 81))
+    assert [line["round"] for line in metrics(folder)] == list(range(1, 61))
     assert not metrics(folder)[-1]["dropped"]
     until("west has its models", lambda: "The run is over" in commands.text("west.log"))
     proxy.over.set()

@@ -1,11 +1,15 @@
 """Flower's SuperNode, a little more attentive: it looks for messages every second instead of every three, and for the
-pieces of a message that is still being sent after a fifth of a second instead of one.
+pieces of a message that is still being sent after a fifth of a second instead of one. And when it gives up (it does
+when a network is cut in the middle of a handshake) it ends: Flower's own would stay, with an interface that answers and
+a loop that is over, and nobody would start it again.
 
 python -m fedframe.engines.flower.supernode [options of flower-supernode]
 """
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from typing import Any
 
@@ -35,7 +39,15 @@ def main() -> None:
 
     start_client_internal.time = Attentive()  # type: ignore[attr-defined, assignment]
     start_client_internal.pull_objects.__kwdefaults__["initial_backoff"] = AGAIN  # type: ignore[attr-defined, index]
-    flower_supernode()
+    code: object = 1
+    try:
+        flower_supernode()
+    except SystemExit as stop:
+        code = stop.code
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code if isinstance(code, int) else 1)
 
 
 if __name__ == "__main__":
