@@ -62,9 +62,10 @@ def test_predict_prints_a_line_per_input_for_shared_and_personal_models(run_fold
     assert name == "0"
     assert 1 >= float(first.split()[1]) >= float(second.split()[1]) >= 0
     assert shared != own
-    assert "has no personal model" in fedframe(
-        "predict", "here", "new.npz", "--client", 99, folder=run_folder, ok=False
-    )
+    for absent in (99, -1):
+        text = fedframe("predict", "here", "new.npz", "--client", absent, folder=run_folder, ok=False)
+        assert f"There is no client {absent!r}" in text.replace("'", "")
+        assert "0 to 19." in text
     np.savez(run_folder / "wrong.npz", x=np.zeros((2, 9, 9)))
     assert "but the model takes (8, 8, 1)" in fedframe("predict", "here", "wrong.npz", folder=run_folder, ok=False)
 
