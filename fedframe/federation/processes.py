@@ -17,6 +17,7 @@ from fedframe.errors import RunError
 
 GRACE = 5.0  # seconds between a polite end and a hard one
 TAIL = 2000  # characters of a log that are looked at
+MOST_LOG = 20 << 20  # bytes of a log above which a new one is begun; one old one is kept
 
 
 class Child:
@@ -25,6 +26,8 @@ class Child:
     def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
         self.command, self.log = list(command), log
         log.parent.mkdir(parents=True, exist_ok=True)
+        if log.exists() and log.stat().st_size > MOST_LOG:
+            log.replace(log.with_name(f"{log.name}.old"))
         with log.open("ab") as file:
             self.process = subprocess.Popen(
                 self.command,

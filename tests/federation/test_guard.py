@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import MutableMapping
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator, MutableMapping
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
+uvicorn = pytest.importorskip("uvicorn")
+
+from fedframe.engines.flower import superlink
 from fedframe.engines.flower.superlink import HEADER, MOST_LINES, Guard
+from fedframe.federation.certificates import make_certificates
+from fedframe.federation.processes import free_ports
 
 SECRET = "open sesame"
 
@@ -16,8 +27,9 @@ SECRET = "open sesame"
 class Inside:
     """The application behind the guard: reads the whole body and says what it saw."""
 
-    def __init__(self) -> None:
+    def __init__(self, status: int = 200) -> None:
         self.bodies: list[bytes | None] = []
+        self.status = status
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         body = b""
@@ -30,11 +42,19 @@ class Inside:
             if not event.get("more_body"):
                 break
         self.bodies.append(body)
-        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.start", "status": self.status, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b""})
 
 
-def ask(path: str, client: str, headers: dict[str, str], pieces: tuple[bytes, ...] = (b"",), most: int = 100) -> Any:
-    inside, lines = Inside(), list[str]()
+def ask(
+    path: str,
+    client: str,
+    headers: dict[str, str],
+    pieces: tuple[bytes, ...] = (b"",),
+    most: int = 100,
+    status: int = 200,
+) -> Any:
+    inside, lines = Inside(status), list[str]()
     sent: list[MutableMapping[str, Any]] = []
     left = list(pieces)
 
@@ -91,3 +111,64 @@ def test_a_flood_of_strangers_does_not_flood_the_log() -> None:
     for _ in range(3 * MOST_LINES):
         guard.note({"path": "/"}, "no")
     assert MOST_LINES <= len(lines) <= 2 * MOST_LINES  # a minute may end in between
+
+
+@pytest.mark.parametrize(("status", "lines"), [(412, 1), (401, 1), (200, 0), (404, 0)])
+def test_a_key_that_flower_does_not_know_is_a_line_in_the_log(status: int, lines: int) -> None:
+    found = ask("/v1/fleet/activate-node", "203.0.113.9", {}, status=status)
+    assert found[0] == status
+    assert len(found[2]) == lines
+    assert all("/v1/fleet/activate-node" in line and "203.0.113.9" in line for line in found[2])
+
+
+# -- over TLS, in this process -----------------------------------------------------------------------------------------
+Served = tuple[int, Path, list[str]]
+
+
+@pytest.fixture
+def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+    """A guard that listens at another address than the organiser's line dials."""
+    complete = asyncio.sslproto.SSLProtocol._on_handshake_complete  # type: ignore[attr-defined]
+    monkeypatch.setattr(asyncio.sslproto.SSLProtocol, "_on_handshake_complete", complete)  # is put back afterwards
+    make_certificates(tmp_path, ["127.0.0.2"], "this")
+    lines: list[str] = []
+    guard = Guard(Inside(), SECRET, log=lines.append)
+    superlink.note_failed_handshakes(guard)
+    keys = {"ssl_keyfile": str(tmp_path / "server.key"), "ssl_certfile": str(tmp_path / "server.pem")}
+    config = uvicorn.Config(guard, loop="asyncio", lifespan="off", log_level="critical", **keys)
+    server = uvicorn.Server(config)
+    (port,) = free_ports(1)
+    thread = threading.Thread(target=server.run, args=(superlink.sockets("127.0.0.2", port),), daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.02)
+    yield port, tmp_path, lines
+    server.should_exit = True
+    thread.join(10)
+
+
+def post(url: str, folder: Path) -> int:
+    context = ssl.create_default_context(cafile=str(folder / "ca.pem"))
+    return httpx.post(url, verify=context, headers={HEADER: SECRET}, trust_env=False).status_code
+
+
+def test_the_organisers_line_is_there_whatever_address_nodes_dial(served: Served) -> None:
+    port, folder, lines = served
+    assert post(f"https://127.0.0.1:{port}/v1/control/list-nodes", folder) == 200
+    assert post(f"https://127.0.0.2:{port}/v1/fleet/x", folder) == 200
+    socket.create_connection(("127.0.0.1", port)).close()  # a knock that says nothing is no stranger
+    time.sleep(0.2)
+    assert lines == []
+
+
+def test_whoever_speaks_no_tls_or_knows_another_ca_gains_nothing_and_is_a_line(served: Served, tmp_path: Path) -> None:
+    port, folder, lines = served
+    with pytest.raises(httpx.HTTPError):
+        post(f"http://127.0.0.2:{port}/v1/fleet/x", folder)
+    make_certificates(tmp_path / "other", ["127.0.0.2"], "another")
+    with pytest.raises(httpx.ConnectError, match="certificate"):
+        post(f"https://127.0.0.2:{port}/v1/fleet/x", tmp_path / "other")
+    deadline = time.monotonic() + 10
+    while len(lines) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert [line.partition(": no TLS")[0] for line in lines] == ["Refused a connection from 127.0.0.1"] * 2

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from fedframe.errors import SettingError
 
+LOOPBACK = "127.0.0.1,localhost"  # a proxy of the network is not for talks within a machine
 CALM = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -29,6 +30,13 @@ def need(*modules: str, extra: str = "flower") -> None:
     if missing:
         raise SettingError(f"This needs {', '.join(missing)}; install it with: pip install 'fedframe[{extra}]'.")
     os.environ.update({name: value for name, value in CALM.items() if name != "OMP_NUM_THREADS"})
+    os.environ["NO_PROXY"] = no_proxy(os.environ.get("NO_PROXY") or os.environ.get("no_proxy") or "")
+    os.environ.pop("no_proxy", None)  # of the two spellings the other would win
+
+
+def no_proxy(given: str) -> str:
+    """What is not reached through a proxy: what the user says, and this machine."""
+    return given if LOOPBACK in given or given == "*" else ",".join(filter(None, (given, LOOPBACK)))
 
 
 def quiet() -> None:

@@ -4,15 +4,20 @@ Flower serves three interfaces on one port: Fleet (for nodes, which prove who th
 runs, register nodes) and Runtime (be a run's server). The last two ask for no password. The guard stands before the
 whole application in the same process: whatever is not Fleet is refused unless it comes from this machine *and* carries
 the organiser's secret, so a forgotten firewall, another user of the machine or a proxy beside the SuperLink gain
-nothing. Bodies above a limit are cut off before anything reads them. Each refusal is a line in the log.
+nothing. Bodies above a limit are cut off before anything reads them. Each refusal is a line in the log, Flower's own
+(an unknown key) and those of TLS (no TLS, a stranger who does not know this CA) too.
 
     python -m fedframe.engines.flower.superlink SECRET_FILE [options of flower-superlink]
 """
 
 from __future__ import annotations
 
+import asyncio.sslproto
 import hmac
 import ipaddress
+import logging
+import socket
+import ssl
 import sys
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -21,7 +26,8 @@ from typing import Any
 
 HEADER = "x-fedframe-organiser"
 FLEET = "/v1/fleet/"
-MOST_BODY = 256 << 20  # bytes of one request: Flower sends large arrays in chunks that are far smaller
+MOST_BODY = 64 << 20  # bytes of one request: Flower sends large arrays in chunks of 5 MB
+STRANGER = (401, 403, 412)  # what Flower answers to whoever has no key that it knows
 MOST_LINES = 1000  # of refusals in a minute: a flood must not fill the disk
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -58,7 +64,12 @@ class Guard:
                 return {"type": "http.disconnect"}
             return event
 
-        await self.app(scope, limited, send)
+        async def watched(event: MutableMapping[str, Any]) -> None:
+            if event["type"] == "http.response.start" and event["status"] in STRANGER:
+                self.note(scope, f"Flower answered {event['status']}: no key, or none that may join now")
+            await send(event)
+
+        await self.app(scope, limited, watched)
 
     def objection(self, scope: Scope) -> str | None:
         """Why a request is not let through."""
@@ -82,7 +93,8 @@ class Guard:
         self._minute, self._lines = minute, self._lines + 1 if minute == self._minute else 1
         if self._lines <= MOST_LINES:
             where = (scope.get("client") or ("unknown",))[0]
-            self.log(f"Refused {scope.get('method', '')} {scope.get('path', '')[:200]!r} from {where}: {reason}.")
+            what = f"{scope.get('method', '')} {scope.get('path', '')[:200]!r}" if "path" in scope else "a connection"
+            self.log(f"Refused {what} from {where}: {reason}.")
 
 
 def from_here(scope: Scope) -> bool:
@@ -100,6 +112,35 @@ async def refuse(send: Send, status: int) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
+def note_failed_handshakes(guard: Guard) -> None:
+    """Have connections that speak and never become TLS noted: asyncio drops them without a word."""
+    complete = asyncio.sslproto.SSLProtocol._on_handshake_complete  # type: ignore[attr-defined]
+
+    def noted(self: Any, failure: BaseException | None) -> None:
+        if isinstance(failure, ssl.SSLError) and self._transport is not None:
+            address = self._transport.get_extra_info("peername")
+            guard.note({"client": address}, f"no TLS ({' '.join(str(failure).split())[:200]})")
+        complete(self, failure)
+
+    asyncio.sslproto.SSLProtocol._on_handshake_complete = noted  # type: ignore[attr-defined]
+
+
+def sockets(host: str, port: int) -> list[socket.socket]:
+    """Where to listen: at the address that nodes dial, and always at the one at which the organiser's own line ends."""
+    hosts = [host] if host in ("0.0.0.0", "127.0.0.1") else [host, "127.0.0.1"]
+    found = []
+    for each in hosts:
+        family = socket.AF_INET6 if ":" in each else socket.AF_INET
+        found.append(socket.create_server((each, port), family=family, backlog=2048))
+    return found
+
+
+def without_routine(record: logging.LogRecord) -> bool:
+    """Whether a line of the log says something: `serve` looks at the list of nodes every few seconds."""
+    text = record.getMessage()
+    return "ListNodes" not in text and "list-nodes" not in text
+
+
 def main() -> None:
     """Start a SuperLink with the guard before it."""
     from fedframe.engines.flower.calm import need
@@ -109,11 +150,16 @@ def main() -> None:
     from flwr.superlink.cli import flower_superlink
 
     secret = Path(sys.argv.pop(1)).read_text().strip()
-    serve = uvicorn.run
 
-    def guarded(app: App, **options: Any) -> None:
-        # Behind a proxy uvicorn would believe its word on where a request comes from.
-        serve(Guard(app, secret), **{**options, "proxy_headers": False, "server_header": False})
+    def guarded(app: App, host: str, port: int, **options: Any) -> None:
+        guard = Guard(app, secret)
+        note_failed_handshakes(guard)
+        for name in ("flwr", "uvicorn.access"):
+            logging.getLogger(name).addFilter(without_routine)
+        # Behind a proxy uvicorn would believe its word on where a request comes from. asyncio's own loop: only its
+        # handshakes can be watched.
+        ours = {"proxy_headers": False, "server_header": False, "loop": "asyncio"}
+        uvicorn.Server(uvicorn.Config(guard, host=host, port=port, **{**options, **ours})).run(sockets(host, port))
 
     uvicorn.run = guarded  # type: ignore[assignment]
     flower_superlink()
