@@ -217,7 +217,9 @@ def usable_hits(server: Server, order: Message, reply: Message) -> bool:
     hits, samples = (reply.tensors.get(name, torch.empty(0)) for name in ("hits", "samples"))
     counts = hits.dtype == samples.dtype == torch.int64 and hits.shape == samples.shape
     if reply.kind == order.kind and counts and bool(((hits >= 0) & (hits <= samples)).all()):
-        return True
+        own = order.kind in ("client", "own", "personalise")  # a client's, not a group's
+        if not own or int(samples.sum()) <= len(server.job.federation.local_test[reply.unit]):
+            return True
     server.note(f"Round {order.round}, {order.kind}: the counts of client {reply.unit} were refused.")
     return False
 

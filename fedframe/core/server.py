@@ -15,7 +15,7 @@ from fedframe.core.evaluate import Scores, fetch_late_scores, final_scores, late
 from fedframe.core.job import Job
 from fedframe.core.layout import named_tensors
 from fedframe.core.merging import RunningMean
-from fedframe.core.message import LOST, Message, flaw
+from fedframe.core.message import LOST, Message, all_finite, flaw
 from fedframe.core.model import Model, load_tensors
 from fedframe.core.remote import Remote
 from fedframe.core.schedule import Schedule
@@ -122,6 +122,11 @@ class Server:
             self.figures["lost"] = lost
         record.late = late_scores(self)
         self.move(merger.finish(), buffers.mean())
+        if not all_finite(self.model):  # nobody could train on it, and clients behind a network would refuse it
+            raise DivergedError(
+                f"Round {round}: the mean of {accepted} updates is too large for the weights' type; start again with a "
+                f"smaller lr (now {record.lr:g}) or with clip = 10."
+            )
         for part in method.answering("after_merge"):
             part.after_merge(self, accepted)
         record.loss = float(losses.mean())
@@ -155,10 +160,19 @@ class Server:
         """Whether a reply may be used; if not, say why."""
         if self.is_lost(reply, order):
             return False
-        problem = flaw(reply, order, expected)
+        problem = flaw(reply, order, expected) or self.overstated(reply)
         if problem is not None:
             self.note(f"Round {order.round}: the reply of client {reply.unit} was refused: {problem}.")
         return problem is None
+
+    def overstated(self, reply: Message) -> str | None:
+        """Why a weight cannot be right: nobody has more training samples than it said before the first round."""
+        if not isinstance(self.engine, Remote):
+            return None
+        most = len(self.job.federation.train[reply.unit])
+        if float(reply.numbers["samples"]) > most:
+            return f"samples is {reply.numbers['samples']}, and the client has {most}"
+        return None
 
     def is_lost(self, reply: Message, order: Message) -> bool:
         """Whether a reply never came; if so, say why."""
