@@ -14,6 +14,7 @@ from torch import nn
 from fedframe.core.files import read_json
 from fedframe.core.job import Job
 from fedframe.core.model import has_batch_norm
+from fedframe.core.privacy import check_private
 from fedframe.core.seeds import seed_for
 from fedframe.data import Federation, Source, load_source, make_federation
 from fedframe.data.augment import read_augment
@@ -96,6 +97,10 @@ def run(
         name: value if isinstance(value, str) else FROM_PYTHON for name, value in named.items() if value is not None
     }
     asked = gather(given, config)
+    if asked.secure and asked.engine == "local":
+        raise SettingError(
+            "secure = true hides updates from an organiser, and engine = local has none; use engine = flower."
+        )
     job_maker = JobMaker(asked, data, model)
     folder = RunFolder.create(out, job_maker.settings)
     job = job_maker.make(folder.path)
@@ -178,6 +183,7 @@ class JobMaker:
             self.template = self.method.build(backbone, int(backbone.dim), classes)  # type: ignore[arg-type]
         for part in self.method.parts:
             part.check_model(self.template, len(self.federation))
+        check_private(settings, self.method, has_batch_norm(self.template) and settings.buffers == "average")
         if has_batch_norm(self.template) and settings.batch == 1:
             raise SettingError("batch = 1 cannot train a net with BatchNorm; use batch = 2, or a net without it.")
 

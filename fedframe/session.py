@@ -195,8 +195,18 @@ def summarise(session: Session, final: Scores) -> dict[str, Any]:
         "bytes_up": sum(line["bytes_up"] for line in history),
         "bytes_down": sum(line["bytes_down"] for line in history),
         "bytes_once": job.bytes_once * len(job.federation),
+        "privacy": privacy_spent(session),
         "updates_refused": sum(line["dropped"] for line in history),
     }
+
+
+def privacy_spent(session: Session) -> dict[str, Any] | None:
+    """What the run has spent of its clients' privacy, if it keeps count."""
+    settings, history = session.job.settings, session.history
+    if settings.privacy_clip is None:
+        return None
+    covers = "the shared model" + (" and single updates" if settings.privacy_at == "node" else "")
+    return {"epsilon": history[-1]["epsilon"], "delta": settings.privacy_delta, "covers": covers}
 
 
 def train_counts(job: Job) -> dict[str, int]:

@@ -62,6 +62,17 @@ class Settings(BaseModel):
         "average", description="BatchNorm statistics: average, private or fixed"
     )
 
+    privacy_clip: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="client-level privacy: largest norm of a client's update"
+    )
+    privacy_noise: float = Field(
+        0.0, ge=0, allow_inf_nan=False, description="client-level privacy: noise of the sum, in units of privacy_clip"
+    )
+    privacy_delta: float = Field(1e-5, gt=0, lt=1, description="client-level privacy: delta for which epsilon is told")
+    privacy_at: Literal["server", "node"] = Field(
+        "server", description="client-level privacy: who adds the noise, the server or every client by itself"
+    )
+
     eval_every: int = Field(1, ge=0, description="evaluate every N rounds (0: only after the last)")
     eval_batch: int = Field(256, ge=1, description="batch size of evaluation")
     eval_clients: int = Field(200, ge=1, description="most clients scored between rounds (all after the last)")
@@ -80,6 +91,9 @@ class Settings(BaseModel):
     )
     patience: float | None = Field(
         None, gt=0, description="over a network: seconds to wait for a reply (default: while the node is connected)"
+    )
+    secure: bool = Field(
+        False, description="over a network: the organiser sees sums over clients only, never one client's update"
     )
     workers: int | None = Field(None, ge=1, description="worker processes (default: one per core; 1: this process)")
     device: str = Field("cpu", description="cpu, cuda or cuda:1")
@@ -140,6 +154,12 @@ PANELS: dict[str, tuple[str, ...]] = {
         "weighting",
         "buffers",
     ),
+    "Privacy": (
+        "privacy_clip",
+        "privacy_noise",
+        "privacy_delta",
+        "privacy_at",
+    ),
     "Scores": (
         "eval_every",
         "eval_batch",
@@ -154,6 +174,7 @@ PANELS: dict[str, tuple[str, ...]] = {
         "nodes",
         "min_clients",
         "patience",
+        "secure",
         "workers",
         "device",
     ),

@@ -101,6 +101,16 @@ class Job:
         return sum(tensors[name].nbytes for name in self.roles.fixed)
 
     @property
+    def clients_per_round(self) -> int:
+        """How many clients are drawn for a round."""
+        return max(1, int(self.settings.participation * len(self.federation) + 0.5))
+
+    def fewest(self, asked: int) -> int:
+        """How many replies make a round over a network."""
+        least = self.settings.min_clients
+        return min(asked, least if least is not None else max(2, -(-asked // 2)))
+
+    @property
     def everyone(self) -> list[int]:
         """All clients, largest first."""
         return self.largest_first(np.arange(len(self.federation)))

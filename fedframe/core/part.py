@@ -62,6 +62,8 @@ class Part:
     paper: ClassVar[str] = ""
     remembers: ClassVar[bool] = False  # whether it keeps something in a client's memory between rounds
     pools_data: ClassVar[bool] = False  # whether it looks at all clients' data at once, as nobody can over a network
+    sums: ClassVar[Literal["", "weighted", "plain"]] = ""  # what it takes from replies it needs only as a sum: with the
+    # clients' weights, or plain; "": it needs single replies, if it takes anything
     shares_a_model: ClassVar[bool] = True  # whether the shared tensors alone predict; if not, there is no generic score
 
     rank: ClassVar[int] = 0  # parts of a higher rank act after those of a lower one

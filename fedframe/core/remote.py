@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol, runtime_checkable
 
-from torch import Tensor
+from torch import Size, Tensor
 
 from fedframe.core.message import Message
 
@@ -19,6 +19,8 @@ class Remote(Protocol):
     """An engine whose clients are elsewhere."""
 
     seen: Tensor  # (clients,) the last round in which a client's reply was merged, 0 for none
+    expected: dict[str, dict[str, Size]]  # names and shapes of replies by kind of order, from the server
+    summed: list[int]  # with secure aggregation: the clients for which the last reply stands
 
     def run(self, order: Message, units: Sequence[int]) -> Iterator[Message]:
         """As every engine's; with no units, only what was asked for by `also` is done."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,12 +17,15 @@ from fedframe.core.layout import named_tensors
 from fedframe.core.merging import RunningMean
 from fedframe.core.message import LOST, Message, all_finite, flaw
 from fedframe.core.model import Model, load_tensors
+from fedframe.core.part import Merger
+from fedframe.core.privacy import clipped, epsilon, fresh_generator, noise
 from fedframe.core.remote import Remote
 from fedframe.core.schedule import Schedule
 from fedframe.core.seeds import generator_for, seed_for
 from fedframe.errors import DivergedError
 
 Progress = Callable[[int, int], None]
+ALL = -1  # the unit of a reply that stands for several clients; no client has it
 
 
 class Engine(Protocol):
@@ -73,6 +76,8 @@ class Server:
         self.expected = {"update": torch.Size([self.layout.size])}
         for part in job.method.parts:
             self.expected |= part.uploads(self)
+        if isinstance(engine, Remote):
+            engine.expected["train"] = self.expected
 
     # -- the loop over rounds ------------------------------------------------------------------------------------------
     def train(self, finished: Callable[[RoundRecord], None], progress: Progress) -> None:
@@ -99,12 +104,13 @@ class Server:
         record.bytes_down = order.nbytes * len(clients)
         accepted = lost = 0
         for done, reply in enumerate(self.engine.run(order, clients), start=1):
-            record.bytes_up += reply.nbytes
+            record.bytes_up += int(reply.numbers["bytes"]) if reply.unit == ALL else reply.nbytes
             lost += reply.kind == LOST
             if self.accepts(reply, order, self.expected):
-                accepted += 1
+                behind, reply = self.behind(reply), self.bounded(reply)
+                accepted += len(behind)
                 if isinstance(self.engine, Remote):
-                    self.engine.seen[reply.unit] = round
+                    self.engine.seen[behind] = round
                 weight = self.weight(reply)
                 merger.add(reply, weight)
                 buffers.add(reply.tensors["update"][self.layout.trainable :], weight)
@@ -121,6 +127,7 @@ class Server:
         if lost:
             self.figures["lost"] = lost
         record.late = late_scores(self)
+        self.add_noise(merger, round)
         self.move(merger.finish(), buffers.mean())
         if not all_finite(self.model):  # nobody could train on it, and clients behind a network would refuse it
             raise DivergedError(
@@ -138,7 +145,7 @@ class Server:
     def choose(self, round: int) -> list[int]:
         """The clients of a round, largest first: long work starts early; updates are merged in this order too."""
         total = len(self.job.federation)
-        count = max(1, int(self.job.settings.participation * total + 0.5))
+        count = self.job.clients_per_round
         draw = np.random.default_rng(seed_for(self.job.settings.seed, "clients", round))
         chosen = np.arange(total) if count == total else draw.choice(total, count, replace=False, shuffle=False)
         clients: Sequence[int] = self.job.largest_first(chosen)
@@ -167,7 +174,7 @@ class Server:
 
     def overstated(self, reply: Message) -> str | None:
         """Why a weight cannot be right: nobody has more training samples than it said before the first round."""
-        if not isinstance(self.engine, Remote):
+        if not isinstance(self.engine, Remote) or self.job.settings.secure:  # there the engine has seen to it
             return None
         most = len(self.job.federation.train[reply.unit])
         if float(reply.numbers["samples"]) > most:
@@ -181,9 +188,39 @@ class Server:
             self.note(f"Round {order.round}, {order.kind}: no reply of client {name}: {reply.numbers['reason']}.")
         return reply.kind == LOST
 
+    def behind(self, reply: Message) -> list[int]:
+        """The clients for which a reply stands: one, or with secure aggregation all whose sum it is."""
+        if isinstance(self.engine, Remote) and self.job.settings.secure:
+            return self.engine.summed
+        return [reply.unit]
+
     def weight(self, reply: Message) -> float:
-        """A client's weight in the mean."""
-        return float(reply.numbers["samples"]) if self.job.settings.weighting == "samples" else 1.0
+        """A client's weight in the mean, or that of all for which a reply stands."""
+        if self.job.settings.weighting == "samples":
+            return float(reply.numbers["samples"])
+        return float(len(self.behind(reply)))
+
+    def bounded(self, reply: Message) -> Message:
+        """The reply with its update no longer than the privacy settings allow, where the server sees single ones."""
+        settings = self.job.settings
+        if settings.privacy_clip is None or settings.secure or settings.privacy_at == "node":
+            return reply
+        return replace(reply, tensors={"update": clipped(reply.tensors["update"], settings.privacy_clip)})
+
+    def add_noise(self, merger: Merger, round: int) -> None:
+        """Hide every single client in the sum of updates, and say what was spent of its privacy so far."""
+        settings = self.job.settings
+        if settings.privacy_clip is None:
+            return
+        at_server = settings.privacy_at == "server"
+        if at_server:
+            running: RunningMean = merger.running  # type: ignore[attr-defined]  # of a mean of updates: `check_private`
+            deviation = settings.privacy_clip * settings.privacy_noise
+            running.total += noise(len(running.total), deviation, fresh_generator())
+        drawn, clients = self.job.clients_per_round, len(self.job.federation)
+        self.figures["epsilon"] = epsilon(
+            settings.privacy_noise, settings.privacy_delta, round, drawn, clients, at_server
+        )
 
     @property
     def weight_of_all(self) -> float:
@@ -203,6 +240,8 @@ class Server:
         if stage is not None:
             self.late = fetch_late_scores(self)  # of the model before the stage changes it
             shapes = stage.statistics_shapes(self)
+            if isinstance(self.engine, Remote):
+                self.engine.expected["statistics"] = shapes
             stage.conclude(self, self.ask_everyone("statistics", shapes, progress))
             self.last_scores = None
         return final_scores(self, progress)

@@ -18,6 +18,7 @@ from fedframe.core.message import Message, all_finite
 from fedframe.core.model import copy_tensors, load_tensors
 from fedframe.core.part import Part
 from fedframe.core.personal import make_personal_models
+from fedframe.core.privacy import clipped, own_noise
 from fedframe.core.seeds import generator_for, seed_everything, seed_for
 from fedframe.core.work import Work
 from fedframe.errors import FedframeError, RunError
@@ -74,7 +75,22 @@ class Site:
         for part in self.job.method.answering("finish"):
             part.finish(work)
         self.remember(work, private)
+        self.protect(work, order)
         return Message(order.kind, order.round, client, work.reply, work.numbers)
+
+    def protect(self, work: Work, order: Message) -> None:
+        """Bound the update, and hide it in the client's own noise, as the privacy settings say."""
+        settings = self.job.settings
+        if settings.privacy_clip is None:
+            return
+        update = clipped(work.reply["update"], settings.privacy_clip)
+        if settings.privacy_at == "node":
+            # With secure aggregation nobody sees less than the sum of so many: each adds its share of the noise.
+            together = self.job.fewest(self.job.clients_per_round) if settings.secure else 1
+            deviation = settings.privacy_clip * settings.privacy_noise / together**0.5
+            purpose = f"noise {work.round} {work.client}"
+            update = own_noise(update, deviation, self.job.folder, purpose, order.tensors["model"])
+        work.reply["update"] = update
 
     @torch.no_grad()
     def score(self, order: Message, piece: int) -> Message:

@@ -10,20 +10,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
 from fedframe.core.job import Job
-from fedframe.core.message import Message
+from fedframe.core.message import LOST, Message
 from fedframe.core.site import Site
 from fedframe.errors import DataError, RunError
-from fedframe.federation.errand import HELLO, Errand, read_answer
+from fedframe.federation.errand import HELLO, UNMASK, Errand, read_answer
+
+if TYPE_CHECKING:
+    from fedframe.federation.masks import Circle, Words
 
 POLL = 0.25  # seconds between two looks for replies
 RETRY = 5.0  # seconds between two attempts to reach enough clients
 REMIND = 60.0  # seconds between two sentences that say what is waited for
+SUMMED = ("train", "statistics")  # orders whose replies are added up with secure aggregation
 ROOM = 4  # a reply is at most so many times what is expected of the largest client's, plus a little
 
 
@@ -62,6 +66,9 @@ class RemoteEngine:
         self.job, self.post, self.run_name, self.note = job, post, run, note
         self.seats = tuple(seats)  # the node of every client
         self.seen = torch.zeros(len(seats), dtype=torch.int64)  # the last round in which a client's reply was merged
+        self.keys: dict[int, str] = {}  # clients' public keys, for secure aggregation
+        self.summed: list[int] = []
+        self.expected: dict[str, dict[str, torch.Size]] = {}  # names and shapes of replies; the server fills it
         self.seconds: list[float] = []  # how long each order took, for those who measure
         self._also: dict[str, list[int]] = {}
         self._heard: dict[str, list[Message]] = {}
@@ -78,15 +85,74 @@ class RemoteEngine:
             return
         also, self._also = self._also, {}
         wanted = {**also, **({order.kind: list(units)} if units else {})}
-        found, reasons = self.fetch(order, wanted, self.fewest(len(units)))
+        circle = self.circle(order, units) if self.job.settings.secure and order.kind in SUMMED and units else None
+        found, reasons = self.fetch(order, wanted, self.job.fewest(len(units)), circle)
 
         def reply(kind: str, client: int) -> Message:
             reason = reasons.get(self.seats[client], "its node's answer leaves it out")
             return found.get((kind, client)) or Message.lost(order, client, reason)
 
         self._heard = {kind: [reply(kind, client) for client in clients] for kind, clients in also.items()}
+        if circle is not None:
+            yield from self.added_up(order, [reply(order.kind, unit) for unit in units], circle)
+            return
         for unit in units:
             yield reply(order.kind, unit)
+
+    # -- secure aggregation --------------------------------------------------------------------------------------------
+    def circle(self, order: Message, units: Sequence[int]) -> Circle:
+        """Those whose replies to an order are added up."""
+        from fedframe.federation.masks import Circle, context_of
+
+        keys = {unit: self.keys[unit] for unit in units}
+        train = self.job.federation.train
+        scale = float(len(train.values) if self.job.settings.weighting == "samples" else len(train))
+        return Circle(keys, scale, context_of(self.run_name, order.kind, order.round, keys, order.tensors))
+
+    def added_up(self, order: Message, replies: Sequence[Message], circle: Circle) -> Iterator[Message]:
+        """From masked replies: those that are lost, and one that stands for all others."""
+        from fedframe.federation.masks import unmask
+        from fedframe.federation.sums import masked_words, reply_of_all
+
+        masked: dict[int, Words] = {}
+        shapes = self.expected[order.kind]
+        size = 1 + sum(shape.numel() for shape in shapes.values())
+        for reply in replies:
+            unit = reply.unit
+            most = len(self.job.federation.train[unit])
+            words = masked_words(reply, size, most) if reply.kind != LOST else str(reply.numbers["reason"])
+            if isinstance(words, str):
+                yield Message.lost(order, unit, words)
+            else:
+                masked[unit] = words
+        if len(masked) < self.job.fewest(len(replies)):  # fewer may not be unmasked, and no node would help with it
+            for unit in masked:
+                yield Message.lost(order, unit, "too few masked replies could be used to add them up")
+            return
+        told = self.ask_streams(order, replace(circle, alive=tuple(sorted(masked))))
+        self.summed = sorted(masked)
+        samples = [int(reply.numbers["samples"]) for reply in replies if reply.unit in masked]
+        total = reply_of_all(self.job, order, unmask(masked, told), samples, circle.scale, shapes)
+        yield replace(total, numbers={**total.numbers, "bytes": sum(words.nbytes for words in masked.values())})
+
+    def ask_streams(self, order: Message, circle: Circle) -> dict[int, dict[str, bytes]]:
+        """What masks were made of, from all whose masked replies are here; waits for every one of them."""
+        from fedframe.federation.sums import told_seeds
+
+        gone = [client for client in circle.keys if client not in circle.alive]
+        told: dict[int, dict[str, bytes]] = {}
+        while left := [client for client in circle.alive if client not in told]:
+            found, _ = self.fetch(Message(UNMASK, order.round), {UNMASK: left}, len(left), circle)
+            for client in left:
+                seeds = told_seeds(found[UNMASK, client], gone)
+                if seeds is None:
+                    name = self.job.federation.names[client]
+                    raise RunError(
+                        f"Round {order.round}: {name} did not tell its masks as it should, and without them nothing "
+                        "can be added up; look there, then go on."
+                    )
+                told[client] = seeds
+        return told
 
     def also(self, kind: str, clients: Sequence[int]) -> None:
         """With the next order these clients do this too, before it."""
@@ -115,13 +181,8 @@ class RemoteEngine:
         self.post.close()
 
     # -- how it is done ------------------------------------------------------------------------------------------------
-    def fewest(self, asked: int) -> int:
-        """How many replies make a round."""
-        fewest = self.job.settings.min_clients
-        return min(asked, fewest if fewest is not None else max(2, -(-asked // 2)))
-
     def fetch(
-        self, order: Message, wanted: Mapping[str, Sequence[int]], fewest: int
+        self, order: Message, wanted: Mapping[str, Sequence[int]], fewest: int, circle: Circle | None = None
     ) -> tuple[dict[tuple[str, int], Message], dict[str, str]]:
         """Replies by kind and client, and for nodes without one the reason; at least `fewest` of the order's own."""
         began = time.monotonic()
@@ -136,7 +197,7 @@ class RemoteEngine:
             hopeful = sum(len(tasks[node].get(order.kind, ())) for node in reachable)
             within_reach = self.count(found, order.kind) + hopeful
             if within_reach >= fewest:
-                self.exchange(order, {node: tasks[node] for node in reachable}, found, reasons)
+                self.exchange(order, {node: tasks[node] for node in reachable}, found, reasons, circle)
                 waiting = [node for node in waiting if node in reasons]
                 within_reach = self.count(found, order.kind)
             if not waiting or self.count(found, order.kind) >= fewest:
@@ -163,12 +224,14 @@ class RemoteEngine:
         tasks: Mapping[str, dict[str, list[int]]],
         found: dict[tuple[str, int], Message],
         reasons: dict[str, str],
+        circle: Circle | None = None,
     ) -> None:
         """Send to these nodes and wait for what comes back, good or bad."""
         patience = self.job.settings.patience
         out: dict[str, tuple[str, Errand]] = {}
         for node, asked in tasks.items():
-            errand = Errand(self.run_name, order, asked, self.merged(order, asked))
+            notes = circle.notes() if circle is not None else None
+            errand = Errand(self.run_name, order, asked, self.merged(order, asked), notes)
             reasons.pop(node, None)
             try:
                 out[self.post.send(node, errand.to_bytes(), order.round, patience)] = (node, errand)
@@ -190,7 +253,7 @@ class RemoteEngine:
 
     def merged(self, order: Message, asked: Mapping[str, Sequence[int]]) -> dict[int, int]:
         """The last round of each client that was merged: states of later ones are to be forgotten."""
-        if order.kind == HELLO:  # asked before a resumed run knows which rounds it has
+        if order.kind in (HELLO, UNMASK):  # asked before a resumed run knows which rounds it has
             return {}
         return {client: int(self.seen[client]) for clients in asked.values() for client in clients}
 
@@ -221,3 +284,8 @@ def check_hello(job: Job, replies: Mapping[int, Message], digest: str) -> None:
                 f"The initial model of {name} (Fedframe {reply.numbers.get('version')}) is another than the server's: "
                 "install the same versions of Fedframe and torch at every node, and hand out the kits of this config."
             )
+
+
+def keys_of(replies: Mapping[int, Message]) -> dict[int, str]:
+    """Clients' public keys, where they have told one."""
+    return {client: str(reply.numbers["key"]) for client, reply in replies.items() if "key" in reply.numbers}

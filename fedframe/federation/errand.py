@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from fedframe.core.message import Message
 from fedframe.core.wire import read_letter, refusal, write_letter
 from fedframe.errors import DataError
 
 HELLO = "hello"  # who are you: no model, no work
-KINDS = (HELLO, "client", "own", "train", "statistics", "personalise")  # all that a node can be asked
+UNMASK = "unmask"  # what masks were made of, once masked replies have arrived: with secure aggregation only
+KINDS = (HELLO, UNMASK, "client", "own", "train", "statistics", "personalise")  # all that a node can be asked
 Tasks = Mapping[str, Sequence[int]]  # client numbers by kind of work, in the order in which it is done
 
 
@@ -26,12 +28,14 @@ class Errand:
     order: Message
     tasks: Tasks
     seen: Mapping[int, int] = field(default_factory=dict)  # the last round of each client that the server has merged
+    circle: Mapping[str, Any] | None = None  # with whom replies are added up securely, as notes of `masks.Circle`
 
     def to_bytes(self) -> bytes:
         """As a letter."""
         tasks = {kind: list(clients) for kind, clients in self.tasks.items()}
         seen = {str(client): round for client, round in self.seen.items()}
-        return write_letter([self.order], {"run": self.run, "tasks": tasks, "seen": seen})
+        notes = {"run": self.run, "tasks": tasks, "seen": seen}
+        return write_letter([self.order], notes if self.circle is None else {**notes, "circle": self.circle})
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Errand:
@@ -47,7 +51,7 @@ class Errand:
                 raise refusal(f"nobody here does {kind[:80]!r}")
             if not isinstance(clients, list) or not all(type(client) is int for client in clients):
                 raise refusal(f"whose {kind} it wants cannot be read")
-        return cls(run, messages[0], tasks, {int(client): round for client, round in seen.items()})
+        return cls(run, messages[0], tasks, {int(client): round for client, round in seen.items()}, notes.get("circle"))
 
 
 def answer_bytes(run: str, replies: Sequence[Message]) -> bytes:

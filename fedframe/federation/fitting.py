@@ -5,6 +5,7 @@ from __future__ import annotations
 from fedframe.core.job import Job
 from fedframe.core.method import Method
 from fedframe.errors import SettingError
+from fedframe.settings import Settings
 
 
 def check_method(method: Method, takes_data: bool = True) -> None:
@@ -18,9 +19,20 @@ def check_method(method: Method, takes_data: bool = True) -> None:
             )
 
 
+def check_secure(settings: Settings, method: Method) -> None:
+    """Refuse what cannot be added up securely."""
+    if settings.secure:
+        if settings.min_clients == 1:
+            raise SettingError("min_clients = 1 with secure = true would show one client's update; use 2 or more.")
+        from fedframe.federation.sums import check_adds_up
+
+        check_adds_up(method)
+
+
 def check_fit(job: Job) -> None:
     """Refuse jobs that node processes on this machine cannot do."""
     settings = job.settings
+    check_secure(settings, job.method)
     check_method(job.method, takes_data=len(job.federation.aside) > 0)
     if settings.model == "python" or settings.device != "cpu":
         what = "model came from Python" if settings.model == "python" else f"device is {settings.device}"

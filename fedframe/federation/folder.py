@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -37,6 +38,11 @@ Members: {members}. They meet at {address}.
 
 What is agreed: {classes} classes ({some}), samples of shape {shape}, and all settings in `federation.yaml`. To change
 something, make a new federation: nodes check that theirs is the same.
+"""
+
+SCRIPT = """#!/bin/sh
+# {command} this federation
+exec fedframe federation {command} "$(dirname "$0")" "$@"
 """
 
 
@@ -77,28 +83,33 @@ class FederationFolder:
 
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise SettingError(f"{path} is there already; choose a new folder.")
-        folder = cls(path)
-        path.mkdir(parents=True, exist_ok=True)
-        for private in (folder.keys, folder.state, path / "kits"):
-            private.mkdir(mode=0o700)
-        make_certificates(folder.keys, hosts, agreement.name)
-        write_secret(folder.keys / "organiser.secret", secrets.token_hex(32).encode())
-        ca = (folder.keys / "ca.pem").read_bytes()
-        for name in agreement.members:
-            private = folder.keys / f"{name}.key"
-            make_node_key(private, folder.keys / "nodes" / f"{name}.pub")
-            Kit(name, agreement, ca, private.read_bytes()).write(path / "kits" / f"{name}-kit.zip")
-            private.unlink()  # from here on only the kit has it
-        for command in ("serve", "start"):
-            script = path / f"{command}.sh"
-            write_text(
-                script,
-                f'#!/bin/sh\n# {command} this federation\nexec fedframe federation {command} "$(dirname "$0")" "$@"\n',
-            )
-            script.chmod(0o755)
-        folder._write_guide(agreement)
-        agreement.write(path / AGREEMENT)
-        return folder
+        target = path.absolute()
+        folder = cls(target.with_name(f".{target.name}.part"))  # becomes the folder when it is whole
+        shutil.rmtree(folder.path, ignore_errors=True)
+        try:
+            folder.path.mkdir(parents=True)
+            for private in (folder.keys, folder.state, folder.path / "kits"):
+                private.mkdir(mode=0o700)
+            make_certificates(folder.keys, hosts, agreement.name)
+            write_secret(folder.keys / "organiser.secret", secrets.token_hex(32).encode())
+            ca = (folder.keys / "ca.pem").read_bytes()
+            for name in agreement.members:
+                private = folder.keys / f"{name}.key"
+                make_node_key(private, folder.keys / "nodes" / f"{name}.pub")
+                Kit(name, agreement, ca, private.read_bytes()).write(folder.path / "kits" / f"{name}-kit.zip")
+                private.unlink()  # from here on only the kit has it
+            for command in ("serve", "start"):
+                script = folder.path / f"{command}.sh"
+                write_text(script, SCRIPT.format(command=command))
+                script.chmod(0o755)
+            folder._write_guide(agreement, path)
+            agreement.write(folder.path / AGREEMENT)
+            folder.path.replace(target)
+        except OSError as error:
+            raise SettingError(f"Cannot make {path} ({error.strerror}); choose another folder.") from error
+        finally:
+            shutil.rmtree(folder.path, ignore_errors=True)
+        return cls(path)
 
     def agreement(self) -> Agreement:
         """What is agreed."""
@@ -113,14 +124,14 @@ class FederationFolder:
         """The organiser's secret."""
         return (self.keys / "organiser.secret").read_text().strip()
 
-    def _write_guide(self, agreement: Agreement) -> None:
+    def _write_guide(self, agreement: Agreement, shown: Path) -> None:
         classes = agreement.form.classes
         text = GUIDE.format(
             name=agreement.name,
             members=", ".join(agreement.members),
             address=agreement.address,
             port=agreement.port,
-            folder=self.path,
+            folder=shown,
             method=agreement.settings.method,
             rounds=agreement.settings.rounds,
             classes=len(classes),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -27,6 +29,10 @@ from fedframe.folder import RunFolder
 from fedframe.predictor import save_model
 from fedframe.settings import Settings
 
+if TYPE_CHECKING:
+    from fedframe.federation.masks import Masker
+
+WHEN = {"train": "a round", "statistics": "at last"}
 LEAVES = "leaves.log"  # what left this node, letter by letter
 DEFAULT_SHARE = 0.25
 
@@ -74,29 +80,47 @@ class Membership:
         ]
 
     def what_leaves(self) -> list[str]:
-        """Names, shapes and sizes of all that leaves this node."""
-        job = self.maker.make(self.folder)
-        engine = InlineEngine(job)
-        server = Server(job, engine)
-        engine.close()
+        """Names, shapes and sizes of all that leaves this node: those of replies that it makes on trial."""
+        with tempfile.TemporaryDirectory() as place:
+            job = JobMaker(self.settings.model_copy(update={"steps": 1}), self.federation, None).make(Path(place))
+            engine = InlineEngine(job)
+            server = Server(job, engine, lambda text: None)
+            stage = job.method.optional_slot("server_stage")
+            kinds = ["train"] + (["statistics"] if stage is not None and stage.statistics_shapes(server) else [])
+            replies = [
+                next(iter(engine.run(server.order(kind, number), [self.kit.number])))
+                for number, kind in enumerate(kinds, start=1)
+            ]
+            engine.close()
         lines = ["What leaves this node: names, shapes and numbers, never a sample and never a label."]
-        lines.append(
-            "  once     the numbers of training and test samples, the version of Fedframe, a digest of the net"
-        )
-        lines += [f"  a round  {tensor_text(name, shape, 4)}" for name, shape in server.expected.items()]
-        lines.append("  a round  numbers: samples, steps, loss; right predictions and samples of the own test data")
-        stage = job.method.optional_slot("server_stage")
-        shapes = stage.statistics_shapes(server) if stage is not None else {}
-        lines += [f"  at last  {tensor_text(name, shape, 8)}" for name, shape in shapes.items()]
+        once = "the numbers of training and test samples, the version of Fedframe, a digest of the net"
+        lines.append(f"  once     {once}{', a public key' if self.settings.secure else ''}")
+        for reply in replies:
+            lines += [f"  {WHEN[reply.kind]}  {text}" for text in self.reply_lines(reply)]
+        lines.append("  a round  right predictions and samples of the own test data")
         lines.append("  at last  right predictions of the own model on the own test data")
         if job.remembers:
             lines.append("What stays here between rounds: this client's private state, and at the end its own model.")
         return lines
 
+    def reply_lines(self, reply: Message) -> list[str]:
+        """What a reply holds, or what is sent in its place."""
+        if self.settings.secure:
+            words = torch.Size([1 + sum(tensor.numel() for tensor in reply.tensors.values())])
+            names = ", ".join([*reply.tensors, "loss"])
+            return [
+                f"{tensor_text('masked', words, 8)}: {names}, which only the sum over clients shows; what masks were "
+                "made of, once all masked replies are there",
+                "numbers: samples",
+            ]
+        tensors = [tensor_text(name, t.shape, t.element_size()) for name, t in reply.tensors.items()]
+        return [*tensors, f"numbers: {', '.join(reply.numbers)}"]
+
     # -- taking part ---------------------------------------------------------------------------------------------------
     def work(self, say: Callable[[str], None]) -> Callable[[bytes], bytes]:
         """What answers letters, and keeps a log of what leaves."""
-        work = NodeWork(self.make_job, [self.kit.number], lambda job, order: self.keep(job, order, say))
+        masker = (lambda: self.masker(say)) if self.settings.secure else None
+        work = NodeWork(self.make_job, [self.kit.number], lambda job, order: self.keep(job, order, say), masker)
 
         def answer(letter: bytes) -> bytes:
             began = time.monotonic()
@@ -108,6 +132,14 @@ class Membership:
             return content
 
         return answer
+
+    def masker(self, say: Callable[[str], None]) -> Masker:
+        """This node's key for secure aggregation; it is made here and never leaves."""
+        from fedframe.federation.masks import Masker, fingerprint
+
+        made = Masker(self.folder, say)
+        say(f"This node's key for adding up: {fingerprint(made.public)}. Tell the others, and compare theirs.")
+        return made
 
     def make_job(self, run: str) -> Job:
         """The job of a run; its folder can be used like any run's once the run is over."""

@@ -12,7 +12,7 @@ from fedframe.data import load_source
 from fedframe.data.raw import Form
 from fedframe.errors import SettingError
 from fedframe.federation.agreement import Agreement, check_members
-from fedframe.federation.fitting import check_method
+from fedframe.federation.fitting import check_method, check_secure
 from fedframe.federation.folder import FederationFolder
 from fedframe.federation.shares import NOWHERE, form_of, hollow
 from fedframe.recipes import make_method
@@ -32,7 +32,9 @@ def new_federation(
     settings = settings.model_copy(
         update={"data": NOWHERE, "partition": "nodes", "clients": len(names), "validate_share": 0.0, "engine": "flower"}
     )
-    check_method(make_method(settings.method, settings.set))
+    method = make_method(settings.method, settings.set)
+    check_method(method)
+    check_secure(settings, method)
     # The net, the method and the data's form must fit: found out here, not at the nodes.
     maker = JobMaker(settings, hollow(form, names, [1] * len(names), [0] * len(names), None), None)
     name = path.absolute().name or "federation"

@@ -84,7 +84,13 @@ def start(
                 raise
             seats = agreement.members
             again = f"fedframe federation start {folder.path}"
-            execute(job, run, display, lambda job, note: RemoteEngine(job, post, seats, notes["run"], note), again)
+
+            def engine(job: Job, note: Callable[[str], None]) -> RemoteEngine:
+                made = RemoteEngine(job, post, seats, notes["run"], note)
+                made.keys = {client: member["key"] for client, member in enumerate(notes["members"]) if "key" in member}
+                return made
+
+            execute(job, run, display, engine, again)
         return Result(run.path, job.settings)
     finally:
         (folder.state / "start.pid").unlink(missing_ok=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedframe.api import JobMaker
 from fedframe.core.files import read_json, write_json
@@ -12,6 +13,9 @@ from fedframe.errors import DataError
 from fedframe.federation.shares import read_share, write_share
 from fedframe.federation.work import NodeWork
 from fedframe.settings import check
+
+if TYPE_CHECKING:
+    from fedframe.federation.masks import Masker
 
 RUN = "trial"  # a trial's folder is one run's
 
@@ -50,4 +54,9 @@ def node_work(folder: Path) -> NodeWork:
         # On one machine clients' private state and personal models lie where those of a local run would.
         return JobMaker(check(asked["settings"]), share, None).make(Path(asked["folder"]))
 
-    return NodeWork(make_job, told["clients"])
+    def masker() -> Masker:
+        from fedframe.federation.masks import Masker
+
+        return Masker(folder, lambda text: print(text, flush=True))
+
+    return NodeWork(make_job, told["clients"], masker=masker)

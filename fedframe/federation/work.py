@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -19,7 +20,10 @@ from fedframe.core.layout import named_tensors
 from fedframe.core.message import Message, Number, all_finite
 from fedframe.core.site import Site
 from fedframe.errors import DataError
-from fedframe.federation.errand import HELLO, Errand, answer_bytes
+from fedframe.federation.errand import HELLO, UNMASK, Errand, answer_bytes
+
+if TYPE_CHECKING:
+    from fedframe.federation.masks import Circle, Masker
 
 COUNTS = ("client", "own", "personalise")  # kinds of work whose reply is how many predictions were right
 Finish = Callable[[Job, Message], None]
@@ -29,8 +33,15 @@ MakeJob = Callable[[str], Job]
 class NodeWork:
     """Some clients' side of a federation, for one run after the other."""
 
-    def __init__(self, make_job: MakeJob, clients: Sequence[int], finish: Finish | None = None) -> None:
-        self.make_job, self.clients, self.finish = make_job, frozenset(clients), finish
+    def __init__(
+        self,
+        make_job: MakeJob,
+        clients: Sequence[int],
+        finish: Finish | None = None,
+        masker: Callable[[], Masker] | None = None,
+    ) -> None:
+        self.make_job, self.clients, self.finish, self.make_masker = make_job, frozenset(clients), finish, masker
+        self.masker: Masker | None = None
         self.run, self.site = "", None  # type: tuple[str, Site | None]
 
     def answer(self, content: bytes) -> tuple[Errand, list[Message], bytes]:
@@ -41,12 +52,13 @@ class NodeWork:
         if strangers:
             raise DataError(f"The clients {sorted(strangers)[:5]} are not at this node.")
         site = self.site_of(errand.run)
-        if set(errand.tasks) - {HELLO}:
+        if set(errand.tasks) - {HELLO, UNMASK}:
             check_order(site.job, errand.order)
         for client, round in errand.seen.items():
             if client in self.clients and site.job.remembers:
                 site.job.store.forget_after(client, round)
-        replies = [self.reply(site, errand.order, kind, c) for kind, cs in errand.tasks.items() for c in cs]
+        circle = self.circle(site.job, errand)
+        replies = [self.reply(site, errand.order, kind, c, circle) for kind, cs in errand.tasks.items() for c in cs]
         if self.finish is not None and "personalise" in errand.tasks:
             self.finish(site.job, errand.order)
         return errand, replies, answer_bytes(errand.run, replies)
@@ -59,19 +71,53 @@ class NodeWork:
             self.run, self.site = run, Site(self.make_job(run))
         return self.site
 
-    def reply(self, site: Site, order: Message, kind: str, client: int) -> Message:
+    def circle(self, job: Job, errand: Errand) -> Circle | None:
+        """With whom replies are added up; none if the federation has not agreed on secure aggregation."""
+        if not job.settings.secure:
+            return None
+        from fedframe.federation.masks import Circle, context_of
+
+        if self.masker is None:
+            if self.make_masker is None:
+                raise DataError("This node cannot add up securely.")
+            self.masker = self.make_masker()
+        kinds = set(errand.tasks) & {UNMASK, "train", "statistics"}
+        if not kinds:
+            return None
+        circle = Circle.from_notes(errand.circle)
+        names = job.federation.names
+        self.masker.check(circle, self.clients, lambda client: str(names[client]))
+        order = errand.order
+        if UNMASK not in kinds and circle.context != context_of(
+            errand.run, order.kind, order.round, circle.keys, order.tensors
+        ):
+            raise DataError("Masks would not be bound to this order.")
+        return circle
+
+    def reply(self, site: Site, order: Message, kind: str, client: int, circle: Circle | None) -> Message:
         """One task for one client; counts leave the node as totals, not class by class."""
         if kind == HELLO:
-            return hello(site.job, client)
+            return hello(site.job, client, self.masker.public if self.masker is not None else None)
+        if kind == UNMASK:
+            if circle is None or self.masker is None:
+                raise DataError("This federation has not agreed on secure aggregation.")
+            from fedframe.federation.sums import revealed_reply
+
+            together = max(len(circle.keys), site.job.clients_per_round)
+            return revealed_reply(order, client, circle, self.masker, site.job.fewest(together))
         if kind != order.kind:  # what is asked beside the order is no part of a round: it has the plain learning rate
             order = replace(order, kind=kind, numbers={**order.numbers, "lr": site.job.settings.lr})
         reply = site.perform(order, client)
         if kind in COUNTS:
             reply = replace(reply, tensors={name: tensor.sum() for name, tensor in reply.tensors.items()})
+        if circle is not None and self.masker is not None and kind in ("train", "statistics"):
+            from fedframe.federation.sums import masked_reply
+
+            reply = masked_reply(site.job, reply, circle, self.masker)
         return reply
 
 
-def hello(job: Job, client: int) -> Message:
+def hello(job: Job, client: int, key: str | None = None) -> Message:
     """Who a client is: how many samples it has, and whether its program and initial model are the federation's."""
     sizes: dict[str, Number] = {
         "train": len(job.federation.train[client]),
@@ -79,6 +125,8 @@ def hello(job: Job, client: int) -> Message:
         "version": __version__,
         "template": template_digest(job),
     }
+    if key is not None:
+        sizes["key"] = key
     return Message(HELLO, 0, client, numbers=sizes)
 
 

@@ -22,7 +22,7 @@ weights by giving small clients a larger alpha, which can make their steps diver
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -48,6 +48,7 @@ class FedDyn(Part):
     claims: ClassVar[frozenset[Slot]] = frozenset({"merge"})
     paper: ClassVar[str] = "Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021"
     remembers: ClassVar[bool] = True
+    sums: ClassVar[Literal["", "weighted", "plain"]] = "weighted"
 
     alpha: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
 

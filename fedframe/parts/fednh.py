@@ -40,6 +40,7 @@ class FedNH(Part):
 
     name: ClassVar[str] = "fednh"
     claims: ClassVar[frozenset[Slot]] = frozenset({"head"})
+    sums: ClassVar[Literal["", "weighted", "plain"]] = "plain"
     paper: ClassVar[str] = (
         "Dai et al., Tackling Data Heterogeneity in Federated Learning with Class Prototypes, AAAI 2023"
     )

@@ -25,7 +25,7 @@ optimised.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -47,6 +47,7 @@ class ServerOptimizer(Part):
     """What the four have in common: a mean, state of the model's size, and a rule from the two to a step."""
 
     claims: ClassVar[frozenset[Slot]] = frozenset({"merge"})
+    sums: ClassVar[Literal["", "weighted", "plain"]] = "weighted"
 
     def merger(self, server: Server) -> Merger:
         """A running mean, then the rule."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -34,6 +34,7 @@ class FFC(Part):
 
     name: ClassVar[str] = "ffc"
     claims: ClassVar[frozenset[Slot]] = frozenset({"server_stage"})
+    sums: ClassVar[Literal["", "weighted", "plain"]] = "plain"
     paper: ClassVar[str] = "Dong et al., SphereFed: Hyperspherical Federated Learning, ECCV 2022"
 
     ridge: Annotated[float, Field(ge=0)] = 1e-6
@@ -53,9 +54,14 @@ class FFC(Part):
         """Sum, solve, and replace the classifier."""
         dim, classes = server.job.template.dim, server.job.template.classes
         v, u = torch.zeros(dim, dim, dtype=torch.float64), torch.zeros(dim, classes, dtype=torch.float64)
+        told = 0
         for reply in replies:
+            told += 1
             v += reply.tensors["ffc/v"]
             u += reply.tensors["ffc/u"]
+        if not told:
+            server.note("ffc: no client's sums could be used; the classifier stays as it is.")
+            return
         server.set_tensor("head.weight", least_squares(v, u, self.ridge).T)
         if "head.bias" in dict(server.job.template.named_parameters()):
             server.set_tensor("head.bias", torch.zeros(classes))

@@ -39,6 +39,7 @@ class GlobalMemory(Part):
     name: ClassVar[str] = "gmv"
     paper: ClassVar[str] = "Huang et al., Neural Collapse Inspired Federated Learning with Non-iid Data, 2023"
     rank: ClassVar[int] = 10  # acts on what the other transforms leave
+    sums: ClassVar[Literal["", "weighted", "plain"]] = "plain"
 
     alpha: Annotated[float, Field(ge=0)] = 0.5
     warm: Annotated[float, Field(ge=0)] = 0.6  # below 1: a share of all rounds; else the first round with memory
@@ -102,10 +103,10 @@ class GlobalMemory(Part):
         return {"gmv/memory": server.state["gmv/memory"]}
 
     def absorb(self, server: Server, reply: Message, weight: float) -> None:
-        """Add up the means of those who hold a class."""
-        held = reply.tensors["gmv/held"].double()
+        """Add up the means of those who hold a class: they are zero for those who do not."""
         total, count = server.scratch.get("gmv", (0.0, 0.0))
-        server.scratch["gmv"] = (total + held[:, None] * reply.tensors["gmv/means"].double(), count + held)
+        held, means = reply.tensors["gmv/held"].double(), reply.tensors["gmv/means"].double()
+        server.scratch["gmv"] = (total + means, count + held)
 
     def after_merge(self, server: Server, clients: int) -> None:
         """A new memory for the classes that somebody held, the old one for the others."""

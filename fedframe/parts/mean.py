@@ -7,7 +7,7 @@ w <- w + sum_k p_k (w_k - w), with p_k the client's share of the round's samples
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from torch import Tensor
 
@@ -25,6 +25,7 @@ class Mean(Part):
 
     name: ClassVar[str] = "mean"
     claims: ClassVar[frozenset[Slot]] = frozenset({"merge"})
+    sums: ClassVar[Literal["", "weighted", "plain"]] = "weighted"
     paper: ClassVar[str] = "McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data"
 
     def merger(self, server: Server) -> Merger:

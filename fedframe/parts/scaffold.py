@@ -17,7 +17,7 @@ round after round (Fashion-MNIST, 20 clients, dirichlet:0.1: every learning rate
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -41,6 +41,7 @@ class Scaffold(Part):
     name: ClassVar[str] = "scaffold"
     paper: ClassVar[str] = "Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging, ICML 2020"
     remembers: ClassVar[bool] = True
+    sums: ClassVar[Literal["", "weighted", "plain"]] = "weighted"
 
     def check(self, settings: Settings) -> None:
         """Option II divides by the step length, which only SGD has."""

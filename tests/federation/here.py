@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from fedframe.api import JobMaker
 from fedframe.core.job import Job
-from fedframe.engines.remote import Delivery, RemoteEngine
+from fedframe.engines.remote import Delivery, RemoteEngine, keys_of
 from fedframe.errors import FedframeError
+from fedframe.federation.masks import Masker
 from fedframe.federation.shares import read_share, write_share
 from fedframe.federation.work import NodeWork
 
@@ -66,7 +68,7 @@ def node_works(job: Job, folder: Path, seats: Sequence[str]) -> dict[str, NodeWo
             settings = job.settings.model_copy(update={"validate_share": 0.0})
             return JobMaker(settings, share, None).make(folder / name)
 
-        works[name] = NodeWork(make_job, clients)
+        works[name] = NodeWork(make_job, clients, masker=partial(Masker, folder / f"keys-{name}", print))
     return works
 
 
@@ -74,4 +76,7 @@ def remote_engine(job: Job, folder: Path, nodes: int = 3, spoil: Spoil | None = 
     """An engine over nodes in this process."""
     seats = [f"node{client % nodes}" for client in range(len(job.federation))]
     post = HerePost(node_works(job, folder, seats), spoil)
-    return RemoteEngine(job, post, seats, "run1", print)
+    engine = RemoteEngine(job, post, seats, "run1", print)
+    if job.settings.secure:
+        engine.keys = keys_of(engine.hello(len(seats)))
+    return engine

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +13,7 @@ from fedframe.core.files import read_json, write_json
 from fedframe.core.job import Job
 from fedframe.engines.flower.here import TrialPost
 from fedframe.engines.flower.post import FlowerPost
-from fedframe.engines.remote import RemoteEngine
+from fedframe.engines.remote import RemoteEngine, keys_of
 from fedframe.federation.trial import deal, write_nodes
 from fedframe.folder import RunFolder
 from fedframe.session import execute
@@ -30,6 +33,39 @@ def make(method: str, folder: Path, **settings: Any) -> tuple[Job, RunFolder]:
     return maker.make(run.path), run
 
 
+# What every process of the network does in secret, written down: whom it calls, and what a pickle would load.
+WATCH = """
+import os, sys
+
+def look(event, given):
+    if event in ("socket.connect", "socket.getaddrinfo", "pickle.find_class"):
+        what = repr(given[1] if event == "socket.connect" else given[:2])
+        line = f"{os.getpid()} {event} {what}\\n".encode()
+        file = os.open(os.environ["FEDFRAME_AUDIT"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.write(file, line)
+        os.close(file)
+
+sys.addaudithook(look)
+"""
+
+
+@contextlib.contextmanager
+def watched(folder: Path, log: Path) -> Iterator[None]:
+    """Have Python processes that are started meanwhile write down what they do."""
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(WATCH)
+    before = {name: os.environ.get(name) for name in ("PYTHONPATH", "FEDFRAME_AUDIT")}
+    paths = [str(folder), *filter(None, [before["PYTHONPATH"]])]
+    os.environ |= {"PYTHONPATH": os.pathsep.join(paths), "FEDFRAME_AUDIT": str(log)}
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
+
+
 class Network:
     """Three nodes with the data of `TASK`; runs are told to them beforehand, and each is opened by its name."""
 
@@ -47,8 +83,10 @@ class Network:
         for name in names:
             path = self.folder / name / "node.json"
             write_json(path, {**read_json(path), "runs": told})
-        self.post = TrialPost(self.folder)
-        self.post.open(names)
+        self.audit = folder / "audit.txt"
+        with watched(folder / "watch", self.audit):
+            self.post = TrialPost(self.folder)
+            self.post.open(names)
 
     def execute(self, run: str) -> tuple[RunFolder, Recorder]:
         """Run one of the runs to its end."""
@@ -66,7 +104,7 @@ class Network:
         self.post.task = self.post.link.open_run()
         self.post.flower = FlowerPost(self.post.task.grid, lambda node: str(node.name))
         engine = StayingEngine(job, self.post, self.seats, run, print)
-        engine.hello(len(self.seats))
+        engine.keys = keys_of(engine.hello(len(self.seats)))
         return engine
 
 

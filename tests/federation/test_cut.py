@@ -1,17 +1,13 @@
-"""Slow faults, run by hand (pytest -m slow): a network that is cut for 90 seconds, a node that cannot write."""
+"""A slow fault, run by hand (pytest -m slow): a network that is cut for 90 seconds."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
-import resource
 import selectors
 import socket
-import subprocess
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
@@ -19,7 +15,7 @@ pytest.importorskip("flwr")
 
 from fedframe.federation.kit import Kit
 from fedframe.federation.processes import free_ports
-from tests.federation.test_killed import MEMBERS, PROGRAM, Commands, commands, until, write_data
+from tests.federation.commands import MEMBERS, Commands, commands, until, variates_add_up, write_data
 
 __all__ = ["commands"]
 pytestmark = pytest.mark.slow
@@ -58,11 +54,6 @@ class Proxy:
                     key.data.sendall(content)
 
 
-def metrics(folder: Path) -> list[dict[str, float]]:
-    path = folder / "clinic/runs/1/metrics.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
 def set_up(commands: Commands, rounds: int, port: int) -> None:
     write_data(commands.folder)
     commands.run(
@@ -79,45 +70,20 @@ def test_a_cut_of_90_seconds_costs_a_node_some_rounds_and_no_more(commands: Comm
     kit = Kit.read(folder / "clinic/kits/west-kit.zip")
     dataclasses.replace(kit, agreement=dataclasses.replace(kit.agreement, port=dialled)).write(folder / "west.zip")
     for name in ("north", "south"):
-        commands.start(f"{name}.log", "join", f"clinic/kits/{name}-kit.zip", "--data", f"npz:{name}.npz")
+        commands.join(name)
     commands.start("west.log", "join", "west.zip", "--data", "npz:west.npz")
     until("the SuperLink listens", lambda: "listens" in commands.text("serve.log"))
     training = commands.start("start.log", "start", "clinic")
-    until("three rounds", lambda: len(metrics(folder)) >= 3)
+    until("three rounds", lambda: len(commands.metrics()) >= 3)
     proxy.cut.set()
     time.sleep(CUT)
     proxy.cut.clear()
-    back = len(metrics(folder))
-    until("west is back", lambda: any(not line["dropped"] for line in metrics(folder)[back + 1 :]))
-    assert any(line["dropped"] == 1 for line in metrics(folder))
+    back = len(commands.metrics())
+    until("west is back", lambda: any(not line["dropped"] for line in commands.metrics()[back + 1 :]))
+    assert any(line["dropped"] == 1 for line in commands.metrics())
     assert training.wait(600) == 0, commands.text("start.log")
-    assert [line["round"] for line in metrics(folder)] == list(range(1, 61))
-    assert not metrics(folder)[-1]["dropped"]
+    assert [line["round"] for line in commands.metrics()] == list(range(1, 61))
+    assert not commands.metrics()[-1]["dropped"]
     until("west has its models", lambda: "The run is over" in commands.text("west.log"))
+    variates_add_up(folder)
     proxy.over.set()
-
-
-def test_a_node_that_cannot_write_says_so_and_the_others_go_on(commands: Commands) -> None:
-    folder, (port,) = commands.folder, free_ports(1)
-    set_up(commands, 6, port)
-    for name in ("north", "south"):
-        commands.start(f"{name}.log", "join", f"clinic/kits/{name}-kit.zip", "--data", f"npz:{name}.npz")
-    limited = subprocess.Popen(
-        [PROGRAM, "federation", "join", "clinic/kits/west-kit.zip", "--data", "npz:west.npz"],
-        cwd=folder,
-        stdout=(folder / "west.log").open("ab"),
-        stderr=subprocess.STDOUT,
-    )
-    commands.running.append(limited)
-    until("the SuperLink listens", lambda: "listens" in commands.text("serve.log"))
-    training = commands.start("start.log", "start", "clinic")
-    until("two rounds", lambda: len(metrics(folder)) >= 2)
-    # From here on no file of this process may grow beyond 100 bytes, which is what a full disk does to it.
-    hard = resource.prlimit(limited.pid, resource.RLIMIT_FSIZE)[1]
-    resource.prlimit(limited.pid, resource.RLIMIT_FSIZE, (100, hard))
-    until("a round without west", lambda: any(line["dropped"] for line in metrics(folder)))
-    resource.prlimit(limited.pid, resource.RLIMIT_FSIZE, (hard, hard))
-    assert training.wait(600) == 0, commands.text("start.log")
-    assert "no reply of client west: it could not read or write a file (File too large)" in commands.text("start.log")
-    assert str(folder) not in commands.text("start.log")  # no path of a node is told
-    assert limited.poll() is None

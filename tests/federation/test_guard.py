@@ -14,7 +14,9 @@ from typing import Any
 import httpx
 import pytest
 
-uvicorn = pytest.importorskip("uvicorn")
+pytest.importorskip("uvicorn")
+
+import uvicorn
 
 from fedframe.engines.flower import superlink
 from fedframe.engines.flower.superlink import HEADER, MOST_LINES, Guard
@@ -128,14 +130,16 @@ Served = tuple[int, Path, list[str]]
 @pytest.fixture
 def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     """A guard that listens at another address than the organiser's line dials."""
-    complete = asyncio.sslproto.SSLProtocol._on_handshake_complete  # type: ignore[attr-defined]
+    complete = asyncio.sslproto.SSLProtocol._on_handshake_complete
     monkeypatch.setattr(asyncio.sslproto.SSLProtocol, "_on_handshake_complete", complete)  # is put back afterwards
     make_certificates(tmp_path, ["127.0.0.2"], "this")
     lines: list[str] = []
     guard = Guard(Inside(), SECRET, log=lines.append)
     superlink.note_failed_handshakes(guard)
-    keys = {"ssl_keyfile": str(tmp_path / "server.key"), "ssl_certfile": str(tmp_path / "server.pem")}
-    config = uvicorn.Config(guard, loop="asyncio", lifespan="off", log_level="critical", **keys)
+    config = uvicorn.Config(
+        guard, loop="asyncio", lifespan="off", log_level="critical",
+        ssl_keyfile=str(tmp_path / "server.key"), ssl_certfile=str(tmp_path / "server.pem"),
+    )  # fmt: skip
     server = uvicorn.Server(config)
     (port,) = free_ports(1)
     thread = threading.Thread(target=server.run, args=(superlink.sockets("127.0.0.2", port),), daemon=True)

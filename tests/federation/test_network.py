@@ -2,32 +2,43 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import ssl
 import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 pytest.importorskip("flwr")
 
-from fedframe.core.files import read_json
+import torch
+
+from fedframe.core.files import read_json, read_tensors
 from fedframe.engines.flower.calm import environment
+from fedframe.engines.flower.here import start_superlink
 from fedframe.engines.flower.superlink import HEADER
-from fedframe.federation.certificates import make_certificates, make_node_key
+from fedframe.federation.certificates import make_certificates, make_node_key, write_secret
+from fedframe.federation.processes import free_ports, wait_for_port
 from fedframe.session import execute
 from tests.federation.network import Network, make
 from tests.helpers import Recorder, same_file
 
 METHODS = ["fedavg", "scaffold", "fedetf", "fedloge", "fedrane", "spherefed"]
+SECURE = "spherefedsecure"  # SphereFed with sums only: rounds and FFC
 
 
 @pytest.fixture(scope="module")
 def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
     """One network for all tests of this file: starting it is what takes time."""
-    made = Network(tmp_path_factory.mktemp("network"), {method: {"method": method} for method in METHODS})
+    runs: dict[str, dict[str, Any]] = {method: {"method": method} for method in METHODS}
+    runs[SECURE] = {"method": "spherefed", "secure": True}
+    made = Network(tmp_path_factory.mktemp("network"), runs)
     yield made
     made.post.close()
 
@@ -43,6 +54,25 @@ def test_a_tls_federation_of_three_processes_gives_the_same_bits(network: Networ
     assert all(line["dropped"] == 0 for line in there.metrics()), display.notes
 
 
+def test_secure_aggregation_over_the_network_gives_the_same_model_up_to_rounding(network: Network) -> None:
+    """Runs after the plain one of the same method."""
+    there, display = network.execute(SECURE)
+    assert all(line["dropped"] == 0 for line in there.metrics()), display.notes
+    plain = read_tensors(network.runs["spherefed"][1].path / "model.safetensors")[0]
+    for name, tensor in read_tensors(there.path / "model.safetensors")[0].items():
+        assert torch.allclose(tensor, plain[name], atol=1e-5, rtol=1e-3), name
+
+
+def test_no_process_calls_outside_or_loads_a_pickle(network: Network) -> None:
+    """Runs after the others: what all processes of the network have done until now."""
+    lines = [line.split(" ", 2) for line in network.audit.read_text().splitlines()]
+    assert len({process for process, _, _ in lines}) >= 7  # the SuperLink, three SuperNodes, three nodes
+    called = {what for _, event, what in lines if event.startswith("socket")}
+    assert called
+    assert not [what for what in called if not what.startswith(("('127.0.0.1'", "('localhost'", "'/", "b'/"))]
+    assert not [what for _, event, what in lines if event == "pickle.find_class"]
+
+
 # -- strangers ---------------------------------------------------------------------------------------------------------
 def supernode(network: Network, folder: Path, *options: str) -> str:
     """What a SuperNode says that tries to join; it gives up at the first refusal."""
@@ -54,6 +84,11 @@ def supernode(network: Network, folder: Path, *options: str) -> str:
     return done.stdout + done.stderr
 
 
+def log(network: Network) -> str:
+    """What the SuperLink has written down."""
+    return (network.folder / "superlink.log").read_text()
+
+
 def members(network: Network) -> set[str]:
     """Who is registered."""
     assert network.post.link is not None
@@ -62,35 +97,39 @@ def members(network: Network) -> set[str]:
 
 def test_a_node_with_an_unregistered_key_is_refused(network: Network, tmp_path: Path) -> None:
     make_node_key(tmp_path / "stranger.key", tmp_path / "stranger.pub")
-    before = members(network)
+    before, refused = members(network), log(network).count("Refused POST '/v1/fleet/")
     said = supernode(
         network, tmp_path, "--root-certificates", str(network.folder / "ca.pem"),
         "--auth-supernode-private-key", str(tmp_path / "stranger.key"),
     )  # fmt: skip
     assert "Failed to initialize" in said
     assert members(network) == before
-    assert "activate-node" in (network.folder / "superlink.log").read_text()
+    assert log(network).count("Refused POST '/v1/fleet/") > refused
 
 
 def test_a_node_without_a_key_is_refused(network: Network, tmp_path: Path) -> None:
-    before = members(network)
+    before, refused = members(network), log(network).count("Refused POST '/v1/fleet/")
     supernode(network, tmp_path, "--root-certificates", str(network.folder / "ca.pem"))
     assert members(network) == before
+    assert log(network).count("Refused POST '/v1/fleet/") > refused
 
 
 def test_a_node_does_not_talk_to_a_server_of_another_ca(network: Network, tmp_path: Path) -> None:
     make_certificates(tmp_path, ["127.0.0.1"], "another")
     key = network.folder / "node-1" / "node.key"
+    refused = log(network).count("Refused a connection from 127.0.0.1: no TLS")
     said = supernode(
         network, tmp_path, "--root-certificates", str(tmp_path / "ca.pem"), "--auth-supernode-private-key", str(key)
     )
     assert "certificate" in said.lower()
+    assert log(network).count("Refused a connection from 127.0.0.1: no TLS") > refused
 
 
 def test_a_node_without_tls_is_refused(network: Network, tmp_path: Path) -> None:
-    before = members(network)
+    before, refused = members(network), log(network).count("Refused a connection from 127.0.0.1: no TLS")
     supernode(network, tmp_path, "--insecure")
     assert members(network) == before
+    assert log(network).count("Refused a connection from 127.0.0.1: no TLS") > refused
 
 
 @pytest.mark.parametrize(
@@ -103,7 +142,40 @@ def test_nobody_commands_the_superlink_without_the_secret(network: Network, path
         answer = client.post(f"https://{network.post.link.address}{path}", content=b"", headers=headers)
     assert answer.status_code == 403
     assert answer.content == b""
-    assert f"Refused POST '{path}' from 127.0.0.1" in (network.folder / "superlink.log").read_text()
+    assert f"Refused POST '{path}' from 127.0.0.1" in log(network)
+
+
+def own_address() -> str | None:
+    """An address of this machine that is not loopback, if it has one; nothing is sent to find out."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("192.0.2.1", 9))
+        found = str(probe.getsockname()[0])
+        return None if found.startswith("127.") else found
+    return None
+
+
+def test_the_secret_is_worth_nothing_from_another_address(tmp_path: Path) -> None:
+    address = own_address()
+    if address is None:
+        pytest.skip("this machine has no address but loopback")
+    make_certificates(tmp_path, [address], "this")
+    write_secret(tmp_path / "organiser.secret", b"right")
+    (port,) = free_ports(1)
+    child = start_superlink(tmp_path, "0.0.0.0", port)
+    try:
+        wait_for_port(child, "127.0.0.1", port, 180)
+        context = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+        with httpx.Client(verify=context, headers={HEADER: "right"}, trust_env=False) as client:
+            there, here = (
+                client.post(f"https://{host}:{port}/v1/control/list-nodes", content=b"").status_code
+                for host in (address, "127.0.0.1")
+            )
+    finally:
+        child.end()
+    assert there == 403
+    assert here != 403
+    said = (tmp_path / "superlink.log").read_text()
+    assert f"from {address}: only nodes' requests are taken from other machines" in said
 
 
 def test_an_order_without_training_takes_seconds(network: Network) -> None:

@@ -14,7 +14,7 @@ from fedframe.core.job import Job
 from fedframe.engines.flower.calm import environment
 from fedframe.engines.flower.link import Link, ServerTask
 from fedframe.engines.flower.post import FlowerPost
-from fedframe.engines.remote import Delivery, RemoteEngine, check_hello
+from fedframe.engines.remote import Delivery, RemoteEngine, check_hello, keys_of
 from fedframe.federation.certificates import make_certificates, make_node_key, write_secret
 from fedframe.federation.processes import Child, end_all, free_ports, wait_for_port
 from fedframe.federation.trial import RUN, deal, write_nodes
@@ -111,7 +111,9 @@ def open_here(job: Job, note: Callable[[str], None]) -> RemoteEngine:
     post.open(names)
     engine = RemoteEngine(job, post, seats, RUN, note)
     try:
-        check_hello(job, engine.hello(len(seats)), template_digest(job))
+        said = engine.hello(len(seats))
+        check_hello(job, said, template_digest(job))
+        engine.keys = keys_of(said)
     except BaseException:
         engine.close()
         raise

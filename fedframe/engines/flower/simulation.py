@@ -23,7 +23,7 @@ from fedframe.core.job import Job
 from fedframe.engines.flower.letter import to_record
 from fedframe.engines.flower.post import WEEK, FlowerPost
 from fedframe.engines.flower.sim_app import WHERE, app
-from fedframe.engines.remote import RemoteEngine, check_hello
+from fedframe.engines.remote import RemoteEngine, check_hello, keys_of
 from fedframe.errors import RunError
 from fedframe.federation.trial import RUN, deal, write_nodes
 from fedframe.federation.work import template_digest
@@ -124,7 +124,9 @@ def open_simulation(job: Job, note: Callable[[str], None]) -> RemoteEngine:
     post = SimulationPost(folder, len(names))
     engine = RemoteEngine(job, post, seats, RUN, note)
     try:
-        check_hello(job, engine.hello(len(seats)), template_digest(job))
+        said = engine.hello(len(seats))
+        check_hello(job, said, template_digest(job))
+        engine.keys = keys_of(said)
     except BaseException:
         engine.close()
         raise

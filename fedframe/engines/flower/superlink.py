@@ -114,7 +114,7 @@ async def refuse(send: Send, status: int) -> None:
 
 def note_failed_handshakes(guard: Guard) -> None:
     """Have connections that speak and never become TLS noted: asyncio drops them without a word."""
-    complete = asyncio.sslproto.SSLProtocol._on_handshake_complete  # type: ignore[attr-defined]
+    complete = asyncio.sslproto.SSLProtocol._on_handshake_complete
 
     def noted(self: Any, failure: BaseException | None) -> None:
         if isinstance(failure, ssl.SSLError) and self._transport is not None:
@@ -122,7 +122,7 @@ def note_failed_handshakes(guard: Guard) -> None:
             guard.note({"client": address}, f"no TLS ({' '.join(str(failure).split())[:200]})")
         complete(self, failure)
 
-    asyncio.sslproto.SSLProtocol._on_handshake_complete = noted  # type: ignore[attr-defined]
+    asyncio.sslproto.SSLProtocol._on_handshake_complete = noted  # type: ignore[method-assign, assignment]
 
 
 def sockets(host: str, port: int) -> list[socket.socket]:

@@ -1,0 +1,128 @@
+"""Differential privacy of clients: no update is longer than a bound, and noise hides whether any one client was there.
+
+McMahan et al., Learning Differentially Private Recurrent Language Models, ICLR 2018. With n clients, C = `privacy_clip`
+and z = `privacy_noise`:
+    step = 1/n (sum_k u_k min(1, C / |u_k|) + N(0, z^2 C^2))                             (privacy_at = server)
+    step = 1/n sum_k (u_k min(1, C / |u_k|) + N(0, z^2 C^2 / m))                         (privacy_at = node)
+At the node m is 1, so that a single update is hidden from the organiser too; with secure aggregation, where the
+organiser sees sums of at least m clients only, each node adds its share of the noise.
+
+epsilon for a given delta is what dp-accounting (Google) says of so many rounds. Where all clients are in every round,
+two federations are neighbours if one client's updates are zero in one of them; where clients are drawn, if one client
+is another. It covers the shared model and, at the node, updates. It does not cover losses and counts of right
+predictions, which clients tell for the scores, nor what a person at the node can see.
+
+Noise does not come from the run's seed, which everybody knows: a private run cannot be repeated bit for bit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.util
+import os
+import secrets
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedframe.errors import SettingError
+
+if TYPE_CHECKING:
+    from fedframe.core.method import Method
+    from fedframe.settings import Settings
+
+SLACK = 1 - 1e-6  # rounding must not leave an update longer than the bound
+KEY = "privacy.key"
+
+
+def check_private(settings: Settings, method: Method, averages_buffers: bool) -> None:
+    """Refuse what would leave a client unprotected, or protect nothing."""
+    if settings.privacy_clip is None:
+        if settings.privacy_noise:
+            raise SettingError("privacy_noise needs a bound on updates; add privacy_clip = 1, or another.")
+        return
+    if not settings.privacy_noise:
+        raise SettingError("privacy_clip alone protects nobody; add privacy_noise = 1, or leave it out.")
+    if importlib.util.find_spec("dp_accounting") is None:
+        raise SettingError("privacy_noise needs dp-accounting; install it with: pip install 'fedframe[privacy]'.")
+    if settings.weighting != "uniform":
+        raise SettingError(
+            "privacy_clip bounds every client alike, so that all must weigh alike; use weighting = uniform."
+        )
+    if averages_buffers:
+        raise SettingError("privacy_clip does not cover BatchNorm's statistics; use buffers = private or fixed.")
+    merge = method.slot("merge")
+    tells = [part for question in ("uploads", "absorb", "statistics") for part in method.answering(question)]
+    unfit = [merge] if merge.sums != "weighted" or merge.remembers else []
+    for part in (*tells, *unfit):
+        raise SettingError(
+            f"privacy_clip covers the mean of updates, and {part.name!r} of {method.name!r} takes more than that from "
+            "clients; leave one of them out, or use a method such as fedavg, fedprox or fedadam."
+        )
+
+
+# -- updates -----------------------------------------------------------------------------------------------------------
+def clipped(update: Tensor, bound: float) -> Tensor:
+    """The update, no longer than the bound."""
+    norm = float(update.double().norm())
+    return update if norm <= bound else (update.double() * (SLACK * bound / norm)).float()
+
+
+def noise(size: int, deviation: float, generator: np.random.Generator) -> Tensor:
+    """Gaussian noise in float64."""
+    return torch.from_numpy(generator.normal(0.0, deviation, size))
+
+
+def own_noise(update: Tensor, deviation: float, folder: Path, purpose: str, model: Tensor) -> Tensor:
+    """The update with the client's own noise: the same for the same order, or asking twice would average it away."""
+    digest = hashlib.blake2b(purpose.encode(), key=secret_of(folder), digest_size=32)
+    digest.update(model.detach().cpu().contiguous().numpy().tobytes())
+    generator = np.random.default_rng(int.from_bytes(digest.digest(), "little"))
+    return (update.double() + noise(len(update), deviation, generator)).float()
+
+
+def secret_of(folder: Path) -> bytes:
+    """A secret of this place, made once and known nowhere else."""
+    path = folder / KEY
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(parents=True, exist_ok=True)
+        draft = folder / f".{KEY}.{os.getpid()}.part"
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(secrets.token_bytes(32))
+        try:
+            os.link(draft, path)  # whole or not at all, and the first of several processes wins
+        finally:
+            draft.unlink()
+    return path.read_bytes()
+
+
+def fresh_generator() -> np.random.Generator:
+    """Noise that nobody can make again."""
+    return np.random.default_rng(secrets.randbits(256))
+
+
+# -- what is spent -----------------------------------------------------------------------------------------------------
+@lru_cache(maxsize=4096)
+def epsilon(noise_multiplier: float, delta: float, rounds: int, drawn: int, clients: int, amplified: bool) -> float:
+    """What so many rounds have spent, with `drawn` of all clients in each.
+
+    `amplified`: who is drawn is hidden, as it is from those who see the shared model only.
+    """
+    import dp_accounting
+    from dp_accounting.rdp import RdpAccountant
+
+    if drawn == clients or not amplified:
+        event: dp_accounting.DpEvent = dp_accounting.GaussianDpEvent(noise_multiplier)
+        accountant = RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_SPECIAL)
+    else:
+        # One client in another's place moves the sum by up to 2 C.
+        event = dp_accounting.SampledWithoutReplacementDpEvent(
+            clients, drawn, dp_accounting.GaussianDpEvent(noise_multiplier / 2)
+        )
+        accountant = RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE)
+    return float(accountant.compose(event, rounds).get_epsilon(delta))

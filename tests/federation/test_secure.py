@@ -1,0 +1,283 @@
+"""Secure aggregation: sums come out right, single replies are noise, and no node helps to read one."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("cryptography")
+
+import fedframe.engines.remote as remote
+from fedframe.core.files import read_json, read_tensors
+from fedframe.core.job import Job
+from fedframe.core.message import Message
+from fedframe.core.server import Server
+from fedframe.core.wire import read_letter
+from fedframe.errors import DataError, SettingError
+from fedframe.federation.errand import Errand
+from fedframe.federation.fitting import check_secure
+from fedframe.federation.masks import BITS, Circle, Masker, Words, from_words, to_words, unmask
+from fedframe.federation.sums import masked_reply
+from fedframe.recipes import make_method
+from fedframe.session import execute
+from tests.federation.here import HerePost, remote_engine
+from tests.federation.test_remote import make
+from tests.helpers import Recorder, nothing
+
+
+@pytest.fixture(autouse=True)
+def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "RETRY", 0.01)
+    monkeypatch.setattr(remote, "POLL", 0.01)
+
+
+# -- masks -------------------------------------------------------------------------------------------------------------
+CONTEXT = "ab" * 32
+
+
+def maskers(folder: Path, count: int) -> tuple[list[Masker], Circle]:
+    made = [Masker(folder / str(i), lambda text: None) for i in range(count)]
+    return made, Circle({i: masker.public for i, masker in enumerate(made)}, 1.0, CONTEXT)
+
+
+def words(seed: int, count: int = 1000) -> Words:
+    return np.random.default_rng(seed).integers(0, 2**64, count, dtype=np.uint64)
+
+
+@pytest.mark.parametrize("gone", [(), (1,), (0, 3)])
+def test_the_sum_of_those_who_are_there_comes_out_exactly(tmp_path: Path, gone: tuple[int, ...]) -> None:
+    made, circle = maskers(tmp_path, 5)
+    alive = tuple(i for i in range(5) if i not in gone)
+    masked = {i: made[i].mask(words(i), i, circle) for i in alive}
+    told = {i: made[i].reveal(i, replace(circle, alive=alive), 2) for i in alive}
+    total = unmask(masked, told)
+    assert np.array_equal(total, sum((words(i) for i in alive), np.zeros(1000, dtype=np.uint64)))
+
+
+def test_what_is_left_out_of_the_telling_leaves_noise(tmp_path: Path) -> None:
+    """Without one client's stream, or with what it would tell for others, the sum is as good as random."""
+    made, circle = maskers(tmp_path, 3)
+    masked = {i: made[i].mask(words(i), i, circle) for i in range(3)}
+    told = {i: made[i].reveal(i, replace(circle, alive=(0, 1, 2)), 2) for i in range(3)}
+    truth = sum((words(i) for i in range(3)), np.zeros(1000, dtype=np.uint64))
+    for missing in range(3):
+        found = unmask(masked, {**told, missing: {}})
+        bits = np.unpackbits((found ^ truth).view(np.uint8))
+        assert 0.48 < bits.mean() < 0.52
+
+
+def test_a_masked_reply_is_noise_of_its_own_in_every_order(tmp_path: Path) -> None:
+    (one, _), circle = maskers(tmp_path, 2)
+    zero = np.zeros(4000, dtype=np.uint64)
+    first, second = (one.mask(zero, 0, replace(circle, context=each * 32)) for each in ("ab", "cd"))
+    for found in (first, second, first - second):
+        assert 0.49 < np.unpackbits(found.view(np.uint8)).mean() < 0.51
+
+
+def test_streams_are_told_for_one_set_of_clients_only(tmp_path: Path) -> None:
+    made, circle = maskers(tmp_path, 4)
+    first = made[0].reveal(0, replace(circle, alive=(0, 1, 2)), 2)
+    assert first == made[0].reveal(0, replace(circle, alive=(2, 1, 0)), 2)  # a repeated question
+    again = Masker(tmp_path / "0", lambda text: None)  # after a restart, too
+    with pytest.raises(DataError, match="other clients already"):
+        again.reveal(0, replace(circle, alive=(0, 1)), 2)
+
+
+def test_streams_are_not_told_for_too_few(tmp_path: Path) -> None:
+    made, circle = maskers(tmp_path, 4)
+    for alive, fewest in (((0,), 1), ((0, 1), 3), ((1, 2, 3), 2)):
+        with pytest.raises(DataError, match="at least"):
+            made[0].reveal(0, replace(circle, alive=alive), fewest)
+
+
+def test_a_key_that_changes_is_refused(tmp_path: Path) -> None:
+    notes: list[str] = []
+    masker = Masker(tmp_path / "a", notes.append)
+    other, third = (Masker(tmp_path / name, notes.append) for name in "bc")
+    masker.check(Circle({0: masker.public, 1: other.public}, 1.0, CONTEXT), [0], str)
+    assert len(notes) == 1
+    masker.check(Circle({0: masker.public, 1: other.public}, 1.0, CONTEXT), [0], str)
+    assert len(notes) == 1
+    with pytest.raises(DataError, match="key of 1 has changed"):
+        masker.check(Circle({0: masker.public, 1: third.public}, 1.0, CONTEXT), [0], str)
+    with pytest.raises(DataError, match="another key of this node"):
+        masker.check(Circle({0: third.public}, 1.0, CONTEXT), [0], str)
+
+
+def test_fixed_point_keeps_what_float32_has() -> None:
+    values = torch.randn(1000, generator=torch.Generator().manual_seed(1)) * 1e-3
+    found = from_words(to_words(values, 0.1, BITS["weighted"], 10), BITS["weighted"])
+    assert float((found - 0.1 * values.double()).abs().max()) <= 2.0**-41
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf"), 1e30])
+def test_values_that_cannot_be_added_up_are_not_sent(bad: float) -> None:
+    with pytest.raises(DataError, match="not sent"):
+        to_words(torch.tensor([0.0, bad]), 1.0, BITS["plain"], 3)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"keys": {"0": "zz"}}, {"keys": {"0": "ab"}}, {"keys": 3}, {"scale": 0.0}, {"scale": "x"}, {"context": "../x"},
+     {"alive": [7]}, {"alive": None}],
+)  # fmt: skip
+def test_a_circle_that_is_none_is_refused(change: dict[str, Any]) -> None:
+    good = Circle({0: "00" * 32, 1: "11" * 32}, 1.0, CONTEXT).notes()
+    assert Circle.from_notes(good).keys == {0: "00" * 32, 1: "11" * 32}
+    with pytest.raises(DataError, match="cannot be read"):
+        Circle.from_notes({**good, **change})
+
+
+# -- whole runs --------------------------------------------------------------------------------------------------------
+METHODS = ["fedavg", "scaffold", "fedadam", "feddyn", "spherefed", "fedavg+etf+gmv", "fednh", "fedloge"]
+
+
+def engine_at(folder: Path, job: Job, note: Any) -> remote.RemoteEngine:
+    return remote_engine(job, folder)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("weighting", ["samples", "uniform"])
+def test_a_secure_run_is_the_plain_run_up_to_rounding(tmp_path: Path, method: str, weighting: str) -> None:
+    if weighting == "uniform" and method not in ("fedavg", "scaffold"):
+        pytest.skip("one method of each kind is enough")
+    runs = []
+    for secure in (False, True):
+        job, run = make(method, tmp_path / str(secure), secure=secure, weighting=weighting, rounds=2, epochs=1)
+        folder = tmp_path / f"nodes-{secure}"
+        execute(job, run, Recorder(), partial(engine_at, folder))
+        runs.append(run)
+    plain, secure_run = (read_tensors(run.path / "model.safetensors")[0] for run in runs)
+    for name, tensor in plain.items():
+        assert torch.allclose(tensor.double(), secure_run[name].double(), atol=1e-5, rtol=1e-4), name
+    first, second = (run.metrics() for run in runs)
+    for one, other in zip(first, second, strict=True):
+        assert one["loss"] == pytest.approx(other["loss"], abs=1e-4)
+        assert (one["dropped"], one["clients"]) == (other["dropped"], other["clients"])
+    assert read_json(runs[1].path / "summary.json")["updates_refused"] == 0
+
+
+def secure_server(tmp_path: Path, spoil: Any = None, **settings: Any) -> tuple[Server, HerePost, list[str]]:
+    job, _ = make("scaffold", tmp_path / "run", secure=True, **settings)
+    engine = remote_engine(job, tmp_path / "nodes", 4, spoil)
+    notes: list[str] = []
+    engine.note = notes.append
+    assert isinstance(engine.post, HerePost)
+    return Server(job, engine, notes.append), engine.post, notes
+
+
+def test_a_client_that_is_gone_is_left_out_of_the_sum(tmp_path: Path) -> None:
+    """With node1 gone the result is that of a plain round without it."""
+    models = []
+    for secure in (False, True):
+        job, _ = make("scaffold", tmp_path / f"run{secure}", secure=secure)
+        engine = remote_engine(job, tmp_path / f"nodes{secure}", 4)
+        assert isinstance(engine.post, HerePost)
+        engine.post.away.add("node1")
+        server = Server(job, engine, print)
+        record = server.run_round(1, nothing)
+        assert (record.dropped, record.figures["lost"]) == (1, 1)
+        assert engine.seen.tolist() == [1, 0, 1, 1]
+        models.append(server.model)
+    assert torch.allclose(models[0], models[1], atol=1e-6)
+
+
+def test_who_goes_after_its_masked_reply_is_waited_for(tmp_path: Path) -> None:
+    gone = {"now": 2}
+
+    def spoil(node: str, content: bytes) -> bytes | str:
+        messages, _ = read_letter(content)
+        if node == "node2" and messages[0].kind == "unmask" and gone["now"]:
+            gone["now"] -= 1
+            return "cut"
+        return content
+
+    server, _, notes = secure_server(tmp_path, spoil)
+    assert server.run_round(1, nothing).dropped == 0
+    assert gone["now"] == 0
+    assert any("unmask: waiting for 1 more" in note for note in notes)
+
+
+@pytest.mark.parametrize("change", ["shape", "type", "name", "samples"])
+def test_a_flawed_masked_reply_is_left_out_and_counted(tmp_path: Path, change: str) -> None:
+    from tests.federation.test_faults import changed, tensors_changed
+
+    def spoil(node: str, content: bytes) -> bytes:
+        if node != "node1" or read_letter(content)[0][0].kind != "train":
+            return content
+        if change == "samples":
+            return changed(content, numbers={"samples": 10**9})
+        flaws: dict[str, Any] = {
+            "shape": lambda t: {"masked": t["masked"][1:]},
+            "type": lambda t: {"masked": t["masked"].double()},
+            "name": lambda t: {"update": t["masked"]},
+        }
+        return tensors_changed(content, flaws[change])
+
+    server, _, notes = secure_server(tmp_path, spoil)
+    record = server.run_round(1, nothing)
+    assert (record.dropped, record.clients) == (1, 4)
+    assert any("no reply of client" in note for note in notes)
+
+
+def test_a_letter_holds_no_update_of_its_own(tmp_path: Path) -> None:
+    """What leaves a node in a round is words that look random, and how many samples they are of."""
+    seen: list[Message] = []
+
+    def look(node: str, content: bytes) -> bytes:
+        seen.extend(read_letter(content)[0])
+        return content
+
+    server, _, _ = secure_server(tmp_path, look)
+    server.run_round(1, nothing)
+    replies = [message for message in seen if message.kind == "train"]
+    assert len(replies) == 4
+    for reply in replies:
+        assert list(reply.tensors) == ["masked"]
+        assert set(reply.numbers) == {"samples"}
+        assert 0.49 < np.unpackbits(reply.tensors["masked"].numpy().view(np.uint8)).mean() < 0.51
+
+
+def test_a_node_that_agreed_on_secure_sends_nothing_else(tmp_path: Path) -> None:
+    server, post, _ = secure_server(tmp_path)
+    node = post.known["node0"]
+    client = min(node.clients)
+    order = server.order("train", 1)
+    with pytest.raises(DataError, match="cannot be read"):
+        node.answer(Errand("run1", order, {"train": [client]}).to_bytes())
+    circle = server.engine.circle(order, [0, 1, 2, 3])  # type: ignore[attr-defined]
+    other = replace(order, tensors={**order.tensors, "model": order.tensors["model"] + 1})
+    with pytest.raises(DataError, match="not be bound"):
+        node.answer(Errand("run1", other, {"train": [client]}, circle=circle.notes()).to_bytes())
+
+
+@pytest.mark.parametrize(
+    ("method", "part"), [("fedrane", "gne"), ("fednova", "fednova"), ("fedavg+ccvr", "ccvr"), ("apple", "apple")]
+)
+def test_methods_that_need_single_updates_are_refused_by_name(tmp_path: Path, method: str, part: str) -> None:
+    job, _ = make("fedavg", tmp_path, secure=True)
+    with pytest.raises(SettingError, match=re.escape(f"{part!r} of {method!r}")):
+        check_secure(job.settings, make_method(method, {}))
+
+
+def test_one_client_alone_is_never_the_minimum(tmp_path: Path) -> None:
+    job, _ = make("fedavg", tmp_path, secure=True, min_clients=1)
+    with pytest.raises(SettingError, match="use 2 or more"):
+        check_secure(job.settings, job.method)
+
+
+def test_a_reply_with_nan_is_not_sent(tmp_path: Path) -> None:
+    job, _ = make("fedavg", tmp_path / "run", secure=True)
+    masker = Masker(tmp_path / "keys", print)
+    circle = Circle({0: masker.public, 1: "11" * 32}, 100.0, CONTEXT)
+    update = torch.zeros(job.roles.layout.size)
+    update[3] = float("nan")
+    with pytest.raises(DataError, match="not sent"):
+        masked_reply(job, Message("train", 1, 0, {"update": update}, {"samples": 5, "loss": 0.1}), circle, masker)
