@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from fedframe.core.files import read_tensors
 
 PROGRAM = str(Path(sys.executable).with_name("fedframe"))
 MEMBERS = ("north", "south", "west")
-LONG = 240.0  # seconds: processes start slowly on a busy machine
+LONG = float(os.environ.get("FEDFRAME_TEST_SECONDS", "240"))  # processes start slowly on a busy machine
 
 
 Process = subprocess.Popen[bytes]
@@ -32,23 +32,23 @@ class Commands:
         self.folder = folder
         self.running: list[Process] = []
 
-    def start(self, log: str, *arguments: str, before: tuple[str, ...] = (), **environment: str) -> Process:
-        """Start a command of a federation, with other words before it if there are any."""
+    def start(self, log: str, *arguments: str, before: Sequence[str] = (), fault: str = "") -> Process:
+        """Start a command of a federation; words may go before it, and `fault` names a file that nets may look for."""
         with (self.folder / log).open("ab") as file:
             process = subprocess.Popen(
                 [*before, PROGRAM, "federation", *arguments],
                 cwd=self.folder,
                 stdout=file,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **environment},
+                env={**os.environ, "FAULT": fault},
             )
         self.running.append(process)
         return process
 
-    def join(self, name: str, **environment: str) -> Process:
+    def join(self, name: str, fault: str = "") -> Process:
         """A node with its kit and data."""
         return self.start(
-            f"{name}.log", "join", f"clinic/kits/{name}-kit.zip", "--data", f"npz:{name}.npz", **environment
+            f"{name}.log", "join", f"clinic/kits/{name}-kit.zip", "--data", f"npz:{name}.npz", fault=fault
         )
 
     def metrics(self) -> list[dict[str, Any]]:

@@ -16,6 +16,7 @@ from fedframe.federation.processes import free_ports
 from tests.federation.commands import LONG, MEMBERS, Commands, commands, until, variates_add_up, write_data
 
 __all__ = ["commands"]
+PATIENCE = "15"
 NET = """
 import os
 from pathlib import Path
@@ -29,7 +30,7 @@ class Net(nn.Module):
         self.layer = nn.Linear(shape[0], 8)
 
     def forward(self, x):
-        if Path(os.environ.get("FAULT", "no such file")).exists():
+        if Path(os.environ.get("FAULT") or "no such file").exists():
             raise RuntimeError("patient 7")
         return self.layer(x).relu()
 """
@@ -48,8 +49,8 @@ def begin(commands: Commands, rounds: int, *settings: str) -> None:
 def test_slow_raising_and_missing_nodes_cost_rounds_of_their_own_only(commands: Commands) -> None:
     folder = commands.folder
     (folder / "net.py").write_text(NET)
-    begin(commands, 1000, "--model", "net.py:Net", "--patience", "8", "--min-clients", "2")
-    nodes = {name: commands.join(name, FAULT=str(folder / f"{name}.fault")) for name in MEMBERS}
+    begin(commands, 1000, "--model", "net.py:Net", "--patience", PATIENCE, "--min-clients", "2")
+    nodes = {name: commands.join(name, str(folder / f"{name}.fault")) for name in MEMBERS}
     until("the SuperLink listens", lambda: "listens" in commands.text("serve.log"))
     training = commands.start("start.log", "start", "clinic")
 
@@ -60,7 +61,7 @@ def test_slow_raising_and_missing_nodes_cost_rounds_of_their_own_only(commands: 
     until("two rounds", lambda: len(commands.metrics()) >= 2)
     os.kill(nodes["west"].pid, signal.SIGSTOP)  # its SuperNode lives: it is connected, and slow
     until("a round without west", lambda: any(line["dropped"] == 1 for line in commands.metrics()))
-    assert "no reply of client west: it took longer than patience = 8 seconds" in commands.text("start.log")
+    assert f"no reply of client west: it took longer than patience = {PATIENCE} seconds" in commands.text("start.log")
     os.kill(nodes["west"].pid, signal.SIGCONT)
     whole_again()
 

@@ -1,0 +1,99 @@
+"""What a node prints before it joins: the names and sizes of what then leaves it, for every kind of method."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr")
+
+from fedframe.api import gather
+from fedframe.core.server import Server
+from fedframe.errors import DataError
+from fedframe.federation.errand import Errand
+from fedframe.federation.joining import Membership
+from fedframe.federation.kit import Kit
+from fedframe.federation.making import form_from_words, new_federation
+from fedframe.federation.masks import Circle, context_of
+from fedframe.federation.shares import hollow
+
+METHODS = [
+    "fedavg",
+    "scaffold",
+    "fednova",
+    "fedloge",
+    "fedavg+etf+gmv",
+    "spherefed",
+    "fedrane",
+    "ditto",
+    "fednh",
+    "moon",
+]
+
+
+def member(folder: Path, method: str, **settings: Any) -> Membership:
+    draw = np.random.default_rng(0)
+    np.savez(
+        folder / "own.npz", x=draw.normal(0, 1, (40, 6)).astype(np.float32), y=np.array(["a", "b"])[np.arange(40) % 2]
+    )
+    form = form_from_words("a,b,c", "6", "0", "1")
+    asked = gather({"method": method, "model": "mlp:16", "rounds": 2, **settings}, None)
+    made = new_federation(folder / "clinic", ["north", "south"], ["127.0.0.1"], 9000, form, asked)
+    kit = Kit.read(made.path / "kits" / "south-kit.zip")
+    (folder / "node").mkdir()
+    return Membership(kit, f"npz:{folder / 'own.npz'}", folder / "node", None, None)
+
+
+@pytest.mark.parametrize("secure", [False, True])
+@pytest.mark.parametrize("method", METHODS)
+def test_what_is_printed_is_what_leaves(tmp_path: Path, method: str, secure: bool) -> None:
+    if secure and method in ("fednova", "fedrane"):
+        pytest.skip("refused by name")
+    node = member(tmp_path, method, secure=secure)
+    assert any("the data fit" in line for line in node.check())
+    lines = node.what_leaves()
+    assert [path.name for path in (tmp_path / "node").iterdir()] == []  # a trial leaves nothing behind
+    form = node.kit.agreement.form
+    job = node.maker.make(tmp_path / "server")
+    federation = hollow(form, node.kit.agreement.members, [30, 30], [10, 10], None)
+    server = Server(type(job)(job.settings, job.method, federation, job.template, job.folder), NoEngine(), print)
+    order = server.order("train", 1)
+    circle = None
+    if secure:
+        keys = {0: "22" * 32, 1: node.masker(print).public}
+        circle = Circle(keys, 60.0, context_of("run1", "train", 1, keys, order.tensors)).notes()
+    node.work(print)(Errand("run1", order, {"train": [1]}, {}, circle).to_bytes())
+    log = (tmp_path / "node" / "leaves.log").read_text()
+    (sent,) = [line for line in log.splitlines() if " train: " in line]
+    tensors = {
+        name: ast.literal_eval(shape) for name, shape in re.findall(r"(\S+) (?:float|int)\d\d (\([\d, ]*\))", sent)
+    }
+    printed = {
+        name: int(np.prod([int(n) for n in shape.split(" x ")]))
+        for name, shape in re.findall(r"a round  (\S+): ([\d x]+) numbers, ", "\n".join(lines))
+    }
+    assert printed == {name: int(np.prod(shape)) for name, shape in tensors.items()}
+    numbers = re.findall(r"(\S+)=", sent.partition("; ")[2])
+    assert f"  a round  numbers: {', '.join(numbers)}" in lines
+
+
+class NoEngine:
+    """Nobody is asked anything."""
+
+    def run(self, order: Any, units: Any) -> Any:
+        raise AssertionError
+
+
+def test_data_that_do_not_fit_are_refused_before_anything_is_made(tmp_path: Path) -> None:
+    node = member(tmp_path, "fedavg")
+    np.savez(tmp_path / "odd.npz", x=np.zeros((4, 5), np.float32), y=np.array(["a"] * 4))
+    np.savez(tmp_path / "other.npz", x=np.zeros((4, 6), np.float32), y=np.array(["z"] * 4))
+    for name, said in (("odd", "shape"), ("other", "'z' is no class")):
+        with pytest.raises(DataError, match=said):
+            Membership(node.kit, f"npz:{tmp_path / name}.npz", tmp_path / "new", None, None)
+    assert not (tmp_path / "new").exists()
