@@ -8,6 +8,7 @@ is counted twice.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -284,6 +285,8 @@ def check_hello(job: Job, replies: Mapping[int, Message], digest: str) -> None:
                 f"The initial model of {name} (Fedframe {reply.numbers.get('version')}) is another than the server's: "
                 "install the same versions of Fedframe and torch at every node, and hand out the kits of this config."
             )
+        if job.settings.secure and not re.fullmatch("[0-9a-f]{64}", str(reply.numbers.get("key"))):
+            raise RunError(f"{name} has told no key, and secure = true needs one of everybody; look at its log.")
 
 
 def keys_of(replies: Mapping[int, Message]) -> dict[int, str]:
