@@ -11,19 +11,19 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import torch
 
 from fedframe.core.job import Job
-from fedframe.core.message import LOST, Message
+from fedframe.core.message import Message
 from fedframe.core.site import Site
 from fedframe.errors import DataError, RunError
 from fedframe.federation.errand import HELLO, UNMASK, Errand, read_answer
 
 if TYPE_CHECKING:
-    from fedframe.federation.masks import Circle, Words
+    from fedframe.federation.masks import Circle
 
 POLL = 0.25  # seconds between two looks for replies
 RETRY = 5.0  # seconds between two attempts to reach enough clients
@@ -86,7 +86,11 @@ class RemoteEngine:
             return
         also, self._also = self._also, {}
         wanted = {**also, **({order.kind: list(units)} if units else {})}
-        circle = self.circle(order, units) if self.job.settings.secure and order.kind in SUMMED and units else None
+        circle = None
+        if self.job.settings.secure and order.kind in SUMMED and units:
+            from fedframe.engines.secure import added_up, circle_of
+
+            circle = circle_of(self, order, units)
         found, reasons = self.fetch(order, wanted, self.job.fewest(len(units)), circle)
 
         def reply(kind: str, client: int) -> Message:
@@ -95,65 +99,10 @@ class RemoteEngine:
 
         self._heard = {kind: [reply(kind, client) for client in clients] for kind, clients in also.items()}
         if circle is not None:
-            yield from self.added_up(order, [reply(order.kind, unit) for unit in units], circle)
+            yield from added_up(self, order, [reply(order.kind, unit) for unit in units], circle)
             return
         for unit in units:
             yield reply(order.kind, unit)
-
-    # -- secure aggregation --------------------------------------------------------------------------------------------
-    def circle(self, order: Message, units: Sequence[int]) -> Circle:
-        """Those whose replies to an order are added up."""
-        from fedframe.federation.masks import Circle, context_of
-
-        keys = {unit: self.keys[unit] for unit in units}
-        train = self.job.federation.train
-        scale = float(len(train.values) if self.job.settings.weighting == "samples" else len(train))
-        return Circle(keys, scale, context_of(self.run_name, order.kind, order.round, keys, order.tensors))
-
-    def added_up(self, order: Message, replies: Sequence[Message], circle: Circle) -> Iterator[Message]:
-        """From masked replies: those that are lost, and one that stands for all others."""
-        from fedframe.federation.masks import unmask
-        from fedframe.federation.sums import masked_words, reply_of_all
-
-        masked: dict[int, Words] = {}
-        shapes = self.expected[order.kind]
-        size = 1 + sum(shape.numel() for shape in shapes.values())
-        for reply in replies:
-            unit = reply.unit
-            most = len(self.job.federation.train[unit])
-            words = masked_words(reply, size, most) if reply.kind != LOST else str(reply.numbers["reason"])
-            if isinstance(words, str):
-                yield Message.lost(order, unit, words)
-            else:
-                masked[unit] = words
-        if len(masked) < self.job.fewest(len(replies)):  # fewer may not be unmasked, and no node would help with it
-            for unit in masked:
-                yield Message.lost(order, unit, "too few masked replies could be used to add them up")
-            return
-        told = self.ask_streams(order, replace(circle, alive=tuple(sorted(masked))))
-        self.summed = sorted(masked)
-        samples = [int(reply.numbers["samples"]) for reply in replies if reply.unit in masked]
-        total = reply_of_all(self.job, order, unmask(masked, told), samples, circle.scale, shapes)
-        yield replace(total, numbers={**total.numbers, "bytes": sum(words.nbytes for words in masked.values())})
-
-    def ask_streams(self, order: Message, circle: Circle) -> dict[int, dict[str, bytes]]:
-        """What masks were made of, from all whose masked replies are here; waits for every one of them."""
-        from fedframe.federation.sums import told_seeds
-
-        gone = [client for client in circle.keys if client not in circle.alive]
-        told: dict[int, dict[str, bytes]] = {}
-        while left := [client for client in circle.alive if client not in told]:
-            found, _ = self.fetch(Message(UNMASK, order.round), {UNMASK: left}, len(left), circle)
-            for client in left:
-                seeds = told_seeds(found[UNMASK, client], gone)
-                if seeds is None:
-                    name = self.job.federation.names[client]
-                    raise RunError(
-                        f"Round {order.round}: {name} did not tell its masks as it should, and without them nothing "
-                        "can be added up; look there, then go on."
-                    )
-                told[client] = seeds
-        return told
 
     def also(self, kind: str, clients: Sequence[int]) -> None:
         """With the next order these clients do this too, before it."""

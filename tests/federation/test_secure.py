@@ -19,8 +19,9 @@ from fedframe.core.files import read_json, read_tensors
 from fedframe.core.job import Job
 from fedframe.core.message import Message
 from fedframe.core.server import Server
-from fedframe.core.wire import read_letter
-from fedframe.errors import DataError, SettingError
+from fedframe.core.wire import read_letter, write_letter
+from fedframe.engines.secure import circle_of
+from fedframe.errors import DataError, RunError, SettingError
 from fedframe.federation.errand import Errand
 from fedframe.federation.fitting import check_secure
 from fedframe.federation.masks import BITS, Circle, Masker, Words, from_words, to_words, unmask
@@ -205,6 +206,20 @@ def test_who_goes_after_its_masked_reply_is_waited_for(tmp_path: Path) -> None:
     assert any("unmask: waiting for 1 more" in note for note in notes)
 
 
+@pytest.mark.parametrize("flaw", ["nothing", "too short"])
+def test_a_node_that_does_not_tell_its_masks_ends_the_run_by_name(tmp_path: Path, flaw: str) -> None:
+    def spoil(node: str, content: bytes) -> bytes:
+        messages, notes = read_letter(content)
+        if node != "node2" or messages[0].kind != "unmask":
+            return content
+        short = [replace(messages[0], tensors={"own": torch.zeros(3, dtype=torch.uint8)})]
+        return write_letter([] if flaw == "nothing" else short, notes)
+
+    server, _, _ = secure_server(tmp_path, spoil)
+    with pytest.raises(RunError, match="did not tell its masks"):
+        server.run_round(1, nothing)
+
+
 @pytest.mark.parametrize("change", ["shape", "type", "name", "samples"])
 def test_a_flawed_masked_reply_is_left_out_and_counted(tmp_path: Path, change: str) -> None:
     from tests.federation.test_faults import changed, tensors_changed
@@ -252,7 +267,8 @@ def test_a_node_that_agreed_on_secure_sends_nothing_else(tmp_path: Path) -> None
     order = server.order("train", 1)
     with pytest.raises(DataError, match="cannot be read"):
         node.answer(Errand("run1", order, {"train": [client]}).to_bytes())
-    circle = server.engine.circle(order, [0, 1, 2, 3])  # type: ignore[attr-defined]
+    assert isinstance(server.engine, remote.RemoteEngine)
+    circle = circle_of(server.engine, order, [0, 1, 2, 3])
     other = replace(order, tensors={**order.tensors, "model": order.tensors["model"] + 1})
     with pytest.raises(DataError, match="not be bound"):
         node.answer(Errand("run1", other, {"train": [client]}, circle=circle.notes()).to_bytes())

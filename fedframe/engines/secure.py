@@ -1,0 +1,64 @@
+"""Secure aggregation as an engine sees it: masked replies come in, one reply that stands for all goes out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from fedframe.core.message import LOST, Message
+from fedframe.errors import RunError
+from fedframe.federation.errand import UNMASK
+from fedframe.federation.masks import Circle, Words, context_of, unmask
+from fedframe.federation.sums import masked_words, reply_of_all, told_seeds
+
+if TYPE_CHECKING:
+    from fedframe.engines.remote import RemoteEngine
+
+
+def circle_of(engine: RemoteEngine, order: Message, units: Sequence[int]) -> Circle:
+    """Those whose replies to an order are added up."""
+    keys = {unit: engine.keys[unit] for unit in units}
+    train = engine.job.federation.train
+    scale = float(len(train.values) if engine.job.settings.weighting == "samples" else len(train))
+    return Circle(keys, scale, context_of(engine.run_name, order.kind, order.round, keys, order.tensors))
+
+
+def added_up(engine: RemoteEngine, order: Message, replies: Sequence[Message], circle: Circle) -> Iterator[Message]:
+    """From masked replies: those that are lost, and one that stands for all others."""
+    job, masked = engine.job, dict[int, Words]()
+    shapes = engine.expected[order.kind]
+    size = 1 + sum(shape.numel() for shape in shapes.values())
+    for reply in replies:
+        most = len(job.federation.train[reply.unit])
+        words = masked_words(reply, size, most) if reply.kind != LOST else str(reply.numbers["reason"])
+        if isinstance(words, str):
+            yield Message.lost(order, reply.unit, words)
+        else:
+            masked[reply.unit] = words
+    if len(masked) < job.fewest(len(replies)):  # fewer may not be unmasked, and no node would help with it
+        for unit in masked:
+            yield Message.lost(order, unit, "too few masked replies could be used to add them up")
+        return
+    told = ask_streams(engine, order, replace(circle, alive=tuple(sorted(masked))))
+    engine.summed = sorted(masked)
+    samples = [int(reply.numbers["samples"]) for reply in replies if reply.unit in masked]
+    total = reply_of_all(job, order, unmask(masked, told), samples, circle.scale, shapes)
+    yield replace(total, numbers={**total.numbers, "bytes": sum(words.nbytes for words in masked.values())})
+
+
+def ask_streams(engine: RemoteEngine, order: Message, circle: Circle) -> dict[int, dict[str, bytes]]:
+    """What masks were made of, from all whose masked replies are here; waits for every one of them."""
+    gone = [client for client in circle.keys if client not in circle.alive]
+    told: dict[int, dict[str, bytes]] = {}
+    found, _ = engine.fetch(Message(UNMASK, order.round), {UNMASK: circle.alive}, len(circle.alive), circle)
+    for client in circle.alive:
+        reply = found.get((UNMASK, client))
+        seeds = told_seeds(reply, gone) if reply is not None else None
+        if seeds is None:
+            raise RunError(
+                f"Round {order.round}: {engine.job.federation.names[client]} did not tell its masks as it should, and "
+                "without them nothing can be added up; look there, then go on."
+            )
+        told[client] = seeds
+    return told
