@@ -78,6 +78,8 @@ def test_a_federation_by_its_commands_equals_one_process_with_all_data(commands:
         assert same_file(run / "model.safetensors", here.path / "model.safetensors")
         for options in ((), ("--client", name)):
             assert len(commands.run("predict", str(run), "public.npz", *options).splitlines()) == 60
+    commands.run("personalise", "clinic/runs/1", "--data", "npz:west.npz", "--name", "late")  # a node that was away
+    assert len(commands.run("predict", "clinic/runs/1", "public.npz", "--client", "late").splitlines()) == 60
     printed = set(re.findall(r"(?:a round|at last)  (\S+): \S+", checked)) - {"numbers"}
     left = (folder / "north-node/leaves.log").read_text()
     sent = {
