@@ -16,6 +16,7 @@ from fedframe.engines.workers import WorkerEngine
 from fedframe.errors import DataError, DivergedError, FedframeError
 from fedframe.folder import SUMMARY, RunFolder
 from fedframe.measure.cost import cpu_seconds, memory_bytes
+from fedframe.measure.groups import accuracy_by_group
 from fedframe.predictor import save_model
 from fedframe.report.progress import Display
 
@@ -146,6 +147,8 @@ def summarise(session: Session, final: Scores) -> dict[str, Any]:
     """Final scores with their definitions, and what they cost."""
     job, history = session.job, session.history
     costs = session.costs()
+    per_class = dict(zip(job.federation.source.classes, final.per_class, strict=False))
+    train_per_class = dict(zip(job.federation.source.classes, train_counts(job), strict=True))
     return {
         "method": job.settings.method,
         "data": job.settings.data,
@@ -168,8 +171,9 @@ def summarise(session: Session, final: Scores) -> dict[str, Any]:
                 "clients": final.personal_count,
             },
         },
-        "per_class": dict(zip(job.federation.source.classes, final.per_class, strict=False)),
-        "train_per_class": dict(zip(job.federation.source.classes, train_counts(job), strict=True)),
+        "per_class": per_class,
+        "train_per_class": train_per_class,
+        "per_group": accuracy_by_group(per_class, train_per_class),
         "definitions": definitions(job.settings.validate_share),
         "evaluations": sum("generic" in line or "personal" in line for line in history),
         "parameters": job.parameters,
