@@ -19,8 +19,14 @@ TITLES = {
     "digits-10-rounds": "`digits`, 10 rounds",
     "digits-30-rounds": "`digits`, 30 rounds",
     "fashion-mnist-30-rounds": "Fashion-MNIST, 30 rounds",
+    "fashion-mnist-20-rounds": "Fashion-MNIST, 20 rounds",
 }
 BLOCK = re.compile(r"<!-- result: (\w+) -->(?:.*?<!-- end of result -->)?", re.DOTALL)
+COMMON = (
+    "All with `--partition dirichlet:0.1 --clients 20 --epochs 5 --momentum 0.9`, and `--batch 32` on `digits` or\n"
+    "`--batch 128 --model convnet` on Fashion-MNIST; the rest is the method's default. Protocol, commands and the other\n"
+    "methods: [results](../results/README.md)."
+)
 HEAD = ["| on | settings | generic, last five | generic, final | personal |", "|---|---|---|---|---|"]
 
 
@@ -46,7 +52,7 @@ def result_of(method: str, tables: Mapping[str, Mapping[str, Mapping[str, Any]]]
                 lines.append(f"| {title} | `{row['settings']}` | {scores} |")
     if not lines:
         return ["Not measured on a larger data set yet; the tests show that it learns."]
-    return [*HEAD, *lines, "", "Protocol, commands and the other methods: [results](../results/README.md)."]
+    return [*HEAD, *lines, "", COMMON]
 
 
 def fill(text: str, tables: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:

@@ -175,6 +175,7 @@ def summarise(session: Session, final: Scores) -> dict[str, Any]:
         "train_per_class": train_per_class,
         "per_group": accuracy_by_group(per_class, train_per_class),
         "definitions": definitions(job.settings.validate_share),
+        "server_stage": job.method.optional_slot("server_stage") is not None,
         "evaluations": sum("generic" in line or "personal" in line for line in history),
         "parameters": job.parameters,
         "seconds": round(costs["seconds"], 3),
