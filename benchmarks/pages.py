@@ -24,7 +24,7 @@ TITLES = {
 BLOCK = re.compile(r"<!-- result: (\w+) -->(?:.*?<!-- end of result -->)?", re.DOTALL)
 COMMON = (
     "All with `--partition dirichlet:0.1 --clients 20 --epochs 5 --momentum 0.9`, and `--batch 32` on `digits` or\n"
-    "`--batch 128 --model convnet` on Fashion-MNIST; the rest is the method's default. Protocol, commands and the other\n"
+    "`--batch 128 --model convnet` on Fashion-MNIST; the rest is the method's default. Protocol, commands and other\n"
     "methods: [results](../results/README.md)."
 )
 HEAD = ["| on | settings | generic, last five | generic, final | personal |", "|---|---|---|---|---|"]
