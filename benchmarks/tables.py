@@ -296,14 +296,18 @@ def row(method: str, best: Values, tuning: dict[str, float], summaries: Sequence
 
 def markdown(rows: Sequence[dict[str, Any]]) -> str:
     """The table for people: mean and, over several seeds, the standard deviation."""
+    tuned = any(line["tuning"] for line in rows)
     lines = [
-        "| method | chosen on the validation share | generic, last five | generic, final | client | personal |",
-        "|---|---|---|---|---|---|",
+        f"| method | {'chosen on the validation share' if tuned else 'settings'} "
+        "| generic, last five | generic, final | client | personal | CPU seconds |",
+        "|---|---|---|---|---|---|---|",
     ]
     for line in rows:
         scores = [spread(line[key]) for key in ("generic", "generic_final", "client", "personal")]
         name, _, what = line["method"].partition(",")
-        lines.append(f"| `{name}`{what and ','}{what} | `{line['settings']}` | {' | '.join(scores)} |")
+        known = [seconds for seconds in line["cpu_seconds"] if seconds is not None]
+        cost = f"{statistics.mean(known):,.0f}" if known else "-"
+        lines.append(f"| `{name}`{what and ','}{what} | `{line['settings']}` | {' | '.join(scores)} | {cost} |")
     return "\n".join(lines) + "\n"
 
 
