@@ -25,9 +25,9 @@ TITLES = {
 }
 BLOCK = re.compile(r"<!-- result: (\w+) -->(?:.*?<!-- end of result -->)?", re.DOTALL)
 COMMON = (
-    "All with `--partition dirichlet:0.1` (unless said), `--clients 20 --epochs 5 --momentum 0.9`, and `--batch 32` on\n"
-    "`digits` or `--batch 128 --model convnet` on Fashion-MNIST; the rest is the method's default. Protocol, commands and\n"
-    "other methods: [results](../results/README.md)."
+    "All with `--partition dirichlet:0.1` (unless said), `--clients 20 --epochs 5 --momentum 0.9`, `--batch 32` on\n"
+    "`digits` and `--batch 128 --model convnet` on Fashion-MNIST; the rest is the method's default. Protocol and\n"
+    "all methods: [results](../results/README.md)."
 )
 TABLE = re.compile(r"<!-- table: ([\w-]+) -->(?:.*?<!-- end of table -->)?", re.DOTALL)
 HEAD = ["| on | settings | generic, last five | generic, final | personal |", "|---|---|---|---|---|"]
