@@ -12,10 +12,12 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from fedframe.api import Result, resume, run
+    from fedframe.core.part import Part
     from fedframe.personalising import Newcomer, personalise
     from fedframe.predictor import Predictor
+    from fedframe.recipes import Recipe
 
-__all__ = ["Newcomer", "Predictor", "Result", "__version__", "personalise", "resume", "run"]
+__all__ = ["Newcomer", "Part", "Predictor", "Recipe", "Result", "__version__", "personalise", "resume", "run"]
 
 
 def __getattr__(name: str) -> Any:
@@ -32,6 +34,14 @@ def __getattr__(name: str) -> Any:
         from fedframe.predictor import Predictor
 
         return Predictor
+    if name == "Part":
+        from fedframe.core.part import Part
+
+        return Part
+    if name == "Recipe":
+        from fedframe.recipes import Recipe
+
+        return Recipe
     raise AttributeError(f"module 'fedframe' has no attribute {name!r}")
 
 

@@ -16,6 +16,7 @@ from fedframe.engines.choose import OpenEngine, open_engine
 from fedframe.errors import DataError, DivergedError, FedframeError
 from fedframe.folder import SUMMARY, RunFolder
 from fedframe.measure.cost import cpu_seconds, memory_bytes
+from fedframe.measure.groups import accuracy_by_group
 from fedframe.predictor import save_model
 from fedframe.report.progress import Display
 
@@ -161,6 +162,8 @@ def summarise(session: Session, final: Scores) -> dict[str, Any]:
     """Final scores with their definitions, and what they cost."""
     job, history = session.job, session.history
     costs = session.costs()
+    per_class = dict(zip(job.federation.source.classes, final.per_class, strict=False))
+    train_per_class = train_counts(job)
     return {
         "method": job.settings.method,
         "data": job.settings.data,
@@ -183,9 +186,11 @@ def summarise(session: Session, final: Scores) -> dict[str, Any]:
                 "clients": final.personal_count,
             },
         },
-        "per_class": dict(zip(job.federation.source.classes, final.per_class, strict=False)),
-        "train_per_class": train_counts(job),
+        "per_class": per_class,
+        "train_per_class": train_per_class,
+        "per_group": accuracy_by_group(per_class, train_per_class),
         "definitions": definitions(job.settings.validate_share),
+        "server_stage": job.method.optional_slot("server_stage") is not None,
         "evaluations": sum("generic" in line or "personal" in line for line in history),
         "parameters": job.parameters,
         "seconds": round(costs["seconds"], 3),

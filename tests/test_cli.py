@@ -43,6 +43,8 @@ def test_help_and_version_do_not_load_torch() -> None:
     code = "import sys, fedframe.cli; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
     assert "fedframe 0." in subprocess.run([PROGRAM, "--version"], capture_output=True, text=True, check=True).stdout
+    module = [sys.executable, "-m", "fedframe", "--version"]
+    assert "fedframe 0." in subprocess.run(module, capture_output=True, text=True, check=True).stdout
 
 
 def test_finished_run_says_so_when_resumed(run_folder: Path) -> None:
@@ -58,9 +60,10 @@ def test_predict_prints_a_line_per_input_for_shared_and_personal_models(run_fold
     shared = fedframe("predict", "here", "new.npz", "--top", 2, folder=run_folder).splitlines()
     own = fedframe("predict", "here", "new.npz", "--top", 2, "--client", 3, folder=run_folder).splitlines()
     assert len(shared) == len(own) == 5
-    name, first, second = shared[0].split("\t")
+    name, best, first, other, second = shared[0].split("\t")
     assert name == "0"
-    assert 1 >= float(first.split()[1]) >= float(second.split()[1]) >= 0
+    assert best != other
+    assert 1 >= float(first) >= float(second) >= 0
     assert shared != own
     for absent in (99, -1):
         text = fedframe("predict", "here", "new.npz", "--client", absent, folder=run_folder, ok=False)
