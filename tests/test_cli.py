@@ -89,6 +89,16 @@ def test_clients_go_by_their_names_from_any_folder(tmp_path: Path) -> None:
     assert "write npz:sites.npz" in fedframe("run", "--data", "sites.npz", folder=tmp_path, ok=False)
 
 
+def test_runs_are_told_apart_by_method_or_by_folder(run_folder: Path) -> None:
+    small = ["--rounds", 1, "--clients", 3, "--no-personal", "--workers", 1]
+    for place, method in (("a/0", "fedavg"), ("b/0", "fedprox"), ("b/1", "fedprox")):
+        fedframe("run", method, *small, "--out", f"told/{place}", folder=run_folder)
+    fedframe("plot", "told/a/0", "told/b/0", "--out", "m.svg", folder=run_folder)
+    assert all(f">{name} " in (run_folder / "m.svg").read_text() for name in ("fedavg", "fedprox"))
+    fedframe("plot", "told/a/0", "told/b/0", "told/b/1", "--out", "f.svg", folder=run_folder)
+    assert all(f">told/{name} " in (run_folder / "f.svg").read_text() for name in ("a/0", "b/0", "b/1"))
+
+
 def test_plot_draws_a_picture(run_folder: Path) -> None:
     fedframe("plot", "here", "--out", "p.svg", folder=run_folder)
     assert (run_folder / "p.svg").read_text().lstrip().startswith("<svg")
