@@ -37,15 +37,17 @@ def make(method: str, folder: Path, **settings: Any) -> tuple[Job, RunFolder]:
 WATCH = """
 import os, sys
 
+def write(event, what):
+    file = os.open(os.environ["FEDFRAME_AUDIT"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(file, f"{os.getpid()} {event} {what!r}\\n".encode())
+    os.close(file)
+
 def look(event, given):
     if event in ("socket.connect", "socket.getaddrinfo", "pickle.find_class"):
-        what = repr(given[1] if event == "socket.connect" else given[:2])
-        line = f"{os.getpid()} {event} {what}\\n".encode()
-        file = os.open(os.environ["FEDFRAME_AUDIT"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        os.write(file, line)
-        os.close(file)
+        write(event, given[1] if event == "socket.connect" else given[:2])
 
 sys.addaudithook(look)
+write("started", sys.orig_argv[1:3])
 """
 
 
