@@ -10,6 +10,8 @@ import pytest
 import torch
 
 import fedframe.engines.remote as remote
+from fedframe.core.files import read_json, read_tensors
+from fedframe.core.job import Job
 from fedframe.core.message import Message
 from fedframe.core.server import Server
 from fedframe.core.wire import read_letter, write_letter
@@ -184,6 +186,38 @@ def test_a_resumed_run_equals_an_unbroken_one(tmp_path: Path, method: str) -> No
     assert same_file(whole.path / "model.safetensors", broken.path / "model.safetensors")
     for one, other in zip(whole.metrics(), broken.metrics(), strict=True):
         assert {k: v for k, v in one.items() if k != "seconds"} == {k: v for k, v in other.items() if k != "seconds"}
+
+
+class Restarting(HerePost):
+    """Nodes whose processes start anew before every letter: what they know is what lies on their disks."""
+
+    def __init__(self, job: Job, folder: Path, seats: list[str]) -> None:
+        self.start = lambda: node_works(job, folder, seats)
+        super().__init__(self.start())
+
+    def send(self, node: str, letter: bytes, round: int, seconds: float | None) -> str:
+        self.known = self.start()
+        return super().send(node, letter, round, seconds)
+
+
+@pytest.mark.parametrize("method", ["scaffold", "fedper", "fedloge", "ditto", "feddyn"])
+def test_a_node_keeps_its_private_state_over_a_restart(tmp_path: Path, method: str) -> None:
+    seats = [f"node{client % 3}" for client in range(4)]
+    runs = []
+    for name in ("staying", "restarting"):
+        job, run = make(method, tmp_path / name)
+        folder = tmp_path / f"nodes-{name}"
+        post = Restarting(job, folder, seats) if name == "restarting" else HerePost(node_works(job, folder, seats))
+        engine = remote.RemoteEngine(job, post, seats, "run1", print)
+        execute(job, run, Recorder(), lambda job, note, engine=engine: engine)
+        runs.append((run, folder))
+    (first, kept), (second, restarted) = runs
+    assert same_file(first.path / "model.safetensors", second.path / "model.safetensors")
+    assert read_json(first.path / "summary.json")["scores"] == read_json(second.path / "summary.json")["scores"]
+    states = sorted(path.relative_to(kept) for path in kept.glob("node*/clients/*/*/*"))
+    assert len(states) == 8  # the two newest of each of four clients
+    for path in states:
+        assert equal_states(read_tensors(kept / path)[0], read_tensors(restarted / path)[0])
 
 
 @pytest.mark.parametrize(
