@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from fedframe.engines.flower.here import start_superlink
 from fedframe.engines.flower.link import Link
@@ -12,7 +13,7 @@ from fedframe.errors import RunError
 from fedframe.federation.folder import FederationFolder
 from fedframe.federation.processes import Child, wait_for_port
 
-START = 180.0  # seconds in which a SuperLink must listen
+WHOLE = "superlink.whole"  # beside the database: it was made to its end
 LOOK = 5.0  # seconds between two looks at who is connected
 PAUSE = 3.0  # seconds before a SuperLink that ended is started again
 
@@ -42,18 +43,29 @@ def serve(folder: FederationFolder, bind: str, say: Callable[[str], None], over:
 def serve_once(folder: FederationFolder, bind: str, say: Callable[[str], None], over: threading.Event) -> None:
     """One life of the SuperLink."""
     agreement = folder.agreement()
+    discard_half(folder.state)
     child = start_superlink(folder.keys, bind, agreement.port, folder.state)
     try:
-        wait_for_port(child, "127.0.0.1", agreement.port, START)
+        wait_for_port(child, "127.0.0.1", agreement.port, over)
+        if over.is_set():
+            return
         link = link_to(folder)
         try:
             register(folder, link)
+            (folder.state / WHOLE).touch()
             say(f"The SuperLink listens at {bind}:{agreement.port}; waiting for {', '.join(agreement.members)}.")
             watch(child, link, say, over)
         finally:
             link.close()
     finally:
         child.end()
+
+
+def discard_half(state: Path) -> None:
+    """Remove a database whose first start was cut off: Flower makes its tables in many steps, and trips over half."""
+    if not (state / WHOLE).exists():
+        for path in state.glob("superlink.db*"):
+            path.unlink()
 
 
 def register(folder: FederationFolder, link: Link) -> None:

@@ -190,7 +190,7 @@ def tail_lines(summary: dict[str, Any]) -> list[str]:
     """Frequent and rare classes apart, where their numbers differ so much that one mean hides the rare ones."""
     counts = summary["train_per_class"].values()
     groups = {name: value for name, value in summary["per_group"].items() if value is not None}
-    if max(counts) < TAIL * max(1, min(counts)) or len(groups) < 2:
+    if len(groups) < 2 or max(counts) < TAIL * max(1, min(counts)):  # no groups where labels stay with the clients
         return []
     found = ", ".join(f"{name} {percent(value)}" for name, value in groups.items())
     return [f"  {'':9}{'':7}  generic by how frequent a class is in the training data: {found}"]

@@ -165,7 +165,7 @@ def test_the_secret_is_worth_nothing_from_another_address(tmp_path: Path) -> Non
     (port,) = free_ports(1)
     child = start_superlink(tmp_path, "0.0.0.0", port)
     try:
-        wait_for_port(child, "127.0.0.1", port, 180)
+        wait_for_port(child, "127.0.0.1", port)
         context = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
         with httpx.Client(verify=context, headers={HEADER: "right"}, trust_env=False) as client:
             there, here = (

@@ -100,7 +100,7 @@ class Node:
             "--port", str(port),
         ]  # fmt: skip
         self.child = Child(command, folder / "supernode.log", environment(folder / "flower"))
-        wait_for_port(self.child, "127.0.0.1", port, 120)
+        wait_for_port(self.child, "127.0.0.1", port, self.over)
         self.port = port
         return self.client(
             SuperExecAuthHttpInterceptor(
