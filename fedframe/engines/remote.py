@@ -178,28 +178,30 @@ class RemoteEngine:
     ) -> None:
         """Send to these nodes and wait for what comes back, good or bad."""
         patience = self.job.settings.patience
-        out: dict[str, tuple[str, Errand]] = {}
+        late = DataError(f"it took longer than patience = {patience:g} seconds") if patience is not None else None
+        out: dict[str, tuple[str, Errand, float]] = {}
         for node, asked in tasks.items():
             notes = circle.notes() if circle is not None else None
             errand = Errand(self.run_name, order, asked, self.merged(order, asked), notes)
             reasons.pop(node, None)
+            limit = time.monotonic() + (patience if patience is not None else float("inf"))
             try:
-                out[self.post.send(node, errand.to_bytes(), order.round, patience)] = (node, errand)
+                out[self.post.send(node, errand.to_bytes(), order.round, patience)] = (node, errand, limit)
             except DataError as error:
                 reasons[node] = str(error)
-        deadline = time.monotonic() + patience if patience is not None else float("inf")
-        while out and time.monotonic() < deadline:
+        while out:
             for delivery in self.post.collect(list(out)):
-                node, errand = out.pop(delivery.ticket)
+                node, errand, limit = out.pop(delivery.ticket)
                 try:
-                    if delivery.problem:
-                        raise DataError(delivery.problem)
+                    if delivery.problem:  # a letter that has expired on the way is one that took too long
+                        raise late if late is not None and time.monotonic() >= limit else DataError(delivery.problem)
                     found |= read_answer(delivery.content, errand, self.most(errand))
                 except DataError as error:
                     reasons[node] = str(error).rstrip(".")
+            overdue = [ticket for ticket, (_, _, limit) in out.items() if time.monotonic() >= limit]
+            reasons |= {out.pop(ticket)[0]: str(late) for ticket in overdue}
             if out:
                 time.sleep(POLL)
-        reasons |= {node: f"it took longer than patience = {patience:g} seconds" for node, _ in out.values()}
 
     def merged(self, order: Message, asked: Mapping[str, Sequence[int]]) -> dict[int, int]:
         """The last round of each client that was merged: states of later ones are to be forgotten."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -18,7 +19,8 @@ from fedframe.errors import RunError
 
 START = 600.0  # seconds in which a process must listen: on a busy machine a new one would only start as slowly again
 GRACE = 5.0  # seconds between a polite end and a hard one
-TAIL = 2000  # characters of a log that are looked at
+TAIL = 4000  # bytes of a log that are looked at
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 MOST_LOG = 20 << 20  # bytes of a log above which a new one is begun; one old one is kept
 
 
@@ -31,6 +33,7 @@ class Child:
         if log.exists() and log.stat().st_size > MOST_LOG:
             log.replace(log.with_name(f"{log.name}.old"))
         with log.open("ab") as file:
+            self._begins = file.tell()  # what stands before is of an earlier life
             self.process = subprocess.Popen(
                 self.command,
                 stdin=subprocess.DEVNULL,
@@ -62,13 +65,16 @@ class Child:
         self.process.wait()
 
     def last_words(self) -> str:
-        """The end of its log, in one line."""
+        """Why it ended, in one line: the last error in its log with the line after it, or else the last line."""
         try:
-            text = self.log.read_text(errors="replace")[-TAIL:]
+            with self.log.open("rb") as file:
+                file.seek(max(self._begins, self.log.stat().st_size - TAIL))
+                text = COLOURS.sub("", file.read().decode(errors="replace"))
         except OSError:
             return ""
-        lines = [line.strip() for line in text.splitlines() if line.strip()]
-        return lines[-1] if lines else ""
+        lines = [" ".join(line.split()) for line in text.splitlines() if line.strip()]
+        errors = [number for number, line in enumerate(lines) if "error" in line.lower()]
+        return " ".join(lines[errors[-1] :][:2] if errors else lines[-1:])
 
 
 def _die_with_parent() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -157,6 +158,20 @@ def test_a_slow_node_is_dropped_after_patience(tmp_path: Path) -> None:
     record = server.run_round(1, nothing)
     assert (record.dropped, record.figures["lost"]) == (1, 1)
     assert any("longer than patience" in note for note in post.notes)
+
+
+def test_a_letter_that_expires_on_the_way_is_one_that_took_too_long(tmp_path: Path) -> None:
+    """Flower says in its own words that a letter's time is over, and may say so before we do."""
+
+    def expire(node: str, content: bytes) -> bytes | str:
+        if node == "node3":
+            time.sleep(0.3)
+            return "Message Unavailable"
+        return content
+
+    server, post = server_with(tmp_path, expire, patience=0.2)
+    assert server.run_round(1, nothing).dropped == 1
+    assert any("longer than patience = 0.2" in note for note in post.notes)
 
 
 def test_replies_that_are_all_flawed_end_the_run(tmp_path: Path) -> None:
