@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -207,12 +208,16 @@ class Restarting(HerePost):
     """Nodes whose processes start anew before every letter: what they know is what lies on their disks."""
 
     def __init__(self, job: Job, folder: Path, seats: list[str]) -> None:
-        self.start = lambda: node_works(job, folder, seats)
+        self.start = partial(node_works, job, folder, seats)
         super().__init__(self.start())
 
     def send(self, node: str, letter: bytes, round: int, seconds: float | None) -> str:
         self.known = self.start()
         return super().send(node, letter, round, seconds)
+
+
+def engine_over(post: HerePost, seats: list[str], job: Job, note: Any) -> remote.RemoteEngine:
+    return remote.RemoteEngine(job, post, seats, "run1", note)
 
 
 @pytest.mark.parametrize("method", ["scaffold", "fedper", "fedloge", "ditto", "feddyn"])
@@ -223,8 +228,7 @@ def test_a_node_keeps_its_private_state_over_a_restart(tmp_path: Path, method: s
         job, run = make(method, tmp_path / name)
         folder = tmp_path / f"nodes-{name}"
         post = Restarting(job, folder, seats) if name == "restarting" else HerePost(node_works(job, folder, seats))
-        engine = remote.RemoteEngine(job, post, seats, "run1", print)
-        execute(job, run, Recorder(), lambda job, note, engine=engine: engine)
+        execute(job, run, Recorder(), partial(engine_over, post, seats))
         runs.append((run, folder))
     (first, kept), (second, restarted) = runs
     assert same_file(first.path / "model.safetensors", second.path / "model.safetensors")
