@@ -173,7 +173,11 @@ def join(
         say(f"Joining {read.agreement.name} at {read.agreement.address} as {read.name}; stop with Ctrl-C.")
         if once:
             threading.Thread(target=leave_when_done, args=(member, node.over), daemon=True).start()
-        node.stay()
+        try:
+            node.stay()
+        except KeyboardInterrupt as stop:
+            stop.add_note(f"{read.name} has left; the same command joins again.")
+            raise
 
 
 def leave_when_done(member: Any, over: threading.Event) -> None:

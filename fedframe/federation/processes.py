@@ -64,15 +64,18 @@ class Child:
             os.killpg(self.process.pid, signal.SIGKILL)  # its own session: nobody else's processes are in it
         self.process.wait()
 
-    def last_words(self) -> str:
-        """Why it ended, in one line: the last error in its log with the line after it, or else the last line."""
+    def said(self) -> str:
+        """The end of what it has written so far."""
         try:
             with self.log.open("rb") as file:
                 file.seek(max(self._begins, self.log.stat().st_size - TAIL))
-                text = COLOURS.sub("", file.read().decode(errors="replace"))
+                return COLOURS.sub("", file.read().decode(errors="replace"))
         except OSError:
             return ""
-        lines = [" ".join(line.split()) for line in text.splitlines() if line.strip()]
+
+    def last_words(self) -> str:
+        """Why it ended, in one line: its last error with the line after it, or else its last line."""
+        lines = [" ".join(line.split()) for line in self.said().splitlines() if line.strip()]
         errors = [number for number, line in enumerate(lines) if "error" in line.lower()]
         return " ".join(lines[errors[-1] :][:2] if errors else lines[-1:])
 

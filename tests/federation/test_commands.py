@@ -32,8 +32,7 @@ def test_a_federation_by_its_commands_equals_one_process_with_all_data(commands:
     with contextlib.closing(sqlite3.connect(folder / "clinic/state/superlink.db")) as half:
         half.execute("CREATE TABLE _alembic_tmp_federation_app (app_id TEXT)")  # what a first start leaves if cut off
     commands.start("serve.log", "serve", "clinic", "--bind", "127.0.0.2")  # the organiser's line is at 127.0.0.1
-    for name in MEMBERS:
-        commands.join(name)
+    nodes = [commands.join(name) for name in MEMBERS]
     until("the SuperLink listens", lambda: "listens" in commands.text("serve.log"))
     told = commands.run("federation", "start", "clinic", "--test-data", "npz:public.npz")
     assert re.search(r"generic +\d+\.\d %.*client +\d+\.\d %.*personal +\d+\.\d %", told, re.DOTALL)
@@ -53,6 +52,12 @@ def test_a_federation_by_its_commands_equals_one_process_with_all_data(commands:
         assert len(commands.run("predict", str(run), "public.npz", *options).splitlines()) == 60
     commands.run("personalise", "clinic/runs/1", "--data", "npz:west.npz", "--name", "late")  # a node that was away
     assert len(commands.run("predict", "clinic/runs/1", "public.npz", "--client", "late").splitlines()) == 60
+    (north, *_) = nodes
+    north.terminate()
+    assert north.wait(60) == 130
+    said = commands.text("north.log")
+    assert said.index("Joining clinic") < said.index(f"Connected to 127.0.0.1:{port}") < said.index("round 1: ")
+    assert "north has left; the same command joins again." in said
     printed = set(re.findall(r"(?:a round|at last)  (\S+): \S+", checked)) - {"numbers"}
     left = (folder / "north-node/leaves.log").read_text()
     sent = {

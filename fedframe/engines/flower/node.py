@@ -54,6 +54,7 @@ AGAIN = 0.1  # seconds before the first second look for a piece of a message
 BEAT = 15.0  # seconds between two signs of life
 PAUSES = (2.0, 5.0, 10.0, 20.0, 30.0)  # seconds before a SuperNode is started again
 SETTLED = 120.0  # seconds after which a SuperNode counts as well and pauses begin anew
+CONNECTED = "SuperNode ID"  # what a SuperNode says once the SuperLink has let it in
 Answer = Callable[[bytes], bytes]
 
 
@@ -136,11 +137,15 @@ class Node:
         """Answer messages for as long as the SuperNode lives."""
         line = self.start()
         wanted = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
+        connected = False
         with contextlib.closing(line):
             while not self.over.is_set():
                 assert self.child is not None
                 if not self.child.alive:
                     raise RunError(self.child.last_words() or "the SuperNode ended")
+                if not connected and CONNECTED in self.child.said():
+                    connected = True
+                    self.note(f"Connected to {self.place.address}; waiting for work.")
                 found = line.AcquireTask(wanted)
                 if found.HasField("task") and found.token:
                     # A thread for each: a message whose sender died while sending it never becomes whole, and the
