@@ -17,6 +17,7 @@ from fedframe.core.model import has_batch_norm
 from fedframe.core.seeds import seed_for
 from fedframe.data import Federation, Source, load_source, make_federation
 from fedframe.data.augment import read_augment
+from fedframe.data.new_clients import keep_out
 from fedframe.errors import SettingError
 from fedframe.folder import SUMMARY, RunFolder, read_config
 from fedframe.nets import build_net, default_net
@@ -161,7 +162,7 @@ class JobMaker:
         resolved: dict[str, Any] = {
             "data": anchored(settings.data),
             "model": anchored(settings.model),
-            "clients": len(self.federation),
+            "clients": len(self.federation.everyone),
             "partition": self.federation.partition or settings.partition,
         }
         if self.net == "auto":
@@ -185,7 +186,7 @@ class JobMaker:
 def make_clients(settings: Settings, data: object) -> Federation:
     """Load the data and deal it out to clients."""
     if isinstance(data, Federation):
-        return data
+        return keep_out(data, settings.new_clients, settings.seed)
     source: Source = load_source(
         data,
         data_dir=Path(settings.data_dir) if settings.data_dir else None,
@@ -201,7 +202,7 @@ def make_clients(settings: Settings, data: object) -> Federation:
         partition = "user" if source.train.user is not None else "dirichlet:0.1"
     if clients is None and partition.split("+")[-1] != "user":
         clients = 20
-    return make_federation(
+    federation = make_federation(
         source,
         partition=partition,
         clients=clients,
@@ -209,6 +210,7 @@ def make_clients(settings: Settings, data: object) -> Federation:
         min_size=settings.min_client_size,
         local_test=settings.local_test,
     )
+    return keep_out(federation, settings.new_clients, settings.seed)
 
 
 def anchored(spec: str) -> str:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import time
-from dataclasses import asdict
+from dataclasses import fields
 from statistics import fmean
 from typing import Any
 
+from fedframe.client_scores import client_table, spreads
 from fedframe.core.evaluate import Scores, definitions
-from fedframe.core.files import write_json
+from fedframe.core.files import write_json, write_text
 from fedframe.core.job import Job
 from fedframe.core.server import RoundRecord, Server
 from fedframe.engines.local import local_engine
 from fedframe.engines.workers import WorkerEngine
 from fedframe.errors import DataError, DivergedError, FedframeError
-from fedframe.folder import SUMMARY, RunFolder
+from fedframe.folder import CLIENT_SCORES, SUMMARY, RunFolder
 from fedframe.measure.cost import cpu_seconds, memory_bytes
+from fedframe.measure.rounds import observers
+from fedframe.measure.traffic import bytes_by_part
+from fedframe.new_clients import DEFINITION, NewScores, score_new_clients
 from fedframe.predictor import save_model
+from fedframe.report.loggers import Loggers
 from fedframe.report.progress import Display
 
 MEMORY_EVERY = 2.0  # seconds between two looks at the memory: a look costs a few milliseconds
@@ -32,8 +38,9 @@ class Session:
         self.cpu_before = 0.0
         self.peak_memory = 0
         self._memory_seen = -MEMORY_EVERY
+        self.loggers = Loggers(job.settings, folder.path, self.note)
         self.engine = local_engine(job, self.note)
-        self.server = Server(job, self.engine, self.note)
+        self.server = Server(job, self.engine, self.note, observers(job, self.note))
         self.fingerprint = job.fingerprint()
         self.history: list[dict[str, Any]] = []
 
@@ -58,6 +65,7 @@ class Session:
         self.history = self.folder.keep_metrics_until(round)
         self.seconds_before, self.cpu_before = notes["seconds"], notes["cpu_seconds"]
         self.peak_memory = notes["peak_memory"]
+        self.server.traffic = notes.get("traffic", self.server.traffic)
         self.note(f"Going on after round {round} of {self.job.settings.rounds}.")
 
     def finish_round(self, record: RoundRecord) -> None:
@@ -66,7 +74,10 @@ class Session:
         line = metrics_line(record)
         self.folder.append_metrics(line)
         self.history.append(line)
-        notes = {**self.costs(), "fingerprint": self.fingerprint}
+        self.loggers.round(line)
+        if record.by_client:
+            self.folder.append_drift({"round": record.round, **record.by_client})
+        notes = {**self.costs(), "fingerprint": self.fingerprint, "traffic": self.server.traffic}
         self.folder.write_checkpoint(record.round, self.server.tensors(), notes)
         self.display.round(record)
 
@@ -106,7 +117,13 @@ def execute_alone(job: Job, folder: RunFolder, display: Display) -> None:
         display.stage("final scores and personal models" if job.settings.personal else "final scores")
         final = session.server.conclude(display.client)
         session.watch_memory()
+        new = None
+        if job.federation.with_new is not None:
+            session.engine.close()
+            display.stage("clients that were kept out of the training")
+            new = score_new_clients(session.server, session.note, display.client)
     except (KeyboardInterrupt, FedframeError) as stop:
+        session.loggers.close()
         done, rounds = session.server.round, job.settings.rounds
         text = f"{done} of {rounds} rounds are finished and kept; go on with: fedframe resume {folder.path}"
         folder.log(f"Stopped ({type(stop).__name__}: {stop}). {text}")
@@ -116,23 +133,28 @@ def execute_alone(job: Job, folder: RunFolder, display: Display) -> None:
     finally:
         session.engine.close()
     save_model(folder.path, job, session.server.model, session.server.replaced)
-    summary = summarise(session, final)
+    table = client_table(job, final)
+    kept_out = {} if new is None else {"new": new.by_client()}
+    write_text(folder.path / CLIENT_SCORES, json.dumps({**table, **kept_out}) + "\n")
+    summary = {**summarise(session, final, new), "spread": spreads(table)}
     write_json(folder.path / SUMMARY, summary)
+    session.loggers.end(summary)
     display.end(summary, folder.path)
 
 
 def metrics_line(record: RoundRecord) -> dict[str, Any]:
     """A round as a line of metrics.jsonl."""
-    line = {key: value for key, value in asdict(record).items() if key not in ("scores", "figures")} | record.figures
-    if record.scores is not None:
-        line |= {key: value for key, value in asdict(record.scores).items() if value is not None and value != ()}
-    return line
+    left_out = ("scores", "figures", "by_client")
+    line = {each.name: getattr(record, each.name) for each in fields(record) if each.name not in left_out}
+    return {**line, **record.figures, **(record.scores.line() if record.scores is not None else {})}
 
 
-def summarise(session: Session, final: Scores) -> dict[str, Any]:
+def summarise(session: Session, final: Scores, new: NewScores | None) -> dict[str, Any]:
     """Final scores with their definitions, and what they cost."""
     job, history = session.job, session.history
     costs = session.costs()
+    classes = job.federation.source.classes
+    means = definitions(job.settings.validate_share)
     return {
         "method": job.settings.method,
         "data": job.settings.data,
@@ -154,10 +176,12 @@ def summarise(session: Session, final: Scores) -> dict[str, Any]:
                 "weighted": final.personal_weighted,
                 "clients": final.personal_count,
             },
+            **({} if new is None else {"new": new.summary()}),
         },
-        "per_class": dict(zip(job.federation.source.classes, final.per_class, strict=False)),
-        "train_per_class": dict(zip(job.federation.source.classes, train_counts(job), strict=True)),
-        "definitions": definitions(job.settings.validate_share),
+        "per_class": dict(zip(classes, final.per_class, strict=False)),
+        "personal_per_class": dict(zip(classes, final.personal_per_class, strict=False)),
+        "train_per_class": dict(zip(classes, train_counts(job), strict=True)),
+        "definitions": means if new is None else {**means, "new": DEFINITION},
         "evaluations": sum("generic" in line or "personal" in line for line in history),
         "parameters": job.parameters,
         "seconds": round(costs["seconds"], 3),
@@ -166,6 +190,7 @@ def summarise(session: Session, final: Scores) -> dict[str, Any]:
         "peak_memory_mb": round(session.peak_memory / 2**20, 1),
         "bytes_up": sum(line["bytes_up"] for line in history),
         "bytes_down": sum(line["bytes_down"] for line in history),
+        "bytes_by_part": bytes_by_part(session.server.traffic, job.roles.layout),
         "bytes_once": job.bytes_once * len(job.federation),
         "updates_refused": sum(line["dropped"] for line in history),
     }

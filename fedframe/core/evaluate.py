@@ -9,8 +9,8 @@ Means over clients are unweighted; the mean weighted by test samples stands besi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -31,6 +31,7 @@ DEFINITIONS = {
     "final": "of the saved models: after the server stage and, for personal, after the client stage; over all clients "
     "(personal: over at most personal_clients)",
     "weighted": "like final, but the mean is weighted by the clients' test samples",
+    "spread": "over clients: standard deviation, mean of the worst tenth (rounded up), worst and best",
     "clients": "how many clients the final mean is over: those that have test data",
     "bytes": "of all clients together: bytes_up and bytes_down in all rounds, bytes_once what a client gets only once "
     "(a frozen classifier); evaluation and final stages are not counted",
@@ -47,6 +48,20 @@ def definitions(validate_share: float) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
+class ByClient:
+    """A score client by client: whose, on how many test samples, and how many of them are right."""
+
+    clients: Sequence[int]
+    hits: Sequence[float]
+    samples: Sequence[int]
+
+    def accuracies(self) -> dict[int, float]:
+        """The accuracy of every client that has test data."""
+        counted = zip(self.clients, self.hits, self.samples, strict=True)
+        return {client: hits / samples for client, hits, samples in counted if samples}
+
+
+@dataclass(frozen=True)
 class Scores:
     """Accuracies between 0 and 1; None where there is nothing to measure them on."""
 
@@ -59,6 +74,14 @@ class Scores:
     personal_weighted: float | None = None
     personal_count: int = 0
     per_class: tuple[float | None, ...] = ()
+    personal_per_class: tuple[float | None, ...] = ()
+    by_client: Mapping[str, ByClient] = field(default_factory=dict, repr=False)  # of `client` and `personal`
+
+    def line(self) -> dict[str, Any]:
+        """What a round's line of metrics says of them: all that was measured, but not client by client."""
+        left_out = ("personal_per_class", "by_client")
+        values = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in left_out}
+        return {name: value for name, value in values.items() if value is not None and value != ()}
 
 
 def score_round(server: Server) -> Scores:
@@ -67,7 +90,7 @@ def score_round(server: Server) -> Scores:
     if not server.job.roles.private and server.job.method.optional_slot("own") is None:
         return scores
     watched = [int(client) for client in server.job.watched]
-    return replace(scores, **score_clients(server, "own", watched, lambda done, total: None, len(watched)))
+    return with_personal(scores, score_clients(server, "own", watched, lambda done, total: None, watched))
 
 
 def score_shared(server: Server, local: str) -> Scores:
@@ -85,18 +108,24 @@ def score_shared(server: Server, local: str) -> Scores:
         local_right = local_predicted == job.pool(local).y[job.test_rows(local)]
     clients = job.scored_clients(local)
     sizes = job.federation.local_test.sizes()[clients]
-    mean, weighted, count = over_clients(local_right, sizes)
+    local_hits = hits_of_clients(local_right, sizes)
+    mean, weighted, count = over_clients(local_hits, sizes)
     hits = torch.bincount(labels, right.double(), minlength=job.template.classes)
     totals = torch.bincount(labels, minlength=job.template.classes)
-    per_class = tuple(float(h / t) if t else None for h, t in zip(hits, totals, strict=True))
     return Scores(
         generic=float(right.double().mean()) if len(right) else None,
         generic_loss=loss / len(right) if len(right) else None,
         client=mean,
         client_weighted=weighted,
         client_count=count,
-        per_class=per_class,
+        per_class=by_class(hits, totals),
+        by_client={"client": ByClient(clients.tolist(), local_hits.tolist(), sizes.tolist())},
     )
+
+
+def by_class(hits: Tensor, totals: Tensor) -> tuple[float | None, ...]:
+    """Accuracy of each class; None for one that was not tested."""
+    return tuple(float(h / t) if t else None for h, t in zip(hits.double(), totals, strict=True))
 
 
 def predict_set(server: Server, which: str) -> tuple[Tensor, float]:
@@ -112,10 +141,14 @@ def predict_set(server: Server, which: str) -> tuple[Tensor, float]:
     return torch.cat(predicted), loss
 
 
-def over_clients(right: Tensor, sizes: Tensor) -> tuple[float | None, float | None, int]:
-    """Unweighted and weighted mean accuracy over the clients that have test data, and how many they are."""
+def hits_of_clients(right: Tensor, sizes: Tensor) -> Tensor:
+    """How many of each client's test samples are right; samples lie client by client."""
     owner = torch.repeat_interleave(torch.arange(len(sizes)), sizes)
-    hits = torch.bincount(owner, right.double(), minlength=len(sizes))
+    return torch.bincount(owner, right.double(), minlength=len(sizes))
+
+
+def over_clients(hits: Tensor, sizes: Tensor) -> tuple[float | None, float | None, int]:
+    """Unweighted and weighted mean accuracy over the clients that have test data, and how many they are."""
     some = sizes > 0
     if not bool(some.any()):
         return None, None, 0
@@ -124,24 +157,45 @@ def over_clients(right: Tensor, sizes: Tensor) -> tuple[float | None, float | No
 
 
 def score_clients(
-    server: Server, kind: str, units: Sequence[int], progress: Callable[[int, int], None], clients: int
-) -> dict[str, Any]:
-    """Personal scores: each client (or group of them) says how many of its own test samples are right."""
+    server: Server, kind: str, units: Sequence[int], progress: Callable[[int, int], None], clients: Sequence[int]
+) -> Scores:
+    """Personal scores: each client (or group of them) says how many of its own test samples are right.
+
+    `clients` are those of all units, in their order.
+    """
     order = server.order(kind, server.round + 1)
     right: list[int] = []
     sizes: list[int] = []
+    class_hits, class_sizes = torch.zeros(2, server.job.template.classes, dtype=torch.int64)
     for reply in server.engine.run(order, units):
         right += reply.tensors["hits"].sum(-1).reshape(-1).tolist()
         sizes += reply.tensors["samples"].sum(-1).reshape(-1).tolist()
-        progress(len(sizes), clients)
-    shares = [hits / size for hits, size in zip(right, sizes, strict=True) if size]
+        class_hits += reply.tensors["hits"].reshape(-1, len(class_hits)).sum(0)
+        class_sizes += reply.tensors["samples"].reshape(-1, len(class_sizes)).sum(0)
+        progress(len(sizes), len(clients))
+    each = ByClient(list(clients), right, sizes)
+    shares = list(each.accuracies().values())
     if not shares:
-        return {}
-    return {
-        "personal": sum(shares) / len(shares),
-        "personal_weighted": sum(right) / sum(sizes),
-        "personal_count": len(shares),
-    }
+        return Scores()
+    return Scores(
+        personal=sum(shares) / len(shares),
+        personal_weighted=sum(right) / sum(sizes),
+        personal_count=len(shares),
+        personal_per_class=by_class(class_hits, class_sizes),
+        by_client={"personal": each},
+    )
+
+
+def with_personal(shared: Scores, own: Scores) -> Scores:
+    """The shared model's scores and those of the clients' own models as one."""
+    return replace(
+        shared,
+        personal=own.personal,
+        personal_weighted=own.personal_weighted,
+        personal_count=own.personal_count,
+        personal_per_class=own.personal_per_class,
+        by_client={**shared.by_client, **own.by_client},
+    )
 
 
 def final_scores(server: Server, progress: Callable[[int, int], None]) -> Scores:
@@ -153,5 +207,6 @@ def final_scores(server: Server, progress: Callable[[int, int], None]) -> Scores
     if not job.settings.personal:
         return scores
     groups = job.personal_groups
-    clients = sum(map(len, groups))
-    return replace(scores, **score_clients(server, "personalise_group", range(len(groups)), progress, clients))
+    clients = [client for group in groups for client in group]
+    own = score_clients(server, "personalise_group", range(len(groups)), progress, clients)
+    return with_personal(scores, own) if own.by_client else scores

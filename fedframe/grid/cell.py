@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
     from fedframe.api import Net
 
 DIVERGED = "diverged.json"  # in a cell's folder: why its training cannot come to an end
-# Settings that say where a run is done and not what: a cell may go on with others.
-MACHINE = frozenset({"workers", "data_dir", "engine"})
+# Settings that say where a run is done or shown and not what is done: a cell may go on with others.
+MACHINE = frozenset({"workers", "data_dir", "engine", "log"})
 
 State = Literal["finished", "diverged", "failed", "waiting"]
 
@@ -31,6 +32,8 @@ class Cell:
     folder: Path
     data: object = None  # data and net that exist only in Python
     net: Net | None = None
+    # Makes the data in the cell's own process: what only this cell needs is not held by all.
+    prepare: Callable[[], object] | None = None
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ class Reporter(Display):
 
 def perform(cell: Cell, workers: int, tell: Tell, keep_state: bool) -> None:
     """Run what is left of a cell in this process; its errors are raised."""
-    machine = {"workers": workers, "data_dir": cell.settings.data_dir}
+    machine = {"workers": workers, **{name: getattr(cell.settings, name) for name in ("data_dir", "log")}}
     folder = RunFolder(cell.folder)
     begun = (cell.folder / CONFIG).exists()
     settings = folder.settings() if begun else cell.settings
@@ -77,7 +77,8 @@ def perform(cell: Cell, workers: int, tell: Tell, keep_state: bool) -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        maker = JobMaker(settings.model_copy(update=machine), cell.data, cell.net)
+        data = cell.data if cell.prepare is None else cell.prepare()
+        maker = JobMaker(settings.model_copy(update=machine), data, cell.net)
         job = maker.make(cell.folder)
         if not begun:
             folder.write_settings(maker.settings)  # it makes the folder, too
