@@ -18,6 +18,7 @@ from fedframe.core.seeds import seed_for
 from fedframe.data import Federation, Source, load_source, make_federation
 from fedframe.data.augment import read_augment
 from fedframe.data.new_clients import keep_out
+from fedframe.data.validation import for_validation
 from fedframe.errors import SettingError
 from fedframe.folder import SUMMARY, RunFolder, read_config
 from fedframe.nets import build_net, default_net
@@ -123,7 +124,10 @@ def gather(given: Mapping[str, Any], config: str | Path | None) -> Settings:
     """Settings by precedence: given > config file > recipe > default."""
     file = read_config(Path(config)) if config is not None else {}
     method = given.get("method") or file.get("method") or Settings.model_fields["method"].default
-    values = {**recipe_defaults(str(method)), **file, **given}
+    brought = recipe_defaults(str(method))
+    if {**file, **given}.get("optimizer", "sgd") != "sgd":  # what the recipe says of SGD does not suit another
+        brought = {name: value for name, value in brought.items() if name not in ("lr", "momentum", "nesterov")}
+    values = {**brought, **file, **given}
     values["set"] = merge_part_settings(file.get("set") or {}, given.get("set") or {})
     return check(values)
 
@@ -184,15 +188,20 @@ class JobMaker:
 
 
 def make_clients(settings: Settings, data: object) -> Federation:
-    """Load the data and deal it out to clients."""
+    """Load the data and deal it out to clients; with a validation share, that share takes the test data's place."""
+    everyone = for_validation(deal_out(settings, data), settings.validate_share, settings.seed)
+    return keep_out(everyone, settings.new_clients, settings.seed)
+
+
+def deal_out(settings: Settings, data: object) -> Federation:
+    """Clients with their training and test data; a federation from Python is one already."""
     if isinstance(data, Federation):
-        return keep_out(data, settings.new_clients, settings.seed)
+        return data
     source: Source = load_source(
         data,
         data_dir=Path(settings.data_dir) if settings.data_dir else None,
         seed=settings.seed,
         test_share=settings.test_share,
-        validate=settings.validate_share,
         data_share=settings.data_share,
         label=settings.label,
         client_column=settings.client_column,
@@ -202,7 +211,7 @@ def make_clients(settings: Settings, data: object) -> Federation:
         partition = "user" if source.train.user is not None else "dirichlet:0.1"
     if clients is None and partition.split("+")[-1] != "user":
         clients = 20
-    federation = make_federation(
+    return make_federation(
         source,
         partition=partition,
         clients=clients,
@@ -210,7 +219,6 @@ def make_clients(settings: Settings, data: object) -> Federation:
         min_size=settings.min_client_size,
         local_test=settings.local_test,
     )
-    return keep_out(federation, settings.new_clients, settings.seed)
 
 
 def anchored(spec: str) -> str:

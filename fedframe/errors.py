@@ -28,8 +28,9 @@ class DivergedError(RunError):
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Say which known name was probably meant, or list them: the second half of an error sentence."""
-    names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    names = sorted(set(known))
+    lower = {each.lower(): each for each in reversed(names)}
+    close = difflib.get_close_matches(name.lower(), lower, n=1, cutoff=0.5)
     if close:
-        return f"did you mean {close[0]!r}?"
+        return f"did you mean {lower[close[0]]!r}?"
     return f"choose one of: {', '.join(names)}."

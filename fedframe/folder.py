@@ -134,14 +134,19 @@ class RunFolder:
     def personal_model(self, client: int | str) -> Path:
         """The file of a client's own model, by the client's name or number."""
         names = self.names()
+        total = len(names) or self.settings().clients
         if isinstance(client, int) or (client not in names and client.isdecimal()):
+            if total is not None and not 0 <= int(client) < total:
+                raise SettingError(f"There is no client {client}; the clients are 0 to {total - 1}.")
             return personal_path(self.path, int(client))
         if client in names:
             return personal_path(self.path, names.index(client))
         joined = [path.stem for path in (self.path / JOINED).glob("*.safetensors")]
         if client in joined:
             return self.joined_path(client)
-        known = nearest(client, [*names, *joined]) if names or joined else "clients are numbers here: --client 0."
+        known = nearest(client, [*names, *joined]) if names or joined else ""
+        if not names and total is not None:
+            known = f"{known} The clients of the training are 0 to {total - 1}.".strip()
         raise SettingError(f"There is no client {client!r}; {known}")
 
     # -- rounds --------------------------------------------------------------------------------------------------------

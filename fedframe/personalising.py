@@ -20,9 +20,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from fedframe.api import FROM_PYTHON, Net, anchored, check_device, merge_part_settings
+from fedframe.core.evaluate import gentler
 from fedframe.core.files import write_json, write_tensors
 from fedframe.core.job import Job
-from fedframe.core.message import Message, all_finite
+from fedframe.core.message import Message
 from fedframe.core.part import Part
 from fedframe.core.server import Server
 from fedframe.data.federation import Federation
@@ -188,15 +189,11 @@ def perform(job: Job, folder: RunFolder, say: Callable[[str], None]) -> tuple[di
         kinds = ("own", "personalise") if job.shares_a_model else ("personalise",)
         replies = {kind: next(engine.run(server.order(kind, server.round + 1), [0])) for kind in kinds}
         site = engine.site
-        own = job.own_tensors(site.model, server.model.to(site.flat.device))
+        own = job.own_tensors(site.model, {"model": server.model.to(site.flat.device)})
     finally:
         engine.close()
-    if not all(all_finite(tensor) for tensor in own.values() if tensor.is_floating_point()):
-        stage = job.method.slot("client_stage")
-        rates = [f"{stage.name}.{field.name}" for field in dataclasses.fields(stage) if field.name.endswith("lr")]
-        hint = (
-            f"try a smaller learning rate: --set {rates[0]}={job.settings.lr / 10:g}" if rates else "try fewer epochs"
-        )
+    if bool(replies["personalise"].tensors["diverged"]):
+        hint = gentler(job.method.slot("client_stage"), job.settings.lr)
         raise DivergedError(f"The personal model came out with NaN or infinite weights and was not saved; {hint}.")
     return replies, own
 

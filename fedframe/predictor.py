@@ -123,10 +123,13 @@ class Predictor:
         if tuple(raw.shape[1:]) != self.stored_shape:
             raise DataError(f"The inputs are of shape {tuple(raw.shape[1:])}, but the model takes {self.stored_shape}.")
         pieces = [
-            self.method.logits(self.model, normalised(part, self.mean, self.std)).softmax(1)
+            self.method.probabilities(self.model, normalised(part, self.mean, self.std))
             for part in raw.split(batch)  # type: ignore[no-untyped-call]
         ]
-        return torch.cat(pieces) if pieces else torch.empty(0, len(self.classes))
+        found = torch.cat(pieces) if pieces else torch.empty(0, len(self.classes))
+        if not bool(found.isfinite().all()):
+            raise DataError("The model gives NaN for some inputs; its weights have diverged: train it anew.")
+        return found
 
     def predict(self, inputs: object) -> list[str]:
         """The most probable class of each input."""

@@ -7,6 +7,7 @@ name: `--set fine_tune.epochs=3`.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -125,7 +126,7 @@ RECIPES: dict[str, Recipe] = {
                 "epochs": 10,
             },
             # After FFC the classifier is no longer orthonormal, and the rounds' lr is too large for it.
-            part_defaults={"fine_tune": {"lr": 0.1}},
+            part_defaults={"fine_tune": {"lr": 0.01}},
         ),
         Recipe(
             "fedavg_etf",
@@ -214,6 +215,8 @@ def find_recipes(name: str) -> list[Recipe]:
     found: list[Recipe] = []
     for piece in name.split("+"):
         key = piece.strip()
+        if not key:
+            raise SettingError(f"method = {name!r}: a name is missing beside a +; write it as fedavg+etf.")
         if key in RECIPES:
             found.append(RECIPES[key])
         elif key in PARTS:
@@ -246,10 +249,13 @@ def make_method(name: str, settings: Mapping[str, Mapping[str, Any]]) -> Method:
         part.name: {**vars(part), **{key: value for each in asked for key, value in each.get(part.name, {}).items()}}
         for part in chosen.parts
     }
-    return Method(
+    method = Method(
         name,
         tuple(p if changed[p.name] == vars(p) else make_part(p.name, changed[p.name]) for p in chosen.parts),
     )
+    for part in method.answering("fits"):
+        part.fits(method)
+    return method
 
 
 def make_part(name: str, values: Mapping[str, Any]) -> Part:
@@ -260,6 +266,9 @@ def make_part(name: str, values: Mapping[str, Any]) -> Part:
         if key not in fields:
             hint = nearest(key, fields) if fields else "it has none."
             raise SettingError(f"The part {name!r} has no setting {key!r}; {hint}")
+    for key, value in values.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise SettingError(f"{name}.{key} = {value}: it must be a finite number; the default is {fields[key]}.")
     try:
         return TypeAdapter(kind).validate_python(dict(values))
     except ValidationError as error:

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from fedframe.client_scores import client_table, spreads
-from fedframe.core.evaluate import Scores, definitions
+from fedframe.core.evaluate import Scores, definitions, gentler
 from fedframe.core.files import write_json, write_text
 from fedframe.core.job import Job
 from fedframe.core.server import RoundRecord, Server
@@ -25,6 +25,7 @@ from fedframe.predictor import save_model
 from fedframe.report.loggers import Loggers
 from fedframe.report.progress import Display
 
+HARM = 0.02  # personal accuracy this far below that of the shared model is not chance
 MEMORY_EVERY = 2.0  # seconds between two looks at the memory: a look costs a few milliseconds
 
 
@@ -132,6 +133,7 @@ def execute_alone(job: Job, folder: RunFolder, display: Display) -> None:
         raise
     finally:
         session.engine.close()
+    warn_of_harm(session, final)
     save_model(folder.path, job, session.server.model, session.server.replaced)
     table = client_table(job, final)
     kept_out = {} if new is None else {"new": new.by_client()}
@@ -140,6 +142,17 @@ def execute_alone(job: Job, folder: RunFolder, display: Display) -> None:
     write_json(folder.path / SUMMARY, summary)
     session.loggers.end(summary)
     display.end(summary, folder.path)
+
+
+def warn_of_harm(session: Session, final: Scores) -> None:
+    """Say so if the client stage made models worse."""
+    if final.personal is None or final.client is None or final.personal > final.client - HARM:
+        return
+    hint = gentler(session.job.method.slot("client_stage"), session.job.settings.lr)
+    session.note(
+        f"The clients' own models are worse on their own data ({100 * final.personal:.1f} %) than the shared one "
+        f"({100 * final.client:.1f} %): the client stage did harm; {hint}."
+    )
 
 
 def metrics_line(record: RoundRecord) -> dict[str, Any]:

@@ -33,7 +33,7 @@ class Settings(BaseModel):
     clients: int | None = Field(None, ge=1, description="number of clients (default 20; all of them for user)")
     min_client_size: int = Field(10, ge=1, description="fewest samples a client may hold")
     test_share: float = Field(0.2, gt=0, lt=1, description="test share of sources that have no test set")
-    validate_share: float = Field(0.0, ge=0, lt=1, description="test on this share of the training data instead")
+    validate_share: float = Field(0.0, ge=0, lt=1, description="score on this share of every client's training data")
     data_share: Share = Field(1.0, description="share of the training samples that is kept, the same of every class")
     local_test: Annotated[float, Field(ge=0, lt=1)] | Literal["global"] = Field(
         0.25, description="each client's test data: a held-out share, or 'global' = drawn from the test set"

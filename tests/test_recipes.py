@@ -85,7 +85,7 @@ ROWS: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
     "FedLoGe 8: FedLoGe, projection": ("fedloge+projection", {}),
     **{
         f"FedLoGe 9: {init}, {'sparse' if sparse else 'dense'}": (
-            f"frozen_random+{LONG_TAIL}",
+            "frozen_random",
             {"frozen_random": {"init": init, **sparse}},
         )
         for init in ("xavier", "gaussian", "uniform", "orthogonal", "kaiming")
@@ -137,6 +137,8 @@ def test_method_trains_resumes_and_is_the_same_for_any_number_of_workers(tmp_pat
     assert (generic is not None) == make_method(method, {}).shares_a_model
     assert personal is not None
     assert personal > 0.3  # chance is a tenth
+    client = whole.scores["client"]["final"]
+    assert client is None or personal > client - 0.1, "the client stage does harm"
 
 
 @pytest.mark.parametrize("row", ROWS)
@@ -165,6 +167,50 @@ def test_row_of_the_papers_tables_trains(tmp_path: Path, row: str) -> None:
 def test_two_parts_for_one_slot_are_refused_by_name(method: str, first: str, second: str, slot: str) -> None:
     with pytest.raises(SettingError, match=re.escape(f"{first} and {second} both claim the {slot} slot; leave one")):
         make_method(method, {})
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "first", "second"),
+    [
+        ("fedetf+auxiliary_heads", {}, "'auxiliary_heads'", "'fedetf_stage' would have no effect"),
+        ("sse_c+auxiliary_heads", {"fine_tune": {"what": "head"}}, "'auxiliary_heads'", "'fine_tune' would have no"),
+        ("etf+ga_fr", {}, "class vectors of 'etf'", "'ga_fr' would have no effect"),
+        ("orthonormal+ga_fr", {}, "class vectors of 'orthonormal'", "'ga_fr' would have no effect"),
+    ],
+)
+def test_stage_that_would_do_nothing_is_refused_by_name(
+    method: str, settings: dict[str, dict[str, str]], first: str, second: str
+) -> None:
+    with pytest.raises(SettingError, match=f"{first}.*{second}"):
+        make_method(method, settings)
+
+
+@pytest.mark.parametrize("method", ["sse_c+auxiliary_heads", "fedetf+auxiliary_heads+ga_fr", "fedavg+ga_fr"])
+def test_neighbours_of_what_is_refused_are_not(method: str) -> None:
+    make_method(method, {})
+
+
+def test_names_are_found_whatever_their_case_and_listed_once() -> None:
+    with pytest.raises(SettingError, match="did you mean 'fedetf'"):
+        make_method("FedETF", {})
+    with pytest.raises(SettingError, match="a name is missing beside a"):
+        make_method("fedavg+", {})
+    with pytest.raises(SettingError) as caught:
+        make_method("qqqqqq", {})
+    names = str(caught.value).partition("choose one of: ")[2].rstrip(".").split(", ")
+    assert len(names) == len(set(names)) > 20
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), float("-inf")])
+def test_setting_of_a_part_is_finite(value: float) -> None:
+    with pytest.raises(SettingError, match=r"ffc.ridge = .*must be a finite number; the default is 1e-06"):
+        make_method("spherefed", {"ffc": {"ridge": value}})
+
+
+def test_memory_that_would_never_be_used_is_refused() -> None:
+    for warm in (900, 1.5):
+        with pytest.raises(SettingError, match=r"gmv.warm = .*use gmv.warm = 0.6"):
+            fedframe.run("fedavg_etf", rounds=2, set={"gmv": {"warm": warm}})
 
 
 def test_fedavg_etf_is_fedavg_with_etf_and_memory() -> None:

@@ -103,17 +103,24 @@ def test_other_seed_other_model(tmp_path: Path) -> None:
 
 
 SCRIPT = """
-import sys, fedframe
-fedframe.run("fedavg", data="digits", clients=6, rounds=12, epochs=3, workers=int(sys.argv[2]),
-             keep_optimizer=True, momentum=0.9, lr=0.05, out=sys.argv[1], progress=False)
+import json, sys, fedframe
+fedframe.run(data="digits", clients=6, rounds=12, epochs=3, workers=int(sys.argv[2]), momentum=0.9, lr=0.05,
+             out=sys.argv[1], progress=False, **json.loads(sys.argv[3]))
 """  # no `if __name__ == "__main__"`: users' scripts often have none
 
 
-def test_killed_and_resumed_run_equals_an_unbroken_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"method": "fedavg", "keep_optimizer": True},
+        {"method": "scaffold+moon+fedloge", "participation": 0.5},  # variates, last models and heads stay with clients
+    ],
+)
+def test_killed_and_resumed_run_equals_an_unbroken_one(tmp_path: Path, settings: dict[str, Any]) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    subprocess.run([sys.executable, script, tmp_path / "whole", "3"], check=True)
-    process = subprocess.Popen([sys.executable, script, tmp_path / "cut", "2"])
+    subprocess.run([sys.executable, script, tmp_path / "whole", "3", json.dumps(settings)], check=True)
+    process = subprocess.Popen([sys.executable, script, tmp_path / "cut", "2", json.dumps(settings)])
     metrics = tmp_path / "cut" / "metrics.jsonl"
     deadline = time.monotonic() + 60
     while not (metrics.exists() and metrics.read_text().count("\n") >= 3) and time.monotonic() < deadline:
@@ -125,7 +132,11 @@ def test_killed_and_resumed_run_equals_an_unbroken_one(tmp_path: Path) -> None:
     assert finished is not None
     assert finished[0] >= 2
     fedframe.resume(tmp_path / "cut", progress=False)
-    assert same_file(tmp_path / "whole" / "model.safetensors", tmp_path / "cut" / "model.safetensors")
+    tensors = sorted((tmp_path / "whole").rglob("*.safetensors"))
+    kept = [path.relative_to(tmp_path / "whole") for path in tensors if path.name != "checkpoint.safetensors"]
+    assert len(kept) >= 1 + 6 + 6  # the model, six personal ones, six clients' private state
+    for path in kept:
+        assert same_file(tmp_path / "whole" / path, tmp_path / "cut" / path), path
     keys = ("round", "loss", "generic", "client", "bytes_up")
     histories = [RunFolder(tmp_path / name).metrics() for name in ("whole", "cut")]
     assert [[line[key] for key in keys] for line in histories[0]] == [
@@ -227,14 +238,19 @@ def test_two_processes_cannot_work_on_one_run(tmp_path: Path) -> None:
 
 def test_validation_scores_are_never_called_test_scores(tmp_path: Path) -> None:
     result = fedframe.run("fedavg", data="digits", clients=4, validate_share=0.2, out=tmp_path / "run", **SMALL)
-    assert "validation; the test set was put aside" in result.summary["definitions"]["generic"]
-    assert "global test set" not in result.summary["definitions"]["generic"]
+    for score in ("generic", "client", "personal"):
+        text = result.summary["definitions"][score]
+        assert "validation; all test data were put aside" in text
+        assert "test set" not in text
 
 
 def test_adam_starts_from_a_rate_that_suits_it() -> None:
     assert fedframe.api.gather({"optimizer": "adam"}, None).lr == 0.001
     assert fedframe.api.gather({"optimizer": "adam", "lr": 0.01}, None).lr == 0.01
     assert fedframe.api.gather({}, None).lr == 0.1
+    brought = fedframe.api.gather({"method": "fedetf", "optimizer": "adamw"}, None)  # the recipe brings SGD's settings
+    assert (brought.lr, brought.momentum) == (0.001, 0.0)
+    assert fedframe.api.gather({"method": "fedetf"}, None).momentum == 0.9
 
 
 def test_data_and_net_from_python_run_and_resume(tmp_path: Path) -> None:

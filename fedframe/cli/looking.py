@@ -40,7 +40,7 @@ def data(
     client_column: Annotated[Optional[str], typer.Option(help="client column of tabular data")] = None,
     min_client_size: Annotated[int, typer.Option(help="fewest samples a client may hold")] = 10,
     test_share: Annotated[float, typer.Option(help="test share of sources that have no test set")] = 0.2,
-    validate_share: Annotated[float, typer.Option(help="test on this share of the training data instead")] = 0.0,
+    validate_share: Annotated[float, typer.Option(help="score on this share of the training data")] = 0.0,
     data_share: Annotated[float, typer.Option(help="share of the training samples that is kept")] = 1.0,
     local_test: Annotated[str, typer.Option(help="held-out share of each client, or global")] = "0.25",
     picture: Annotated[Optional[Path], typer.Option(help="where the picture goes")] = None,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,6 @@ from typing import Any
 
 from fedframe.comparing.plan import Plan, Tuning
 from fedframe.comparing.rows import Candidate, Row
-from fedframe.comparing.validation import validation_clients
 from fedframe.errors import RunError, SettingError
 from fedframe.grid.cell import Cell, Outcome
 from fedframe.grid.naming import digest, slug
@@ -100,19 +98,14 @@ def explain_select(select: str) -> str:
 
 def tuning_cell(plan: Plan, tuning: Tuning, row: Row, candidate: Candidate, seed: int) -> Cell:
     """A run on the training data without the validation share, scored on that share."""
-    final = plan.settings_of(row, candidate, seed)
     needed: dict[str, Any] = {
         "validate_share": tuning.share,
         "personal": tuning.select in (PERSONAL, "personal.weighted"),
     }
-    if final.new_clients:  # they are no clients of the tuning: only the others are left
-        needed |= {"new_clients": 0, "clients": None}
     settings = plan.settings_of(row, candidate, seed, **needed, measure="")
-    name = f"{slug(row.label)}-{digest(settings, final.clients, final.new_clients, *plan.known_by)}"
-    # From the settings of the final run: the clients have to be the same.
-    prepare = functools.partial(validation_clients, final, plan.data, tuning.share)
+    name = f"{slug(row.label)}-{digest(settings, *plan.known_by)}"
     title = f"tuning {row.label} {candidate}, seed {seed}"
-    return Cell(title, settings, plan.out / "tuning" / name / f"seed-{seed}", plan.data, plan.net, prepare)
+    return Cell(title, settings, plan.out / "tuning" / name / f"seed-{seed}", plan.data, plan.net)
 
 
 def tuning_cells(plan: Plan, tuning: Tuning) -> dict[tuple[str, Candidate, int], Cell]:

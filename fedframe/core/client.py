@@ -74,7 +74,8 @@ def loop_over_batches(work: Work, say: Say, epochs: int, steps: int | None, keep
     # After training, a backbone that learns nothing stays as it is: no statistics of the batch, nothing at random.
     still = not work.training and not any(name.startswith("backbone.") for name in work.named)
     set_training_mode(job, work)
-    work.model.backbone.train(work.model.backbone.training and not still)
+    if still:
+        work.model.backbone.eval()
     total = torch.zeros((), device=device)
     seen = 0
     limit = steps if steps is not None else -1

@@ -20,6 +20,7 @@ from fedframe.core.job import PIECE
 from fedframe.core.message import Message
 
 if TYPE_CHECKING:
+    from fedframe.core.part import Part
     from fedframe.core.server import Server
 
 DEFINITIONS = {
@@ -43,8 +44,13 @@ def definitions(validate_share: float) -> dict[str, str]:
     """What the scores of a run mean; with a validation share no score has seen the test set."""
     if not validate_share:
         return DEFINITIONS
-    held_out = f"a held-out {100 * validate_share:g} % of the training data (validation; the test set was put aside)"
-    return {**DEFINITIONS, "generic": f"accuracy of the shared model on {held_out}"}
+    share = f"{100 * validate_share:g} % of the training data (validation; all test data were put aside)"
+    return {
+        **DEFINITIONS,
+        "generic": f"accuracy of the shared model on a held-out {share}",
+        "client": f"accuracy of the shared model on each client's held-out {share}, unweighted mean over clients",
+        "personal": f"accuracy of each client's own model on its held-out {share}, unweighted mean over clients",
+    }
 
 
 @dataclass(frozen=True)
@@ -73,6 +79,7 @@ class Scores:
     personal: float | None = None
     personal_weighted: float | None = None
     personal_count: int = 0
+    personal_diverged: int | None = None  # clients whose stage went wrong; they keep the model it began with
     per_class: tuple[float | None, ...] = ()
     personal_per_class: tuple[float | None, ...] = ()
     by_client: Mapping[str, ByClient] = field(default_factory=dict, repr=False)  # of `client` and `personal`
@@ -167,12 +174,20 @@ def score_clients(
     right: list[int] = []
     sizes: list[int] = []
     class_hits, class_sizes = torch.zeros(2, server.job.template.classes, dtype=torch.int64)
+    diverged = 0
     for reply in server.engine.run(order, units):
+        diverged += int(reply.tensors.get("diverged", torch.zeros(())).sum())
         right += reply.tensors["hits"].sum(-1).reshape(-1).tolist()
         sizes += reply.tensors["samples"].sum(-1).reshape(-1).tolist()
         class_hits += reply.tensors["hits"].reshape(-1, len(class_hits)).sum(0)
         class_sizes += reply.tensors["samples"].reshape(-1, len(class_sizes)).sum(0)
         progress(len(sizes), len(clients))
+    if diverged:
+        hint = gentler(server.job.method.slot("client_stage"), server.job.settings.lr)
+        server.note(
+            f"Personal models that came out with NaN or infinite weights: {diverged} of {len(clients)}. These clients "
+            f"keep the model that the client stage began with; {hint}."
+        )
     each = ByClient(list(clients), right, sizes)
     shares = list(each.accuracies().values())
     if not shares:
@@ -181,6 +196,7 @@ def score_clients(
         personal=sum(shares) / len(shares),
         personal_weighted=sum(right) / sum(sizes),
         personal_count=len(shares),
+        personal_diverged=diverged or None,
         personal_per_class=by_class(class_hits, class_sizes),
         by_client={"personal": each},
     )
@@ -193,9 +209,19 @@ def with_personal(shared: Scores, own: Scores) -> Scores:
         personal=own.personal,
         personal_weighted=own.personal_weighted,
         personal_count=own.personal_count,
+        personal_diverged=own.personal_diverged,
         personal_per_class=own.personal_per_class,
         by_client={**shared.by_client, **own.by_client},
     )
+
+
+def gentler(stage: Part, lr: float) -> str:
+    """How to keep a client stage from doing harm."""
+    rates = [f"{stage.name}.{each.name}" for each in fields(stage) if each.name.endswith("lr")]
+    if not rates:
+        return "try fewer epochs"
+    given = min(getattr(stage, rates[0].partition(".")[2]) or lr, lr)
+    return f"try a smaller learning rate: --set {rates[0]}={given / 10:g}"
 
 
 def final_scores(server: Server, progress: Callable[[int, int], None]) -> Scores:

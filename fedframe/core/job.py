@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -163,18 +163,20 @@ class Job:
             chosen = torch.randperm(total, generator=generator)[:most].numpy()
         return groups(self, self.largest_first(chosen))
 
-    def own_tensors(self, model: Model, shared: Tensor) -> dict[str, Tensor]:
-        """What differs in a client's own model from the shared one."""
-        before = self.roles.layout.views(shared)
+    def own_tensors(self, model: Model, received: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What differs in a client's own model from the shared one that it was sent."""
+        before = dict(self.roles.layout.views(received["model"]))
+        frozen = named_tensors(self.template)
+        before |= {name: received.get(f"fixed/{name}", frozen[name]) for name in self.roles.fixed}
         return {
             name: tensor.detach()
             for name, tensor in named_tensors(model).items()
-            if name not in before or not torch.equal(tensor, before[name])
+            if name not in before or not torch.equal(tensor, before[name].to(tensor.device))
         }
 
-    def keep_personal(self, client: int, model: Model, shared: Tensor) -> None:
-        """Keep a client's own model."""
-        write_tensors(personal_path(self.folder, client), self.own_tensors(model, shared), {"client": client})
+    def keep_personal(self, client: int, tensors: Mapping[str, Tensor]) -> None:
+        """Keep what differs in a client's own model."""
+        write_tensors(personal_path(self.folder, client), dict(tensors), {"client": client})
 
 
 def personal_path(folder: Path, client: int) -> Path:

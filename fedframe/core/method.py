@@ -62,7 +62,10 @@ class Method:
 
     def embed(self, model: Model, inputs: Tensor) -> Tensor:
         """From inputs to what reaches the classifier, in prediction."""
-        features: Tensor = model(inputs)
+        return self.refine(model, model(inputs))
+
+    def refine(self, model: Model, features: Tensor) -> Tensor:
+        """From the backbone's features to what reaches the classifier, in prediction."""
         for part in self.answering("transform"):
             features = part.transform(model, features, None)
         return features
@@ -77,6 +80,10 @@ class Method:
             return part.predict(model, features)
         logits: Tensor = model.head(features)
         return logits
+
+    def probabilities(self, model: Model, inputs: Tensor) -> Tensor:
+        """From inputs to class probabilities: what class scores mean is up to the loss that they were learnt by."""
+        return self.slot("loss").probabilities(self.logits(model, inputs))
 
 
 def combine(
@@ -99,10 +106,7 @@ def combine(
     free = [part for part in defaults if not part.claims & holder.keys()]
     missing = set(get_args(Slot)) - OPTIONAL - holder.keys() - {s for p in free for s in p.claims}
     assert not missing, f"no default for {missing}"
-    method = Method(name, tuple(sorted((*free, *parts), key=lambda part: part.rank)))
-    for part in method.answering("fits"):
-        part.fits(method)
-    return method
+    return Method(name, tuple(sorted((*free, *parts), key=lambda part: part.rank)))
 
 
 def clash(name: str, slot: str, names: Sequence[str], origins: Mapping[str, str]) -> str:

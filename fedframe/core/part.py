@@ -108,6 +108,10 @@ class Part:
         """What a client minimises (slot `loss`)."""
         raise NotImplementedError
 
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """What class scores that were learnt by this loss say of the classes' probabilities (slot `loss`)."""
+        return logits.softmax(-1)
+
     def by_sample(self) -> bool:
         """Whether `transform` and the loss, outside of rounds, see each sample by itself, along the last dimension, and
         use only linear layers and single numbers of the model: samples of many clients can then be given at once.

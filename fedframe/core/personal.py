@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedframe.core.heads import Pupil, can_stack, fit_heads
 from fedframe.core.layout import named_tensors
-from fedframe.core.message import Message
+from fedframe.core.message import Message, all_finite
 from fedframe.core.model import load_tensors
 from fedframe.core.part import HeadStage
 
@@ -47,9 +47,7 @@ def make_personal_models(site: Site, order: Message, clients: Sequence[int]) -> 
     stacked = bool(stages) and can_stack(job, stages)
     pupils: list[Pupil] = []
     for client in clients:
-        work = site.begin(order, client)
-        site.catch_up(work)
-        site.take_own(work)
+        work = begin_personal(site, order, client)
         stage.personalise(work)
         if not stacked:
             for each in stages:
@@ -61,10 +59,23 @@ def make_personal_models(site: Site, order: Message, clients: Sequence[int]) -> 
     for pupil in pupils:
         load_tensors(site.model, pupil.tensors)
         stage.finish_personal(pupil.work)
+        own = job.own_tensors(site.model, pupil.work.received)
+        diverged = not all(all_finite(tensor) for tensor in own.values() if tensor.is_floating_point())
+        if diverged:  # the model that the stage began with is the best there is for this client
+            begin_personal(site, order, pupil.work.client)
+            own = job.own_tensors(site.model, pupil.work.received)
         if job.settings.save_personal:
-            job.keep_personal(pupil.work.client, site.model, pupil.work.start)
-        hits.append(site.count_hits(pupil.work.client))
+            job.keep_personal(pupil.work.client, own)
+        hits.append({**site.count_hits(pupil.work.client), "diverged": torch.tensor(diverged)})
     return hits
+
+
+def begin_personal(site: Site, order: Message, client: int) -> Work:
+    """The client's model as rounds have left it, from which the client stage starts."""
+    work = site.begin(order, client)
+    site.catch_up(work)
+    site.take_own(work)
+    return work
 
 
 def fit_alone(work: Work, stage: HeadStage) -> None:

@@ -189,6 +189,12 @@ class Server:
         """A client's weight in the mean."""
         return float(reply.numbers["samples"]) if self.job.settings.weighting == "samples" else 1.0
 
+    @property
+    def weight_of_all(self) -> float:
+        """What the weights of all clients add up to, whoever takes part in a round."""
+        train = self.job.federation.train
+        return float(len(train.values) if self.job.settings.weighting == "samples" else len(train))
+
     def move(self, step: Tensor, buffers: Tensor) -> None:
         """Add a step to the trainable weights and the mean change to the buffers, rounding once."""
         change = torch.cat([step.double(), buffers.double()])

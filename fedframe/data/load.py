@@ -28,7 +28,6 @@ def load_source(
     data_dir: Path | None = None,
     seed: int = 0,
     test_share: float = 0.2,
-    validate: float = 0.0,
     data_share: float = 1.0,
     label: str | None = None,
     client_column: str | None = None,
@@ -39,20 +38,18 @@ def load_source(
     data: a spec ("digits", "npz:my.npz", "list:train.txt?test=test.txt&size=64"; see SOURCES), a Source, or
     Python objects: (x_train, y_train), (x_train, y_train, x_test, y_test), a dict with those names, a torch
     Dataset or a pair of them. A set without test samples gets `test_share` of the training samples as its
-    test set, stratified by class. With `validate` above 0 the test set is put aside untouched and that share
-    of the training samples takes its place. Of what is then left for training, `data_share` is kept, the same
-    share of every class; the test set is the same for any share.
+    test set, stratified by class. Of what is then left for training, `data_share` is kept, the same share of
+    every class; the test set is the same for any share.
     """
-    for setting, share in (("test_share", test_share), ("validate", validate)):
-        if not 0 <= share < 1:
-            raise SettingError(f"{setting} is {share}; use a share from 0 to below 1, e.g. 0.2.")
+    if not 0 <= test_share < 1:
+        raise SettingError(f"test_share is {test_share}; use a share from 0 to below 1, e.g. 0.2.")
     if not 0 < data_share <= 1:
         raise SettingError(f"data_share is {data_share}; use a share above 0 and at most 1, e.g. 0.1.")
-    if isinstance(data, Source) and data.test is not None and validate == 0 and data_share == 1:
+    if isinstance(data, Source) and data.test is not None and data_share == 1:
         return data
     if isinstance(data, str):
         data = read_spec(data, data_dir, seed, label, client_column, download)
-    return _finish(load_raw(data), seed, test_share, validate, data_share)
+    return _finish(load_raw(data), seed, test_share, data_share)
 
 
 def load_raw(data: object) -> Raw:
@@ -89,13 +86,11 @@ def read_spec(
     return Request(text, name, path, options, data_dir, seed, label, client_column, download)
 
 
-def _finish(raw: Raw, seed: int, test_share: float, validate: float, data_share: float) -> Source:
+def _finish(raw: Raw, seed: int, test_share: float, data_share: float) -> Source:
     """The steps that are the same for every source."""
     train, test = raw.train, raw.test
     if test is None:
-        train, test = _apart(train, raw, test_share, generator(seed, "test"), "test_share")
-    if validate > 0:
-        train, test = _apart(train, raw, validate, generator(seed, "validate"), "validate")
+        train, test = _apart(train, raw, test_share, generator(seed, "test"))
     train = keep_share(train, len(raw.classes), data_share, generator(seed, "data share"))
     columns = raw.columns
     if columns is not None:
@@ -104,14 +99,14 @@ def _finish(raw: Raw, seed: int, test_share: float, validate: float, data_share:
     return Source(raw.name, train, test, raw.classes, mean, std, raw.user_names, columns)
 
 
-def _apart(samples: Samples, raw: Raw, share: float, rng: np.random.Generator, setting: str) -> tuple[Samples, Samples]:
+def _apart(samples: Samples, raw: Raw, share: float, rng: np.random.Generator) -> tuple[Samples, Samples]:
     """Put a stratified share of the samples aside."""
     labels = samples.y.numpy()
     nobody: Ints = np.zeros(len(labels), np.int64)  # one client that owns everything
     mask = hold_out(nobody, labels, 1, len(raw.classes), share, rng)
     if not mask.any():
         raise DataError(
-            f"{raw.name}: {len(labels)} training samples leave no test set at {setting}={share:g}; use a "
+            f"{raw.name}: {len(labels)} training samples leave no test set at test_share={share:g}; use a "
             "larger share, or data with at least two samples of a class."
         )
     left, right = np.flatnonzero(~mask), np.flatnonzero(mask)

@@ -22,7 +22,7 @@ from fedframe.errors import DataError, SettingError, nearest
 
 LISTED = 20  # classes that a sentence names before it says how many there are
 LOOK_AT = 500  # samples whose spread is compared with the run's
-USUAL_SPREAD = (0.05, 20.0)  # of normalised values, which have 1 where the units are the run's
+USUAL_SPREAD = (0.2, 5.0)  # of normalised values, which have 1 where the units are the run's
 
 
 def load_newcomer(

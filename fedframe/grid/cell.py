@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -32,8 +31,6 @@ class Cell:
     folder: Path
     data: object = None  # data and net that exist only in Python
     net: Net | None = None
-    # Makes the data in the cell's own process: what only this cell needs is not held by all.
-    prepare: Callable[[], object] | None = None
 
 
 @dataclass(frozen=True)

@@ -77,8 +77,7 @@ def perform(cell: Cell, workers: int, tell: Tell, keep_state: bool) -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        data = cell.data if cell.prepare is None else cell.prepare()
-        maker = JobMaker(settings.model_copy(update=machine), data, cell.net)
+        maker = JobMaker(settings.model_copy(update=machine), cell.data, cell.net)
         job = maker.make(cell.folder)
         if not begun:
             folder.write_settings(maker.settings)  # it makes the folder, too

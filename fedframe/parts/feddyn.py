@@ -92,8 +92,7 @@ class DynMerger:
 
     def finish(self) -> Tensor:
         """The mean update and the new D."""
-        server, train = self.server, self.server.job.federation.train
-        everyone = len(train.values) if server.job.settings.weighting == "samples" else len(train)
-        drift = server.state[DRIFT].double() + self.running.total / everyone
+        server = self.server
+        drift = server.state[DRIFT].double() + self.running.total / server.weight_of_all
         server.state[DRIFT] = drift.float()
         return self.running.mean() + drift

@@ -58,11 +58,17 @@ class AuxiliaryHeads(Part):
 
     def fits(self, method: Method) -> None:
         """psi predicts: what a stage that knows nothing of it puts in the head's place would never be used."""
-        stage = method.optional_slot("server_stage")
-        if stage is not None and stage.name != "ga_fr":
+        stages = [method.optional_slot("server_stage")]
+        if not any(stage is not None and stage.name == "ga_fr" for stage in stages):
+            stages.append(method.slot("client_stage"))  # after GA-FR the head predicts, and may be trained
+        for stage in stages:
+            if stage is None or stage.name in ("ga_fr", "la_fr"):
+                continue
+            if stage.name == "fine_tune" and getattr(stage, "what", "") != "head":
+                continue  # psi is trained with the rest
             raise SettingError(
                 f"{method.name!r} cannot be combined: 'auxiliary_heads' predicts with a classifier of its own, so that "
-                f"{stage.name!r} would have no effect; leave one of them out."
+                f"{stage.name!r} would have no effect; leave one of them out, or add ga_fr."
             )
 
     def build(self, model: Model) -> None:
@@ -96,6 +102,15 @@ class GlobalRealignment(Part):
     name: ClassVar[str] = "ga_fr"
     claims: ClassVar[frozenset[Slot]] = frozenset({"server_stage"})
     paper: ClassVar[str] = PAPER
+
+    def fits(self, method: Method) -> None:
+        """Class vectors that all have one length stay as they are."""
+        head = method.slot("head").name
+        if head in ("orthonormal", "etf", "sse_c") and not any(p.name == "auxiliary_heads" for p in method.parts):
+            raise SettingError(
+                f"{method.name!r} cannot be combined: the class vectors of {head!r} all have one length, so that "
+                "'ga_fr' would have no effect; add auxiliary_heads, or leave ga_fr out."
+            )
 
     def conclude(self, server: Server, replies: Iterable[Message]) -> None:
         """psi_c / ||psi_c|| (Eq. 6), or the same for the method's own classifier where there is no psi."""

@@ -2,7 +2,8 @@
 
 Dong et al., SphereFed: Hyperspherical Federated Learning, ECCV 2022, Eq. 7 to 10. Each client sends V_k = sum z z' and
 U_k = sum z onehot'; the server solves (sum V_k) W = sum U_k. The sums over clients are those over the pooled data, so
-the result is the pooled least-squares classifier, and it works where only sums may be seen (secure aggregation).
+the result is the ridged least-squares classifier of the pooled data on any split of them, and it works where only sums
+may be seen (secure aggregation).
 
 Differs from the paper in: float64 throughout; a ridge of 1e-6 tr(V)/dim, because with features that are always zero
 (dead units) V has no inverse.

@@ -2,13 +2,13 @@
 
 Huang et al., Neural Collapse Inspired Federated Learning with Non-iid Data, arXiv 2303.16066, Algorithm 1. In training
 only, from round `warm` on, h = f + alpha mu_y. mu_c is the mean, over the round's clients that hold class c, of their
-class mean under their final local model.
+class mean f_c. It is kept up from the first round on, so that every class that was seen has a memory when it is needed.
 
 Differs from the paper in: Algorithm 1 as printed divides 0 by 0 for clients that lack a class; here they do not count,
 a class that nobody held keeps its old memory, and before it has one it is left alone. `warm` may be a share of all
-rounds. The means are taken in a pass of their own over the client's data, in evaluation mode, which costs nearly half
-an epoch of training; Algorithm 1 writes f for the features of the training loop itself, which `means = training` takes
-(in the last local epoch, while the weights still move) for next to nothing.
+rounds. Algorithm 1 writes f for the features of the training loop; they are those of the last local epoch, which is
+next to free although the weights still move in it. `means = final` takes them from the final local model, in evaluation
+mode, in a pass of its own that costs nearly half an epoch in every round.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ from torch import Tensor
 from fedframe.core.message import Message
 from fedframe.core.model import Model
 from fedframe.core.part import Part
+from fedframe.errors import SettingError
 
 if TYPE_CHECKING:
     from fedframe.core.job import Job
     from fedframe.core.server import Server
     from fedframe.core.work import Work
+    from fedframe.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,15 @@ class GlobalMemory(Part):
 
     alpha: Annotated[float, Field(ge=0)] = 0.5
     warm: Annotated[float, Field(ge=0)] = 0.6  # below 1: a share of all rounds; else the first round with memory
-    means: Literal["final", "training"] = "final"  # features of the final local model, or as training sees them
+    means: Literal["training", "final"] = "training"  # features as training sees them, or of the final local model
+
+    def check(self, settings: Settings) -> None:
+        """Memory that would never be used is a mistake."""
+        if self.warm >= 1 and (self.warm != int(self.warm) or self.warm > settings.rounds):
+            raise SettingError(
+                f"gmv.warm = {self.warm:g} is neither a share of the rounds nor one of {settings.rounds} rounds; "
+                "use gmv.warm = 0.6."
+            )
 
     def first_round(self, job: Job) -> int:
         """The round from which memory is used."""
@@ -51,13 +61,9 @@ class GlobalMemory(Part):
         if work.training and work.round >= self.first_round(work.job):
             work.scratch["gmv"] = self.alpha * work.received["gmv/memory"]
 
-    def gathers(self, work: Work) -> bool:
-        """Whether this client's class means are wanted: from the round before memory is first used."""
-        return work.training and work.round >= self.first_round(work.job) - 1
-
     def begin_epoch(self, work: Work, epoch: int) -> None:
         """Only the last epoch counts: its features are the nearest to those of the final model."""
-        if self.means == "training" and self.gathers(work):
+        if self.means == "training" and work.training:
             sums = torch.zeros(work.model.classes, work.model.dim, device=work.start.device)
             work.scratch["gmv/sums"] = (sums, torch.zeros(work.model.classes, device=work.start.device))
 
@@ -78,11 +84,8 @@ class GlobalMemory(Part):
 
     def finish(self, work: Work) -> None:
         """The class means, zero for classes that the client lacks, and which classes it holds."""
-        sums, counts = torch.zeros(work.model.classes, work.model.dim), torch.zeros(work.model.classes)
-        if "gmv/sums" in work.scratch:
-            sums, counts = (tensor.cpu() for tensor in work.scratch["gmv/sums"])
-        elif self.gathers(work):
-            sums, counts = work.class_sums()
+        gathered = work.scratch.get("gmv/sums")
+        sums, counts = work.class_sums() if gathered is None else (tensor.cpu() for tensor in gathered)
         work.reply |= {"gmv/means": sums / counts.clamp_min(1)[:, None], "gmv/held": (counts > 0).float()}
 
     def server_state(self, server: Server) -> dict[str, Tensor]:

@@ -28,6 +28,11 @@ class SquaredError(Part):
         """The mean over classes makes its gradient 2/C of a plain squared norm: it wants a larger learning rate."""
         return F.mse_loss(logits, F.one_hot(labels, logits.shape[-1]).to(logits.dtype))
 
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Least squares fits probabilities themselves; what lies below 0 is cut off, and the rest made to sum to 1."""
+        positive = logits.clamp_min(torch.finfo(logits.dtype).tiny)
+        return positive / positive.sum(-1, keepdim=True)
+
     def by_sample(self) -> bool:
         """Yes."""
         return True

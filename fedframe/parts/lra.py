@@ -35,26 +35,34 @@ if TYPE_CHECKING:
 
 def pearson(features: Tensor) -> Tensor:
     """Correlation of every pair of samples over their features; a constant feature correlates with nothing."""
-    centred = F.normalize(features - features.mean(1, keepdim=True), dim=1)
-    return centred @ centred.T
+    centred = features - features.mean(1, keepdim=True)
+    # What rounding leaves of a constant feature is no direction.
+    varies = centred.norm(dim=1, keepdim=True) > 1e-6 * features.norm(dim=1, keepdim=True)
+    directions = torch.where(varies, F.normalize(centred, dim=1), torch.zeros_like(centred))
+    return directions @ directions.T
 
 
 def mine_relations(similarity: Tensor, weight: float, iterations: int, smooth: float = 1e-3) -> Tensor:
-    """B of Eq. 2 by alternating exact minimisation; zero diagonal."""
-    square = similarity.T @ similarity
-    eye = torch.eye(len(similarity), dtype=similarity.dtype, device=similarity.device)
+    """B of Eq. 2 by alternating exact minimisation; zero diagonal.
+
+    P'P squares the condition number, and features that have collapsed make its largest entry the square of the batch:
+    it is solved in float64. Phi, whose eigenvalues cost the most, is found in the precision of what is given.
+    """
+    wide = similarity.double()
+    square = wide.T @ wide
+    eye = torch.eye(len(wide), dtype=wide.dtype, device=wide.device)
     phi = eye
-    relations = torch.zeros_like(similarity)
+    relations = torch.zeros_like(wide)
     for iteration in range(iterations):
         if iteration:
-            values, vectors = torch.linalg.eigh(relations @ relations.T + smooth * eye)
-            phi = (vectors * values.clamp_min(smooth).rsqrt()) @ vectors.T
-        # Phi is symmetric, so Phi + Phi' = 2 Phi; the small ridge keeps float32 safe when samples repeat.
+            values, vectors = torch.linalg.eigh((relations @ relations.T + smooth * eye).to(similarity.dtype))
+            phi = ((vectors * values.clamp_min(smooth).rsqrt()) @ vectors.T).double()
+        # Phi is symmetric, so Phi + Phi' = 2 Phi; the small ridge counts only where the weight is next to nothing.
         inverse = torch.cholesky_inverse(torch.linalg.cholesky(square + 2 * weight * phi + 1e-6 * eye))
         free = inverse @ square
         relations = free - inverse * (free.diagonal() / inverse.diagonal())
         relations.fill_diagonal_(0.0)
-    return relations
+    return relations.to(similarity.dtype)
 
 
 def mining_objective(similarity: Tensor, relations: Tensor, weight: float, smooth: float = 1e-3) -> float:
@@ -98,12 +106,12 @@ class Messages(nn.Module):
         """Eq. 5 and 6 on a graph of strengths; samples without neighbours keep their feature."""
         scores = self.receive(features) @ self.send(features).T / math.sqrt(features.shape[1])
         linked = graph > 0
-        weights = torch.where(
-            linked, (scores - scores.amax(1, keepdim=True).detach()).exp() * graph, graph.new_zeros(())
-        )
-        total = weights.sum(1, keepdim=True)
-        messages = (weights / total.clamp_min(1e-12)) @ self.value(features)
-        return torch.where(total > 0, self.own_share * features + (1 - self.own_share) * messages, features)
+        alone = ~linked.any(1, keepdim=True)
+        # Strengths multiply attention before it is normalised: their logarithms are added, which cannot underflow.
+        scores = scores + torch.where(linked, graph, graph.new_ones(())).log()
+        attention = scores.masked_fill(~linked, -torch.inf).masked_fill(alone, 0.0).softmax(1)
+        messages = attention @ self.value(features)
+        return torch.where(alone, features, self.own_share * features + (1 - self.own_share) * messages)
 
 
 @dataclass(frozen=True)

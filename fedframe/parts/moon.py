@@ -57,9 +57,9 @@ class Moon(Part):
             return work.embedding.new_zeros(())
         with torch.no_grad():
             shared, previous = (self._features(net, work) for net, _ in work.site.tools["moon"])
-        similar = torch.stack(
-            [F.cosine_similarity(work.embedding, other, dim=1) for other in (shared, previous)], dim=1
-        )
+        # As in prediction, like the other two: what others add in training only is no drift.
+        own = work.job.method.refine(work.model, work.features)
+        similar = torch.stack([F.cosine_similarity(own, other, dim=1) for other in (shared, previous)], dim=1)
         target = torch.zeros(len(similar), dtype=torch.int64, device=similar.device)
         return self.mu * F.cross_entropy(similar / self.temperature, target)  # Eq. 3
 

@@ -8,7 +8,10 @@ All variates start at zero, so the first round is FedAvg's.
 
 Differs from the paper in: with momentum a step of the optimiser is not one gradient long. `steps` in line 10 is then
 the sum of the weights with which gradients enter x - y (FedNova's ||a||_1), so c_k+ is again a mean of gradients.
-Models are averaged by samples, as in all methods here, unless `--weighting uniform` asks for the paper's plain mean.
+Models are averaged by samples, as in all methods here, unless `--weighting uniform` asks for the paper's plain mean,
+and so are variates: only then do the corrections of all clients cancel in the step that the model takes. With models
+averaged by samples and variates plainly, as in much public code, clients of very different size push the model away
+round after round (Fashion-MNIST, 20 clients, dirichlet:0.1: every learning rate diverged).
 """
 
 from __future__ import annotations
@@ -43,6 +46,11 @@ class Scaffold(Part):
         """Option II divides by the step length, which only SGD has."""
         if settings.optimizer != "sgd":
             raise SettingError(f"scaffold needs optimizer = 'sgd', not {settings.optimizer!r}.")
+        if settings.keep_optimizer:
+            raise SettingError(
+                "scaffold reads its variates from a round's own steps, and keep_optimizer = true brings in those of "
+                "earlier rounds; leave it out."
+            )
 
     def begin(self, work: Work) -> None:
         """Have c - c_k at hand by name."""
@@ -81,9 +89,9 @@ class Scaffold(Part):
     def absorb(self, server: Server, reply: Message, weight: float) -> None:
         """Add up the changes."""
         running = server.scratch.setdefault("scaffold", RunningMean(server.layout.trainable))
-        running.add(reply.tensors["scaffold/change"], 1.0)
+        running.add(reply.tensors["scaffold/change"], weight)
 
     def after_merge(self, server: Server, clients: int) -> None:
-        """c <- c + |S|/N mean of the changes (line 17)."""
-        total = server.scratch["scaffold"].total / len(server.job.federation)
+        """c <- c + the changes, each with the client's share in the mean over all clients (line 17)."""
+        total = server.scratch["scaffold"].total / server.weight_of_all
         server.state["scaffold/c"] = (server.state["scaffold/c"].double() + total).float()

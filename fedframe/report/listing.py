@@ -52,15 +52,21 @@ def print_method(name: str) -> None:
     for paper in dict.fromkeys(paper for paper in papers if paper):
         console.print(f"Paper: {paper}", highlight=False)
     table = Table(box=None, padding=(0, 2))
-    for head in ("part", "fills", "what it does", "settings (--set part.setting=value)"):
+    for head in ("part", "fills", "what it does"):
         table.add_column(head)
+    table.add_column("settings (--set part.setting=value)", no_wrap=True)  # a name that is cut off cannot be typed
     for part in shown:
-        values = [f"{part.name}.{f.name}={getattr(part, f.name)}" for f in fields(part)]
+        values = [f"{part.name}.{f.name}={shown_value(getattr(part, f.name))}" for f in fields(part)]
         table.add_row(part.name, ", ".join(sorted(part.claims)) or "-", first_sentence(type(part)), "\n".join(values))
     console.print(table)
     defaults = recipe_defaults(name)
     if defaults:
         console.print("Brings along:", ", ".join(f"{key}={value}" for key, value in defaults.items()), highlight=False)
+
+
+def shown_value(value: object) -> str:
+    """A setting's value, as it would be typed; nothing stands for a default that follows from something else."""
+    return str(value).lower() if isinstance(value, bool) else "" if value is None else str(value)
 
 
 def first_sentence(part: type[Part]) -> str:

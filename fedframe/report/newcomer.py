@@ -82,7 +82,7 @@ def closing_lines(summary: Mapping[str, Any], folder: Path, path: Path, seconds:
         if scores["client"] is not None and scores["personal"] < scores["client"]:
             lines.append(f"  Here the shared model does better than {name}'s own: predict without --client.")
     else:
-        lines.append("  There are no test samples, so there is no score; test_share = 0.25 would hold some out.")
+        lines.append("  There are no test samples, so there is no score: the data are too few, or test_share is 0.")
     return [
         *lines,
         "",

@@ -7,14 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from fedframe.api import JobMaker
+from fedframe.api import JobMaker, make_clients
 from fedframe.comparing.planning import Request, make_plan
 from fedframe.comparing.tuning import tuning_cells
-from fedframe.comparing.validation import validation_clients, with_validation
 from fedframe.data import Federation, load_source, make_federation
+from fedframe.data.validation import for_validation
 from fedframe.settings import check
 from tests.helpers import blobs
 
@@ -58,42 +56,20 @@ def federation(seed: int, local_test: Any = 0.25, **more: Any) -> Federation:
     return make_federation(source, partition="user", clients=None, seed=seed, local_test=local_test, **more)
 
 
-@given(
-    seed=st.integers(0, 20), share=st.sampled_from([0.1, 0.2, 0.5]), local_test=st.sampled_from([0.0, 0.25, "global"])
-)
-@settings(max_examples=25, deadline=None)
-def test_validation_data_are_training_data_of_the_same_client_and_no_test_sample(
-    seed: int, share: float, local_test: Any
-) -> None:
-    final = federation(seed, local_test)
-    tuned = with_validation(final, share, seed)
-    assert len(tuned) == len(final)
-    for client in range(len(final)):
-        ours, held = tuned.train[client].tolist(), tuned.local_test[client].tolist()
-        assert sorted([*ours, *held]) == sorted(final.train[client].tolist())  # a split of what it trains on
-        assert len(held) == max(1, int(share * len(final.train[client]) + 0.5))
-        if final.local_test_pool == "train":
-            assert not set(final.local_test[client].tolist()) & {*ours, *held}
-    validation = tuned.source.test
-    assert validation is not None
-    rows = torch.cat([tuned.local_test[client] for client in range(len(tuned))]).sort().values
-    assert torch.equal(validation.y, final.source.train.y[rows])
-    assert torch.equal(validation.x.take(torch.arange(len(rows))), final.source.train.x.take(rows))
-    assert tuned.local_test_pool == "train"
-
-
-def test_tuning_has_the_clients_of_the_final_run_and_no_new_ones() -> None:
-    asked = check({"data": "digits", "clients": 6, "new_clients": 2, "seed": 1})
-    found = validation_clients(asked, None, 0.2)
+def test_tuning_has_the_clients_of_the_final_run() -> None:
+    final = make_clients(check({"data": "digits", "clients": 6, "new_clients": 2, "seed": 1}), "digits")
+    asked = check({"data": "digits", "clients": 6, "new_clients": 2, "seed": 1, "validate_share": 0.2})
+    found = make_clients(asked, "digits")
     assert len(found) == 4
-    assert found.everyone is found
+    for client in range(4):
+        assert set(found.train[client].tolist()) < set(final.train[client].tolist())
 
 
 def test_test_labels_cannot_change_the_tuning_data() -> None:
     data = blobs()
     poisoned = {**data, "y_test": (data["y_test"] + 1) % 3}
     first, second = (
-        with_validation(
+        for_validation(
             make_federation(load_source(d, seed=0), partition="user", clients=None, seed=0, local_test=0.25), 0.2, 0
         )
         for d in (data, poisoned)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -183,3 +184,30 @@ def test_client_with_one_sample_trains_even_with_batch_norm(tmp_path: Path) -> N
     assert record.dropped == 0
     replies = list(engine.run(server.order("train", 2), [0, 1]))
     assert [reply.numbers["steps"] for reply in replies] == [3, 1]  # 13 + 13 + 14, and the lonely one
+
+
+class BatchNormNet(nn.Module):
+    """A net whose BatchNorm sees one value per channel and sample: it cannot be trained on a lone one."""
+
+    dim = 6
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.ReLU())
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        features: torch.Tensor = self.layers(inputs)
+        return features
+
+
+def test_lone_sample_leaves_batch_norm_as_the_server_sent_it(tmp_path: Path) -> None:
+    data = blobs(clients=2, each=12)
+    data["user_train"] = np.array([0] * 23 + [1])
+    job = make_job(tmp_path, data, BatchNormNet(), local_test=0.0, epochs=2, batch=4, lr=0.1)
+    assert job.federation.train.sizes()[1] == 1
+    engine = InlineEngine(job)
+    server = Server(job, engine)
+    large, lone = (dict(reply.tensors)["update"].clone() for reply in engine.run(server.order("train", 1), [0, 1]))
+    assert large[job.roles.layout.trainable :].abs().max() > 0
+    assert torch.equal(lone[job.roles.layout.trainable :], torch.zeros_like(lone[job.roles.layout.trainable :]))
+    assert lone[: job.roles.layout.trainable].abs().max() > 0

@@ -39,17 +39,6 @@ def test_the_seed_decides_on_the_test_set() -> None:
     assert not torch.equal(first.train.x.tensor, other.train.x.tensor)
 
 
-def test_validate_leaves_the_test_set_alone() -> None:
-    test = (X[:8] + 5, Y[:8])
-    source = load_source((X, Y, *test), validate=0.25)
-    assert (len(source.train), len(source.test or ())) == (30, 10)
-    assert source.test is not None
-    seen = torch.cat([source.train.x.take(torch.arange(30)), source.test.x.take(torch.arange(10))])
-    assert seen.max() < 5
-    again = load_source(load_source((X, Y, *test)), validate=0.25)
-    assert torch.equal(again.train.y, source.train.y)
-
-
 def test_mean_and_std_come_from_the_training_data_alone() -> None:
     source = load_source((X, Y, X + 100, Y))
     torch.testing.assert_close(source.mean, torch.from_numpy(X.mean(0)))
@@ -171,7 +160,6 @@ def test_bad_specs_end_in_a_sentence(data: object, part: str) -> None:
 
 def test_bad_shares_and_options_end_in_a_sentence(tmp_path: Path) -> None:
     assert "test_share" in sentence(lambda: load_source("digits", test_share=1.0), SettingError)
-    assert "validate" in sentence(lambda: load_source("digits", validate=-1), SettingError)
     np.savez(tmp_path / "a.npz", x=X, y=Y)
     text = sentence(lambda: load_source(f"npz:{tmp_path}/a.npz?size=3"), SettingError)
     assert "unknown option 'size'" in text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -17,7 +18,7 @@ from fedframe.errors import SettingError
 from fedframe.parts.moon import Moon
 from fedframe.parts.prox import Prox
 from fedframe.parts.scaffold import Scaffold
-from tests.helpers import nothing
+from tests.helpers import blobs, nothing
 from tests.parts.plain import average, batches, plain_model, same
 from tests.parts.toy import job_of, trained
 
@@ -85,7 +86,8 @@ def test_scaffold_equals_a_plain_loop(tmp_path: Path, momentum: float) -> None:
             locals_.append(model)
             weights.append(float(len(job.federation.train[client])))
         average(locals_, weights, shared)
-        c = [old + sum(change[i] for change in changes) / count for i, old in enumerate(c)]
+        shares = [weight / sum(weights) for weight in weights]
+        c = [old + sum(s * change[i] for s, change in zip(shares, changes, strict=True)) for i, old in enumerate(c)]
     same(job, server, shared)
     torch.testing.assert_close(
         job.roles.layout.trainable_views(server.state["scaffold/c"])["head.weight"].double(),
@@ -102,14 +104,30 @@ def test_scaffold_starts_as_fedavg_and_then_differs(tmp_path: Path) -> None:
     )
 
 
-def test_scaffold_moves_the_servers_variate_by_the_share_of_clients_that_took_part(tmp_path: Path) -> None:
-    job = job_of(tmp_path, Scaffold(), participation=0.34)
+@pytest.mark.parametrize("weighting", ["samples", "uniform"])
+def test_scaffold_moves_the_servers_variate_by_the_share_of_those_who_took_part(tmp_path: Path, weighting: str) -> None:
+    data = blobs(clients=3, each=24)
+    data["user_train"] = np.repeat([0, 1, 2], [12, 24, 36])
+    job = job_of(tmp_path, Scaffold(), data=data, participation=0.34, weighting=weighting)
     server = Server(job, InlineEngine(job), nothing)
     chosen = server.choose(1)
     assert len(chosen) == 1
     server.run_round(1, nothing)
     own = job.store.load(chosen[0], before=2)["scaffold/c"]
-    torch.testing.assert_close(server.state["scaffold/c"], own / 3)
+    sizes = job.federation.train.sizes()
+    share = float(sizes[chosen[0]] / sizes.sum()) if weighting == "samples" else 1 / 3
+    torch.testing.assert_close(server.state["scaffold/c"], own * share)
+
+
+def test_corrections_of_scaffold_cancel_in_the_mean_that_moves_the_model(tmp_path: Path) -> None:
+    """With everybody in the round, what is added to the clients' gradients is nothing on (weighted) average."""
+    data = blobs(clients=3, each=24)
+    data["user_train"] = np.repeat([0, 1, 2], [6, 18, 48])
+    job = job_of(tmp_path, Scaffold(), data=data)
+    server = trained(job, 2)
+    sizes = job.federation.train.sizes().double()
+    own = torch.stack([job.store.load(client, before=3)["scaffold/c"] for client in range(3)]).double()
+    torch.testing.assert_close((sizes / sizes.sum()) @ own, server.state["scaffold/c"].double(), atol=1e-6, rtol=1e-5)
 
 
 def test_scaffold_refuses_an_optimizer_without_a_step_length() -> None:

@@ -141,7 +141,7 @@ def test_memory_with_alpha_zero_is_fedavg(tmp_path: Path) -> None:
 def test_memory_of_a_class_is_the_mean_of_the_class_means_of_those_who_hold_it(tmp_path: Path) -> None:
     data = blobs(clients=3, each=24)
     data["y_train"] = np.where(data["user_train"] == 0, data["y_train"] % 2, data["y_train"])  # client 0 lacks class 2
-    job = job_of(tmp_path, GlobalMemory(warm=1), data=data)
+    job = job_of(tmp_path, GlobalMemory(warm=1, means="final"), data=data)
     engine = InlineEngine(job)
     server = Server(job, engine, nothing)
     expected = torch.zeros(3, 8, dtype=torch.float64)

@@ -118,3 +118,14 @@ def test_without_contrast_and_in_tiny_batches_training_still_runs(tmp_path: Path
         assert bool(torch.isfinite(server.model).all())
     one = trained(job_of(tmp_path / "one", RelationalAugmentation(), batch=1), 1)
     assert bool(torch.isfinite(one.model).all())
+
+
+def test_constant_features_correlate_with_nothing_whatever_rounding_leaves() -> None:
+    rows = torch.tensor([0.1, 0.3, 1 / 3, 7.7])[:, None].repeat(1, 7)
+    rows = torch.cat([rows, torch.randn(2, 7, generator=torch.Generator().manual_seed(0))]).requires_grad_()
+    found = pearson(rows)
+    assert torch.equal(found[:4], torch.zeros(4, 6))
+    found.square().sum().backward()  # type: ignore[no-untyped-call]
+    assert rows.grad is not None
+    assert bool(rows.grad.isfinite().all())
+    assert float(rows.grad[:4].abs().max()) == 0.0

@@ -1,0 +1,82 @@
+"""A validation share takes the place of all test data, and nothing of them is seen."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedframe.api import gather, make_clients
+from fedframe.data import Federation, Ragged, load_source, make_federation
+from fedframe.data.validation import for_validation
+from fedframe.errors import SettingError
+
+SOURCE = load_source("digits")
+
+
+def rows_of_held_out(federation: Federation) -> list[set[int]]:
+    """Training rows of the real run that each client's validation set holds, found by their pixels."""
+    assert federation.source.test is not None
+    train = SOURCE.train.x.take(torch.arange(len(SOURCE.train))).flatten(1)
+    place = {row.tobytes(): number for number, row in enumerate(train.numpy())}
+    assert len(place) == len(train), "two images of the set are equal"
+    test = federation.source.test.x.take(torch.arange(len(federation.source.test))).flatten(1).numpy()
+    lists = (federation.local_test[client].tolist() for client in range(len(federation)))
+    return [{place[test[row].tobytes()] for row in rows} for rows in lists]
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    share=st.floats(0.05, 0.9),
+    partition=st.sampled_from(["dirichlet:0.1", "iid", "classes:3", "longtail:10+dirichlet:0.5"]),
+    local_test=st.sampled_from([0.25, "global"]),
+    seed=st.integers(0, 99),
+)
+def test_training_data_are_cut_in_two_and_test_data_stay_unseen(
+    share: float, partition: str, local_test: float, seed: int
+) -> None:
+    real = make_federation(SOURCE, partition=partition, clients=7, seed=seed, local_test=local_test)
+    tuning = for_validation(real, share, seed)
+    held_out = rows_of_held_out(tuning)
+    for client in range(7):
+        kept = set(tuning.train[client].tolist())
+        assert kept | held_out[client] == set(real.train[client].tolist())
+        assert not kept & held_out[client]
+        size = len(real.train[client])
+        assert kept
+        assert abs(len(held_out[client]) - share * size) <= 0.5 + len(SOURCE.classes)
+    assert len(tuning.source.test or ()) == sum(map(len, held_out))
+    assert tuning.names == real.names
+
+
+def test_no_share_changes_nothing_and_a_wrong_one_is_refused() -> None:
+    real = make_federation(SOURCE, partition="iid", clients=3, seed=0)
+    assert for_validation(real, 0.0, 0) is real
+    with pytest.raises(SettingError, match="validate_share"):
+        for_validation(real, 1.0, 0)
+    one_each = dataclasses.replace(real, train=Ragged(torch.arange(4), torch.arange(3)))
+    with pytest.raises(SettingError, match="use fewer clients"):
+        for_validation(one_each, 0.5, 0)
+
+
+def test_samples_that_clients_share_are_held_out_of_all_of_them() -> None:
+    real = make_federation(SOURCE, partition="iid", clients=2, seed=0)
+    rows = torch.arange(100)
+    both = dataclasses.replace(real, train=Ragged(torch.tensor([0, 100, 200]), torch.cat([rows, rows])))
+    tuning = for_validation(both, 0.3, 0)
+    held_out = rows_of_held_out(tuning)
+    assert not set(tuning.train.values.tolist()) & (held_out[0] | held_out[1])
+
+
+def test_settings_and_a_federation_from_python_are_served_alike() -> None:
+    asked = gather({"validate_share": 0.3, "clients": 5, "seed": 4}, None)
+    by_name = make_clients(asked, "digits")
+    without = make_clients(gather({"clients": 5, "seed": 4}, None), "digits")
+    by_object = make_clients(asked, without)
+    for left, right in ((by_name.train, by_object.train), (by_name.local_test, by_object.local_test)):
+        assert torch.equal(left.values, right.values)
+    assert np.isin(by_name.train.values, without.train.values).all()
