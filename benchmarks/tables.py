@@ -2,8 +2,8 @@
 
 Every method gets the same number of candidate settings. They are compared on a validation share of the training data
 (generic accuracy, mean over seeds: of the last five evaluations, or after the server stage where a method has one); the
-best one is then run on all training data and scored on the test set. What is finished is not run again, and a killed
-run is resumed.
+best one is then run on all training data and scored on the test set; if its training diverges there, which can be seen
+without the test set, the next best takes its place. What is finished is not run again, and a killed run is resumed.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ TABLES = {
             "fedavg_etf": [*rates(0.04, 0.08), of_part("etf", "scale", 1.5, lr=0.04)],
             "fedloge": [*rates(0.04, 0.08), of_part("sse_c", "norm", 3.0, lr=0.04)],
             **{name: rates(0.02, 0.04, 0.08) for name in ("fedrane", "fedprox")},
-            "scaffold": [*rates(0.02, 0.04), *rates(0.1, momentum=0.0)],  # the paper has plain SGD
+            "scaffold": rates(0.005, 0.01, 0.02),  # at .04 its variates run away
             "moon": rates(0.02, 0.04, 0.08),
         },
         lanes=2,
@@ -149,28 +149,46 @@ def fill(name: str, out: Path, only: Sequence[str], data_dir: str | None, stage:
             ]
             for method, candidates in chosen.items()
         }
-        best = {method: candidates[means[method].index(max(means[method]))] for method, candidates in chosen.items()}
+        ranked = {
+            method: [candidate for _, candidate in sorted(zip(means[method], candidates, strict=True), key=first)]
+            for method, candidates in chosen.items()
+        }
         labelled = {method: dict(zip(map(label, chosen[method]), means[method], strict=True)) for method in chosen}
         for method in chosen:
             print(name, method, labelled[method], flush=True)
         if stage == "tune":
             return
-        finals = {
-            method: [
-                (
-                    out / name / "final" / method / str(seed),
-                    method,
-                    {**table.common, **best[method], "seed": seed, **place},
-                )
-                for seed in table.seeds
-            ]
-            for method in chosen
-        }
         # The last ones of a table take the longest: begun first, they leave no core idle at the end.
-        begun = {method: [pool.submit(perform, cell) for cell in finals[method]] for method in reversed(chosen)}
-        rows = [row(m, best[m], labelled[m], [future.result() for future in begun[m]]) for m in chosen]
+        begun = {}
+        for method in reversed(chosen):
+            cells = finals(table, out / name / "final", method, ranked[method][0], place)
+            begun[method] = [pool.submit(perform, cell) for cell in cells]
+        rows = []
+        for method in chosen:
+            summaries = [future.result() for future in begun[method]]
+            for candidate in ranked[method]:
+                if candidate is not ranked[method][0]:
+                    cells = finals(table, out / name / "final", method, candidate, place)
+                    summaries = list(pool.map(perform, cells))
+                if all(summaries):
+                    break
+                print(name, method, f"{label(candidate)} diverged on all training data", flush=True)
+            rows.append(row(method, candidate, labelled[method], summaries))
     write_json(out / f"{name}.json", rows)
     write_text(out / f"{name}.md", markdown(rows))
+
+
+def first(scored: tuple[float, Values]) -> float:
+    """For sorting: the best score first; of equals the earlier candidate stays in front."""
+    return -scored[0]
+
+
+def finals(
+    table: Table, out: Path, method: str, candidate: Values, place: Values
+) -> list[tuple[Path, str, dict[str, Any]]]:
+    """The runs of a chosen candidate on all training data, one per seed."""
+    folder = out / method / label(candidate).replace(" ", "")
+    return [(folder / str(seed), method, {**table.common, **candidate, "seed": seed, **place}) for seed in table.seeds]
 
 
 def row(method: str, best: Values, tuning: dict[str, float], summaries: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -164,7 +164,7 @@ def test_net_that_exists_only_in_a_notebook_cell_runs_in_workers(tmp_path: Path)
 def test_killed_parent_leaves_no_workers_behind(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.replace("rounds=12", "rounds=2000"))
-    process = subprocess.Popen([sys.executable, script, tmp_path / "cut", "2"])
+    process = subprocess.Popen([sys.executable, script, tmp_path / "cut", "2", "{}"])
     metrics = tmp_path / "cut" / "metrics.jsonl"
     deadline = time.monotonic() + 60
     while not metrics.exists() and time.monotonic() < deadline:

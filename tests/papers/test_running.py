@@ -175,7 +175,7 @@ def test_interrupt_ends_with_a_sentence(tmp_path: Path) -> None:
     while not list((tmp_path / "out").rglob("metrics.jsonl")) and time.monotonic() < deadline:
         time.sleep(0.02)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all processes
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=120)
     assert process.returncode == 130
     assert "0 of 2 cells are finished and kept; the same command goes on." in said
     assert "Traceback" not in said
