@@ -9,11 +9,10 @@ import torch
 
 from fedframe.measure.cka import layer_grams, mean_cka
 from fedframe.measure.class_vectors import class_vectors
-from fedframe.measure.collapse import class_means
-from fedframe.measure.draw import fitting, some_clients, some_rows
+from fedframe.measure.draw import fitting, some_clients
 from fedframe.measure.drift import classifier_cosines, classifier_norm_differences, over_pairs
 from fedframe.measure.finished import FinishedRun
-from fedframe.measure.prototypes import consistency
+from fedframe.measure.prototypes import prototype_consistency
 from fedframe.measure.round_cka import CLIENTS, common_inputs
 from fedframe.measure.shared_features import EACH
 
@@ -28,7 +27,7 @@ def own_models(run: FinishedRun, seed: int) -> dict[str, Any]:
     return {
         "classifier_drift": classifiers(run, clients),
         "cka": representations(run, some_clients(clients, CLIENTS, seed)),
-        "prototypes": own_prototypes(run, clients, seed),
+        "prototypes": prototype_consistency(run.job, run.personal_models(clients), EACH, seed),
     }
 
 
@@ -56,14 +55,3 @@ def representations(run: FinishedRun, clients: Sequence[int]) -> dict[str, Any]:
     inputs = common_inputs(run.job)
     layers = mean_cka([layer_grams(run.method, model, inputs) for _, model in run.personal_models(clients)])
     return {"clients": list(clients), "layers": list(layers), "similarity": list(layers.values())}
-
-
-def own_prototypes(run: FinishedRun, clients: Sequence[int], seed: int) -> float | None:
-    """How alike clients' class means are, each under its own model."""
-    train, means, held = run.source.train, [], []
-    for client, model in run.personal_models(clients):
-        rows = some_rows(run.job.federation.train[client], EACH, seed, f"prototypes/{client}")
-        found, counts = class_means(run.train_embeddings(rows), train.y[rows], model.classes)
-        means.append(found)
-        held.append(counts > 0)
-    return consistency(torch.stack(means), torch.stack(held))

@@ -8,8 +8,30 @@ that without it even different classes would look alike.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
+
+from fedframe.core.job import Job
+from fedframe.core.model import Model
+from fedframe.measure.collapse import class_means
+from fedframe.measure.draw import some_rows
+from fedframe.measure.features import embeddings
+
+
+def prototype_consistency(job: Job, models: Iterable[tuple[int, Model]], each: int, seed: int) -> float | None:
+    """How alike clients' class means are, each of at most `each` training samples under the model that comes with it.
+
+    The models may be one net that is loaded anew for every client: they are used one after the other.
+    """
+    train, means, held = job.federation.source.train, [], []
+    for client, model in models:
+        rows = some_rows(job.federation.train[client], each, seed, f"prototypes/{client}")
+        found, counts = class_means(embeddings(job, model, train, rows), train.y[rows], model.classes)
+        means.append(found)
+        held.append(counts > 0)
+    return consistency(torch.stack(means), torch.stack(held)) if len(means) > 1 else None
 
 
 def consistency(prototypes: Tensor, held: Tensor) -> float | None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import torch
-
 from fedframe.core.job import Job
 from fedframe.core.server import RoundRecord, Server
 from fedframe.measure.class_vectors import class_vectors
-from fedframe.measure.collapse import class_means, collapse
-from fedframe.measure.draw import balanced_rows, fitting, some_clients, some_rows
+from fedframe.measure.collapse import collapse
+from fedframe.measure.draw import balanced_rows, fitting, some_clients
 from fedframe.measure.features import classified, embeddings
 from fedframe.measure.local_models import LocalModels
-from fedframe.measure.prototypes import consistency
+from fedframe.measure.prototypes import prototype_consistency
 
 SAMPLES = 2000  # training samples whose features are looked at
 CLIENTS = 10  # whose prototypes are compared
@@ -48,12 +46,6 @@ class CollapseInRounds:
 
     def of_clients(self, record: RoundRecord, local: LocalModels) -> float | None:
         """Each client's local model on its own training samples."""
-        job, train = self.job, self.job.federation.source.train
+        job = self.job
         clients = some_clients(local.clients(), fitting(CLIENTS, job.template), job.settings.seed)
-        means, held = [], []
-        for client, model in local.each(record.round, clients):
-            rows = some_rows(job.federation.train[client], EACH, job.settings.seed, f"prototypes/{client}")
-            found, counts = class_means(embeddings(job, model, train, rows), train.y[rows], model.classes)
-            means.append(found)
-            held.append(counts > 0)
-        return consistency(torch.stack(means), torch.stack(held)) if len(means) > 1 else None
+        return prototype_consistency(job, local.each(record.round, clients), EACH, job.settings.seed)

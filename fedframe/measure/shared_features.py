@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from fedframe.measure.class_vectors import class_vectors, gram, ideal_cosine
 from fedframe.measure.collapse import class_means, collapse
@@ -14,7 +13,7 @@ from fedframe.measure.draw import balanced_rows, fitting, some_rows
 from fedframe.measure.embedding import plane
 from fedframe.measure.features import classified, embeddings
 from fedframe.measure.finished import FinishedRun
-from fedframe.measure.prototypes import consistency
+from fedframe.measure.prototypes import prototype_consistency
 
 MOST_HOLDERS = 50  # clients whose prototypes are compared
 EACH = 100  # training samples of such a client
@@ -80,14 +79,7 @@ class SharedFeatures:
 
     def prototypes(self) -> float | None:
         """How alike the clients' class means are under the one shared model: what is left is what their data differ."""
-        federation, train = self.run.job.federation, self.run.source.train
-        most = fitting(MOST_HOLDERS, self.run.model)
-        clients = some_rows(torch.arange(len(federation)), most, self.seed, "holders").tolist()
-        means: list[Tensor] = []
-        held: list[Tensor] = []
-        for client in clients:
-            rows = some_rows(federation.train[client], EACH, self.seed, f"prototypes/{client}")
-            found, counts = class_means(self.run.train_embeddings(rows), train.y[rows], self.classes)
-            means.append(found)
-            held.append(counts > 0)
-        return consistency(torch.stack(means), torch.stack(held)) if len(means) > 1 else None
+        job, model = self.run.job, self.run.model
+        most = fitting(MOST_HOLDERS, model)
+        clients = some_rows(torch.arange(len(job.federation)), most, self.seed, "holders").tolist()
+        return prototype_consistency(job, ((client, model) for client in clients), EACH, self.seed)

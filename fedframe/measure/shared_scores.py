@@ -23,10 +23,12 @@ def on_test_set(run: FinishedRun, shown: list[int]) -> dict[str, Any]:
     matrix = torch.zeros(classes, classes, dtype=torch.int64)
     calibration = Calibration()
     rows, size = job.test_rows("test"), job.settings.eval_batch
-    model = run.model.eval()
+    model, loss = run.model.eval(), job.method.slot("loss")
     labels = test.y[rows].split(size)  # type: ignore[no-untyped-call]
     for inputs, wanted in zip(plain_batches(run.source, test, rows, size), labels, strict=True):
-        confidence, predicted = job.method.logits(model, inputs).softmax(1).max(1)
+        logits = job.method.logits(model, inputs)
+        predicted = logits.argmax(1)
+        confidence = loss.probabilities(logits).gather(1, predicted[:, None]).flatten()
         matrix += confusion(wanted, predicted, classes)
         calibration.add(confidence, predicted == wanted)
     accuracies = per_class(matrix)

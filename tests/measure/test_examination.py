@@ -64,10 +64,13 @@ def test_accuracies_are_those_of_the_run(run_folder: Path, found: dict[str, Any]
         assert found["groups"][group] == (pytest.approx(np.mean(values), rel=1e-5) if values else None)
 
 
-def test_calibration_is_that_of_the_saved_model(run_folder: Path, found: dict[str, Any]) -> None:
+@pytest.mark.parametrize("method", ["fedavg", "spherefed"])  # the scores of the second are no logits
+def test_calibration_is_that_of_the_saved_model(tmp_path: Path, method: str) -> None:
+    fedframe.run(method, data="digits", clients=6, out=tmp_path / "run", personal=False, **SMALL)
+    found = examine(tmp_path / "run", samples=20, embedding="pca")
     source = load_source("digits")
     assert source.test is not None
-    p = fedframe.Predictor.load(run_folder).probabilities(source.test.x.take(torch.arange(len(source.test))))
+    p = fedframe.Predictor.load(tmp_path / "run").probabilities(source.test.x.take(torch.arange(len(source.test))))
     error = 0.0
     for m in range(15):
         rows = [i for i in range(len(p)) if m / 15 < float(p[i].double().max()) <= (m + 1) / 15]
