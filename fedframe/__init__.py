@@ -16,11 +16,22 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from fedframe.api import Result, resume, run
     from fedframe.comparing.result import Comparison
-    from fedframe.comparing.running import compare
+    from fedframe.comparing.running import compare, compare_each
     from fedframe.personalising import Newcomer, personalise
     from fedframe.predictor import Predictor
 
-__all__ = ["Comparison", "Newcomer", "Predictor", "Result", "__version__", "compare", "personalise", "resume", "run"]
+__all__ = [
+    "Comparison",
+    "Newcomer",
+    "Predictor",
+    "Result",
+    "__version__",
+    "compare",
+    "compare_each",
+    "personalise",
+    "resume",
+    "run",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -33,7 +44,7 @@ def __getattr__(name: str) -> Any:
         import fedframe.personalising
 
         return getattr(fedframe.personalising, name)
-    if name in ("compare", "Comparison"):
+    if name in ("compare", "compare_each", "Comparison"):
         import fedframe.comparing.running
 
         return getattr(fedframe.comparing.running, name)

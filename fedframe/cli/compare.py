@@ -26,7 +26,10 @@ def compare_command(
         Optional[float], typer.Option(help="accuracy that rounds and seconds are counted to (default: the baseline's)")
     ] = None,
     sweep: Annotated[
-        Optional[list[str]], typer.Option(help="candidates, chosen on validation data: --sweep lr=0.01,0.1")
+        Optional[list[str]],
+        typer.Option(
+            help="candidates, chosen on validation data: lr=0.01,0.1; or cases, each with a table: alpha=0.1,0.5"
+        ),
     ] = None,
     select: Annotated[
         str, typer.Option(help="score that candidates are chosen by, such as generic.last_five or personal.final")
@@ -47,9 +50,9 @@ def compare_command(
     parts = part_settings(set_ or [])
     with interruptible():
         from fedframe.comparing.rows import read_sweep
-        from fedframe.comparing.running import compare
+        from fedframe.comparing.running import compare_each
 
-        compare(
+        compare_each(
             methods or [],
             seeds=seeds,
             baseline=baseline,

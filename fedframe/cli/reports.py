@@ -30,7 +30,9 @@ def told(text: str) -> Iterator[None]:
 def report(
     folders: Folders,
     out: Annotated[Optional[Path], typer.Option(help="page to write (default: report.html in the folder)")] = None,
-    embedding: Annotated[str, typer.Option(help="picture of the features: tsne or pca")] = "tsne",
+    embedding: Annotated[
+        Optional[str], typer.Option(help="picture of the features: tsne or pca (default: tsne, or what is there)")
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="do not look at models that were not examined yet")] = False,
 ) -> None:
     """Write one HTML page about a run, or about several side by side: scores, curves, clients, classes, cost."""

@@ -54,8 +54,7 @@ def find_address(text: str, methods: Sequence[str]) -> Address:
         return Address(head)
     if head in SHARED:
         raise SettingError(
-            f"{head} is the same for all methods and candidates of a comparison; give it once, as --{dashed(head)}, "
-            "and compare once per value."
+            f"{head} is the same for all methods and candidates of a comparison; give it once, as --{dashed(head)}."
         )
     holders = [part for part in present if head in settings_of(part)]
     if len(holders) == 1:

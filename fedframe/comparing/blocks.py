@@ -7,13 +7,12 @@ from dataclasses import dataclass
 
 from fedframe.comparing.differing import differing_settings
 from fedframe.comparing.result import Comparison
-from fedframe.comparing.statistics import Difference, Estimate
 from fedframe.comparing.tuning import explain_select
 from fedframe.grid.scores import COSTS, ROUNDS_TO, is_accuracy
+from fedframe.measure.statistics import Difference, Estimate
 from fedframe.report.words import plural
 
 DASH = "–"  # noqa: RUF001
-TITLE = "Comparison"
 SHORT = {"final": "", "last_five": ", last five"}
 COST_NAMES = {"bytes_up": "MB up", "bytes_down": "MB down", "cpu_seconds": "CPU seconds", "seconds": "seconds"}
 

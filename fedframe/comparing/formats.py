@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import html
+import re
+from collections.abc import Iterable
 from importlib.resources import files
 
-from fedframe.comparing.blocks import TITLE, Block, blocks
-from fedframe.comparing.notes import notes
-from fedframe.comparing.result import Comparison
+from fedframe.comparing.blocks import DASH, Block
+from fedframe.comparing.document import TITLE, Document
 
+NUMBER = re.compile(r"[-+<\[\d]")  # how a number, an interval or a small p-value begins
 LATEX = {
     "\\": r"\textbackslash{}",
     **{sign: f"\\{sign}" for sign in "&%$#_{}"},
@@ -24,13 +26,17 @@ LATEX = {
 }
 
 
-def markdown(comparison: Comparison) -> str:
-    """Tables with headings, then the sentences."""
-    lines = [f"# {TITLE}", "", f"`{comparison.command}`", ""]
-    for block in blocks(comparison):
-        lines += [f"## {block.title}", "", markdown_row(block.columns), "|---" * len(block.columns) + "|"]
-        lines += [*map(markdown_row, block.rows), ""]
-    return "\n".join([*lines, *(f"- {text}" for text in notes(comparison))]) + "\n"
+def markdown(text: Document) -> str:
+    """Tables with headings, each chapter's sentences below them."""
+    lines = [f"# {TITLE}", "", f"`{text.command}`", ""]
+    for chapter in text.chapters:
+        depth = "###" if chapter.heading else "##"
+        lines += [f"## {chapter.heading}", ""] if chapter.heading else []
+        for block in chapter.blocks:
+            lines += [f"{depth} {block.title}", "", markdown_row(block.columns), "|---" * len(block.columns) + "|"]
+            lines += [*map(markdown_row, block.rows), ""]
+        lines += [*(f"- {note}" for note in chapter.notes), ""]
+    return "\n".join(lines)
 
 
 def markdown_row(cells: tuple[str, ...]) -> str:
@@ -38,20 +44,22 @@ def markdown_row(cells: tuple[str, ...]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
 
 
-def latex(comparison: Comparison) -> str:
+def latex(text: Document) -> str:
     """A table environment per table; the sentences follow as comments."""
-    lines = [rf"% {TITLE}. Needs \usepackage{{booktabs}}.", f"% {one_line(comparison.command)}"]
-    for block in blocks(comparison):
-        lines += latex_table(block)
-    return "\n".join([*lines, *(f"% {one_line(text)}" for text in notes(comparison))]) + "\n"
+    lines = [rf"% {TITLE}. Needs \usepackage{{booktabs}}.", f"% {one_line(text.command)}"]
+    for chapter in text.chapters:
+        for block in chapter.blocks:
+            lines += latex_table(block, f"{chapter.heading}: " if chapter.heading else "")
+        lines += [f"% {one_line(note)}" for note in chapter.notes]
+    return "\n".join(lines) + "\n"
 
 
-def latex_table(block: Block) -> list[str]:
+def latex_table(block: Block, where: str = "") -> list[str]:
     """One table: text on the left, numbers behind it."""
     return [
         r"\begin{table}",
         r"\centering",
-        rf"\caption{{{latex_text(block.title)}}}",
+        rf"\caption{{{latex_text(where + block.title)}}}",
         rf"\begin{{tabular}}{{{'l' * len(block.columns)}}}",
         r"\toprule",
         latex_row(block.columns),
@@ -78,21 +86,43 @@ def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def page(comparison: Comparison) -> str:
+def page(text: Document) -> str:
     """A page that needs nothing else: tables that scroll on a narrow screen, light and dark."""
     style = (files(__package__) / "page.css").read_text()
-    body = [f"<h1>{TITLE}</h1>", f"<p><code>{html.escape(comparison.command)}</code></p>"]
-    body += [html_table(block) for block in blocks(comparison)]
-    body += ["<ul>", *(f"<li>{html.escape(text)}</li>" for text in notes(comparison)), "</ul>"]
-    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{TITLE}</title>'
+    body = [f"<h1>{TITLE}</h1>", f"<pre>{html.escape(text.command)}</pre>"]
+    for chapter in text.chapters:
+        depth = 3 if chapter.heading else 2
+        body += [f"<h2>{html.escape(chapter.heading)}</h2>"] if chapter.heading else []
+        body += [html_table(block, depth) for block in chapter.blocks]
+        body += [f"<h{depth}>How to read it</h{depth}>"] if chapter.notes else []
+        body += ["<ul>", *(f"<li>{html.escape(note)}</li>" for note in chapter.notes), "</ul>"]
+    head = (
+        '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{TITLE}: {html.escape(text.command)}</title>"
+    )
     return f'<!doctype html>\n<html lang="en">\n<head>{head}\n<style>\n{style}</style></head>\n<body>\n' + "\n".join(
         [*body, "</body>", "</html>\n"]
     )
 
 
-def html_table(block: Block) -> str:
-    """One table with its heading."""
-    head = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in block.columns)
-    rows = "\n".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in block.rows)
+def html_table(block: Block, depth: int = 2) -> str:
+    """One table with its heading; the first cell of a line says what it is about, and numbers stand on the right."""
+    kinds = [kind(row[i] for row in block.rows) for i in range(len(block.columns))]
+    head = "".join(f'<th scope="col"{k}>{html.escape(name)}</th>' for name, k in zip(block.columns, kinds, strict=True))
+    rows = "\n".join(
+        f'<tr><th scope="row">{html.escape(row[0])}</th>'
+        + "".join(f"<td{k}>{html.escape(cell)}</td>" for cell, k in zip(row[1:], kinds[1:], strict=True))
+        + "</tr>"
+        for row in block.rows
+    )
     table = f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody>\n</table>"
-    return f"<h2>{html.escape(block.title)}</h2>\n<div>{table}</div>"
+    name = html.escape(block.title)
+    return (
+        f'<h{depth}>{name}</h{depth}>\n<div class="table" tabindex="0" role="region" aria-label="{name}">{table}</div>'
+    )
+
+
+def kind(cells: Iterable[str]) -> str:
+    """The class of a column of numbers; of any other none."""
+    known = [cell for cell in cells if cell not in ("", DASH)]
+    return ' class="number"' if known and all(NUMBER.match(cell) for cell in known) else ""

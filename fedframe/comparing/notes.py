@@ -8,6 +8,8 @@ from fedframe.comparing.result import Comparison
 from fedframe.comparing.tuning import explain_select
 from fedframe.recipes import make_method
 
+FEW_SEEDS = 3
+
 
 def notes(comparison: Comparison) -> list[str]:
     """All sentences below the tables."""
@@ -48,6 +50,8 @@ def tests(comparison: Comparison) -> list[str]:
     if len(comparison.plan.seeds) < 2:
         return ["One seed: intervals and p-values need two or more; use --seeds 5."]
     found = ["Intervals: Student's t over seeds."]
+    if len(comparison.plan.seeds) <= FEW_SEEDS:
+        found[0] += " With so few they are wide, and may leave the range of an accuracy; --seeds 5 narrows them."
     if comparison.differences:
         text = "Differences: paired t test, two-sided, over the seeds in which both have the score (scipy's ttest_rel)"
         more = "; p, Holm: adjusted for the number of methods, within each score" if len(comparison.labels) > 2 else ""

@@ -44,6 +44,7 @@ class Plan:
     data: object = None  # data and net that exist only in Python
     net: Net | None = None
     known_by: tuple[str, ...] = field(default=())  # what tells those from others
+    case: str = ""  # what sets it apart from other comparisons of the same command
 
     def __post_init__(self) -> None:
         labels = [row.label for row in self.rows]
@@ -71,16 +72,21 @@ class Plan:
 
     def cell(self, row: Row, candidate: Candidate, seed: int) -> Cell:
         """A run on all the training data, scored on the test set."""
-        settings = self.settings_of(row, candidate, seed)
-        named = f"{row.label} {candidate}".strip()
-        folder = self.out / "runs" / f"{slug(row.label)}-{digest(settings, *self.known_by)}" / f"seed-{seed}"
-        return Cell(f"{named}, seed {seed}", settings, folder, self.data, self.net)
+        return self.named_cell("runs", row, candidate, seed, self.settings_of(row, candidate, seed))
+
+    def named_cell(self, room: str, row: Row, candidate: Candidate, seed: int, settings: Settings) -> Cell:
+        """A cell with the name that people read, and the folder that its settings give it."""
+        folder = self.out / room / f"{slug(row.label)}-{digest(settings, *self.known_by)}" / f"seed-{seed}"
+        words = [f"{row.label} {candidate}".strip(), *([self.case] if self.case else []), f"seed {seed}"]
+        return Cell(", ".join(words), settings, folder, self.data, self.net)
 
 
-def default_out(rows: Sequence[Row], settings: Mapping[str, Any], known_by: Sequence[str]) -> Path:
+def default_out(
+    rows: Sequence[Row], settings: Mapping[str, Any], known_by: Sequence[str], cases: Sequence[str] = ()
+) -> Path:
     """The same folder for the same question, so that the same command goes on; more seeds join those that are there."""
     decides = {name: str(value) for name, value in settings.items() if name not in MACHINE | {"seed"}}
-    text = json.dumps([[repr(row) for row in rows], decides, *known_by], sort_keys=True)
+    text = json.dumps([[repr(row) for row in rows], decides, *known_by, *cases], sort_keys=True)
     code = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
     data = str(settings.get("data", Settings.model_fields["data"].default)).partition("?")[0]
     return Path("runs", f"compare-{slug(Path(data).stem, 30)}-{code}")

@@ -13,10 +13,10 @@ from typing import Any
 
 from fedframe.comparing.plan import Plan
 from fedframe.comparing.rows import Candidate
-from fedframe.comparing.statistics import CONFIDENCE, TEST, Difference, Estimate, estimate, holm, paired
 from fedframe.comparing.tuning import Tuned, explain_select
 from fedframe.grid.cell import Outcome
 from fedframe.grid.scores import COSTS, ROUNDS_TO, SECONDS_TO, explain, read_score
+from fedframe.measure.statistics import CONFIDENCE, TEST, Difference, Estimate, against_baseline, estimate
 
 ACCURACIES = ("generic.final", "generic.last_five", "client.final", "personal.final")
 NEW = "new.final"  # only where clients were kept out of the training
@@ -80,11 +80,10 @@ class Comparison:
         others = [label for label in self.labels if label != self.baseline]
         found: dict[str, dict[str, Difference]] = {label: {} for label in others}
         for score in self.accuracies:
-            reference = self.scores[self.baseline][score].values
-            raw = [paired(self.scores[label][score].values, reference) for label in others]
-            adjusted = holm([each.p for each in raw])
-            for label, each, p in zip(others, raw, adjusted, strict=True):
-                found[label][score] = dataclasses.replace(each, p_holm=p)
+            values = [self.scores[label][score].values for label in others]
+            differences = against_baseline(values, self.scores[self.baseline][score].values)
+            for label, each in zip(others, differences, strict=True):
+                found[label][score] = each
         return found
 
     def chosen(self, label: str) -> Candidate | None:
@@ -99,15 +98,16 @@ class Comparison:
 
     def table(self) -> str:
         """The tables as Markdown."""
+        from fedframe.comparing.document import document
         from fedframe.comparing.formats import markdown
 
-        return markdown(self)
+        return markdown(document([self]))
 
     def save(self, folder: str | Path | None = None) -> list[Path]:
         """Write comparison.md, .csv, .tex, .html and .json (and tuning.csv); by default where the runs are."""
         from fedframe.comparing.saving import save
 
-        return save(self, Path(folder) if folder is not None else self.plan.out)
+        return save([self], Path(folder) if folder is not None else self.plan.out)
 
     def plain(self, below: Path | None = None) -> dict[str, Any]:
         """Everything as plain values, for JSON; run folders are relative to the folder it is written to."""

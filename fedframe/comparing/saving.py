@@ -4,34 +4,50 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedframe.comparing.blocks import blocks
+from fedframe.comparing.document import document
 from fedframe.comparing.formats import latex, markdown, page
-from fedframe.comparing.notes import notes
 from fedframe.comparing.result import Comparison
-from fedframe.comparing.statistics import Difference
 from fedframe.core.files import write_json, write_text
+from fedframe.measure.statistics import Difference
 
 STEM = "comparison"
 
 
-def save(comparison: Comparison, folder: Path) -> list[Path]:
+def save(comparisons: Sequence[Comparison], folder: Path) -> list[Path]:
     """Write all files; run folders in the JSON are relative to it."""
+    text = document(comparisons)
     texts = {
-        f"{STEM}.md": markdown(comparison),
-        f"{STEM}.csv": comma_separated(score_lines(comparison)),
-        f"{STEM}.tex": latex(comparison),
-        f"{STEM}.html": page(comparison),
+        f"{STEM}.md": markdown(text),
+        f"{STEM}.csv": comma_separated(by_case(comparisons, score_lines)),
+        f"{STEM}.tex": latex(text),
+        f"{STEM}.html": page(text),
     }
-    if comparison.tuned is not None:
-        texts["tuning.csv"] = comma_separated(tuning_lines(comparison))
-    for name, text in texts.items():
-        write_text(folder / name, text)
-    write_json(folder / f"{STEM}.json", comparison.plain(folder))
+    if comparisons[0].tuned is not None:
+        texts["tuning.csv"] = comma_separated(by_case(comparisons, tuning_lines))
+    for name, content in texts.items():
+        write_text(folder / name, content)
+    write_json(folder / f"{STEM}.json", plain(comparisons, folder))
     return [*(folder / name for name in texts), folder / f"{STEM}.json"]
+
+
+def plain(comparisons: Sequence[Comparison], folder: Path) -> dict[str, Any]:
+    """One comparison as plain values, or several by their cases."""
+    if len(comparisons) == 1:
+        return comparisons[0].plain(folder)
+    return {"command": comparisons[0].command, "cases": {each.plan.case: each.plain(folder) for each in comparisons}}
+
+
+def by_case(
+    comparisons: Sequence[Comparison], lines: Callable[[Comparison], Iterator[dict[str, Any]]]
+) -> Iterator[dict[str, Any]]:
+    """The lines of all cases; the case stands in front where there are several."""
+    for each in comparisons:
+        for line in lines(each):
+            yield {"case": each.plan.case, **line} if len(comparisons) > 1 else line
 
 
 def comma_separated(lines: Iterable[dict[str, Any]]) -> str:
@@ -85,23 +101,27 @@ def tuning_lines(comparison: Comparison) -> Iterator[dict[str, Any]]:
             }
 
 
-def show(comparison: Comparison) -> None:
+def show(comparisons: Sequence[Comparison]) -> None:
     """Print the tables: on a terminal as wide as it is, elsewhere as Markdown."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     console = Console()
+    text = document(comparisons)
     if not console.is_terminal:
-        print(markdown(comparison), end="")
+        print(markdown(text), end="")
         return
-    for block in blocks(comparison):
-        grid = Table(title=Text(block.title), title_justify="left", box=None, padding=(0, 2, 0, 0))
-        for name in block.columns:
-            grid.add_column(Text(name), no_wrap=name in ("method", "score"))
-        for row in block.rows:
-            grid.add_row(*map(Text, row))
-        console.print(grid)
-        console.print()
-    for text in notes(comparison):
-        console.print(text, markup=False, highlight=False)
+    for chapter in text.chapters:
+        if chapter.heading:
+            console.rule(Text(chapter.heading), align="left")
+        for block in chapter.blocks:
+            grid = Table(title=Text(block.title), title_justify="left", box=None, padding=(0, 2, 0, 0))
+            for name in block.columns:
+                grid.add_column(Text(name), no_wrap=name in ("method", "score"))
+            for row in block.rows:
+                grid.add_row(*map(Text, row))
+            console.print(grid)
+            console.print()
+        for note in chapter.notes:
+            console.print(note, markup=False, highlight=False)

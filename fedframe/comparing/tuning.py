@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ from fedframe.comparing.plan import Plan, Tuning
 from fedframe.comparing.rows import Candidate, Row
 from fedframe.errors import RunError, SettingError
 from fedframe.grid.cell import Cell, Outcome
-from fedframe.grid.naming import digest, slug
 from fedframe.grid.scores import check_score, explain, is_accuracy, read_score
 from fedframe.recipes import make_method
 
@@ -102,10 +101,8 @@ def tuning_cell(plan: Plan, tuning: Tuning, row: Row, candidate: Candidate, seed
         "validate_share": tuning.share,
         "personal": tuning.select in (PERSONAL, "personal.weighted"),
     }
-    settings = plan.settings_of(row, candidate, seed, **needed, measure="")
-    name = f"{slug(row.label)}-{digest(settings, *plan.known_by)}"
-    title = f"tuning {row.label} {candidate}, seed {seed}"
-    return Cell(title, settings, plan.out / "tuning" / name / f"seed-{seed}", plan.data, plan.net)
+    cell = plan.named_cell("tuning", row, candidate, seed, plan.settings_of(row, candidate, seed, **needed, measure=""))
+    return replace(cell, name=f"tuning {cell.name}")
 
 
 def tuning_cells(plan: Plan, tuning: Tuning) -> dict[tuple[str, Candidate, int], Cell]:

@@ -79,7 +79,8 @@ class LivePage:
 
     def look_later(self, subject: Subject) -> None:
         """Look at the models of runs that have come to their end, beside the serving."""
-        todo = [run for run in subject.runs if run.summary and not run.examination and run.path not in self.troubles]
+        firsts = [group.first for group in subject.groups]  # the runs whose details are shown
+        todo = [run for run in firsts if run.summary and not run.examination and run.path not in self.troubles]
         if not todo or (self.looking is not None and self.looking.is_alive()):
             return
 

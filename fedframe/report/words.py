@@ -44,9 +44,9 @@ def headline(job: Job, folder: Path) -> str:
     )
 
 
-def plural(count: int, what: str) -> str:
-    """1 client, 2 clients."""
-    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+def plural(count: int, what: str, several: str = "") -> str:
+    """1 client, 2 clients; `several` where an s does not do."""
+    return f"{count:,} {what if count == 1 else several or what + 's'}"
 
 
 def loss_text(loss: float) -> str:

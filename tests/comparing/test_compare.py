@@ -188,7 +188,7 @@ def test_columns_of_every_latex_line_fit_its_table(comparison: Comparison) -> No
 
 def test_markdown_is_what_is_printed_and_saved(comparison: Comparison, capsys: pytest.CaptureFixture[str]) -> None:
     assert (comparison.plan.out / "comparison.md").read_text() == comparison.table()
-    show(comparison)
+    show([comparison])
     assert capsys.readouterr().out == comparison.table()
     assert markdown_row(("a|b", "c")) == "| a\\|b | c |"
     for line in comparison.table().splitlines():

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from fedframe.comparing.planning import Request, make_plan
+from fedframe.comparing.cases import CASES
+from fedframe.comparing.planning import Request, make_plan, make_plans
 from fedframe.comparing.rows import read_sweep
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "compare.md").read_text()
@@ -42,9 +43,19 @@ def test_page_has_commands() -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_command_is_a_plan_with_one_budget_for_all(command: str) -> None:
-    plan = make_plan(request_of(command))
-    assert len({len(row.candidates) for row in plan.rows}) == 1
-    assert (plan.tuning is not None) == ("--sweep" in command or "[" in command)
+    asked = request_of(command)
+    chosen = [name for name in asked.sweep if name not in CASES]
+    for plan in make_plans(asked):
+        assert len({len(row.candidates) for row in plan.rows}) == 1
+        assert (plan.tuning is not None) == (bool(chosen) or "[" in command)
+
+
+def test_sweep_over_what_all_share_is_a_plan_per_value() -> None:
+    (command,) = [each for each in COMMANDS if "--sweep lr=0.01,0.1 --sweep alpha=0.1,0.5" in each]
+    assert [plan.settings["partition"] for plan in make_plans(request_of(command))] == [
+        "dirichlet:0.1",
+        "dirichlet:0.5",
+    ]
 
 
 def test_file_is_a_plan(tmp_path: Path) -> None:

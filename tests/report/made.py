@@ -166,9 +166,13 @@ def examination(
         },
         "collapse": {"nc1": 0.4, "nc2_norms": 0.1, "nc2_angles": 0.2, "nc3": 0.5, "nc4": 0.03},
         "degeneration": {
-            "sorted_means": np.sort(draw.exponential(1, (classes, 64)))[:, ::-1].tolist(),
+            "ranks": list(range(0, 128, 2)),
+            "sorted_means": [[], *np.sort(draw.exponential(1, (classes - 1, 64)))[:, ::-1].tolist()],
+            "mean": np.geomspace(3, 0.01, 64).tolist(),
             "variance": [0.1] * 64,
-            "pruning": [{"kept": k / 10, "accuracy": 0.9 * k / 10} for k in range(1, 11)],
+            "pruning": [
+                {"kept": k / 10, "accuracy": 0.9 * k / 10, "smallest_kept": 0.9 * (k / 10) ** 3} for k in range(1, 11)
+            ],
         },
         "embedding": {
             "method": "tsne",

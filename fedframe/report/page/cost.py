@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedframe.report.page.intervals import mean_and_interval
+from fedframe.measure.statistics import estimate
 from fedframe.report.page.runs import Group, Run, Subject
 from fedframe.report.page.scores import read as read_score
 from fedframe.report.page.section import Data, Section, rounded
@@ -41,11 +41,11 @@ def build(group: Group) -> Data:
     for key in MEASURES:
         known = [value for run in group.runs if (value := read(run, key)) is not None]
         if known:
-            values[key] = [rounded(number) for number in mean_and_interval(known)]
+            values[key] = [rounded(number) for number in estimate(known).interval]
     scores: dict[str, float | None] = {}
     for score in ("generic", "client", "personal"):
         found = [value for run in group.runs if (value := read_score(run, score, "final")) is not None]
-        scores[score] = rounded(mean_and_interval(found)[0])
+        scores[score] = rounded(estimate(found).mean)
     return {"label": group.label, "values": values, "scores": scores, "parts": parts(group.first)}
 
 

@@ -8,10 +8,11 @@ from fedframe.report.page.section import Data, Section, by_run, rounded, why_not
 
 TITLE = "Feature degeneration"
 READ = (
-    "First each class's mean feature, largest entries first; a steep fall means that few features carry the class. "
-    "Then the accuracy when only that share of the features is kept; a flat line means that the rest was noise."
+    "First each class's mean feature, largest entries first: a steep fall means that few features carry the class, and "
+    "a band that stays wide where the line is low means that the rest is noise. Then the accuracy when every class "
+    "keeps only its largest, or only its smallest features: the earlier the first line is flat, the fewer are needed."
 )
-MOST_FEATURES, MOST_CLASSES = 256, 20
+MOST_CLASSES = 20
 
 
 def section(subject: Subject) -> Section:
@@ -21,24 +22,27 @@ def section(subject: Subject) -> Section:
         return Section("degeneration", TITLE, READ, missing=why_not_examined(subject))
     pruning = variants[0]["data"]["pruning"]
     alt = "; ".join(
-        f"{kept:.0%} of the features kept: {accuracy:.1%}" for kept, accuracy in pruning if accuracy is not None
+        f"{kept:.0%} of the features kept: {accuracy:.1%}" for kept, accuracy, _ in pruning if accuracy is not None
     )
     return Section("degeneration", TITLE, READ, {"variants": variants}, alt)
 
 
 def build(run: Run) -> Data | None:
-    """Curves with at most as many points as a screen shows."""
+    """Curves by the rank of a feature; a class with too few test samples has none."""
     found = run.examination.get("degeneration")
     if not found or not found.get("sorted_means"):
         return None
-    means = found["sorted_means"]
-    step = max(1, -(-len(means[0]) // MOST_FEATURES))
-    names = shown_classes(run.examination, len(means))
+    names = shown_classes(run.examination, len(found["sorted_means"]))
+    pairs = [(name, row) for name, row in zip(names, found["sorted_means"], strict=True) if row]
     return {
-        "classes": names[:MOST_CLASSES],
-        "step": step,
-        "means": [[rounded(value, 4) for value in row[::step]] for row in means[:MOST_CLASSES]],
-        "variance": [rounded(value, 4) for value in (found.get("variance") or [])[::step]],
-        "pruning": [[rounded(point["kept"], 4), rounded(point["accuracy"], 4)] for point in found.get("pruning") or []],
-        "note": f"The first {MOST_CLASSES} classes are shown." if len(means) > MOST_CLASSES else "",
+        "ranks": [int(rank) + 1 for rank in found["ranks"]],
+        "classes": [name for name, _ in pairs[:MOST_CLASSES]],
+        "means": [[rounded(value, 4) for value in row] for _, row in pairs[:MOST_CLASSES]],
+        "mean": [rounded(value, 4) for value in found["mean"]],
+        "variance": [rounded(value, 4) for value in found["variance"]],
+        "pruning": [
+            [rounded(point[key], 4) for key in ("kept", "accuracy", "smallest_kept")]
+            for point in found.get("pruning") or []
+        ],
+        "note": f"The first {MOST_CLASSES} classes are shown." if len(pairs) > MOST_CLASSES else "",
     }

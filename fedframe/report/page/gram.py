@@ -24,7 +24,7 @@ def section(subject: Subject) -> Section:
 def build(run: Run) -> Data | None:
     """Cosines, lengths and the ideal."""
     found = run.examination.get("gram")
-    if not found or not found.get("cosines"):
+    if not found or not found.get("cosines") or found["ideal"] is None:  # one class has nobody to be far from
         return None
     cosines = [[rounded(value, 4) for value in row] for row in found["cosines"]]
     off = [value for i, row in enumerate(cosines) for j, value in enumerate(row) if i != j and value is not None]

@@ -7,7 +7,7 @@ from itertools import accumulate
 from statistics import fmean
 from typing import Any
 
-from fedframe.report.page.intervals import mean_and_interval
+from fedframe.measure.statistics import estimate
 from fedframe.report.page.runs import Run
 from fedframe.report.page.section import Data, rounded
 
@@ -28,7 +28,7 @@ def series(label: str, runs: Sequence[Run], value: Callable[[Line], float | None
     points = []
     for round in rounds:
         when, sent, numbers = zip(*seen[round], strict=True)
-        mean, low, high = mean_and_interval(numbers)
+        mean, low, high = estimate(numbers).interval
         place = [round, rounded(fmean(when), 4), rounded(fmean(sent), 4)]
         points.append([*place, rounded(mean), rounded(low), rounded(high)])
     return {"label": label, "points": points, "runs": len(runs)} if points else None

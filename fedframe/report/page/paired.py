@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from typing import Any
 
-from fedframe.comparing.statistics import estimate, holm, paired
+from fedframe.measure.statistics import against_baseline, estimate
 from fedframe.report.page.runs import Group, Run, Subject
 from fedframe.report.page.scores import SCORES, read
 from fedframe.report.page.section import Data, Section, rounded
@@ -16,9 +17,14 @@ READ = (
     "that does not touch 0 would come about by luck alone in 1 of 20 comparisons at most."
 )
 UNPAIRED = (
-    "Differences seed by seed need a comparison on the same seeds: fedframe compare {methods} --seeds 3, then fedframe "
-    "report on its folder."
+    "Differences seed by seed need runs with the same seeds on the same clients, split and net: fedframe compare "
+    "{methods} --seeds 3, then fedframe report on its folder."
 )
+# What a seed turns into clients, split and initial weights; runs that differ in it have no seeds in common.
+PROBLEM = (
+    "data", "partition", "clients", "min_client_size", "test_share", "validate_share", "data_share", "local_test",
+    "new_clients", "model",
+)  # fmt: skip
 
 
 def section(subject: Subject) -> Section | None:
@@ -36,20 +42,25 @@ def section(subject: Subject) -> Section | None:
 
 
 def compared(subject: Subject) -> Data:
-    """The same for plain runs, where all methods were run with the same seeds; the first one is the baseline."""
+    """The same for plain runs, where all methods had the same seeds and the same problem; the first is the baseline."""
+    if len({problem(group.first) for group in subject.groups}) > 1:
+        return {}
     seeds = [[run.seed for run in group.runs] for group in subject.groups]
     if any(sorted(each) != sorted(seeds[0]) or len(set(each)) < len(each) for each in seeds):
         return {}
     methods: list[Data] = [{"name": group.label, "scores": {}, "difference": {}} for group in subject.groups]
     for score in SCORES:
         values = [[read(run, score, "final") for run in by_seed(group)] for group in subject.groups]
-        raw = [paired(each, values[0]) for each in values[1:]]
-        adjusted = holm([each.p for each in raw])
         for method, each in zip(methods, values, strict=True):
             method["scores"][f"{score}.final"] = asdict(estimate(each))
-        for method, found, p in zip(methods[1:], raw, adjusted, strict=True):
-            method["difference"][f"{score}.final"] = {**asdict(found), "p_holm": p}
+        for method, found in zip(methods[1:], against_baseline(values[1:], values[0]), strict=True):
+            method["difference"][f"{score}.final"] = asdict(found)
     return {"baseline": subject.groups[0].label, "methods": methods}
+
+
+def problem(run: Run) -> str:
+    """What two runs must have in common, so that the same seed means the same clients, split and initial weights."""
+    return json.dumps([run.config.get(name) for name in PROBLEM], default=str)
 
 
 def by_seed(group: Group) -> list[Run]:

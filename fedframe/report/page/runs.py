@@ -117,7 +117,9 @@ def open_runs(folders: Sequence[Path]) -> Subject:
         if (folder / COMPARISON).exists() and len(folders) > 1:
             raise DataError(f"{folder} is a whole comparison; give it alone, or give run folders.")
     if len(folders) == 1 and (folders[0] / COMPARISON).exists():
-        return open_comparison(folders[0])
+        comparison = dict(read_json(folders[0] / COMPARISON))
+        if "cases" not in comparison:
+            return open_comparison(folders[0], comparison)
     if len(folders) == 1 and not (folders[0] / CONFIG).exists() and (inside := runs_inside(folders[0])):
         return Subject(group_runs(inside), folder=folders[0])
     runs = [Run(RunFolder.open(folder).path) for folder in dict.fromkeys(folders)]
@@ -125,19 +127,18 @@ def open_runs(folders: Sequence[Path]) -> Subject:
 
 
 def runs_inside(folder: Path) -> list[Run]:
-    """The runs of a comparison that still goes on; those that only choose a setting are left out."""
+    """The runs of a comparison that still goes on, or has cases; those that only choose a setting are left out."""
     runs = [Run(path) for path in folders_inside(folder)]
     return [run for run in runs if not run.config.get("validate_share")]
 
 
 def folders_inside(folder: Path) -> list[Path]:
-    """The run folders below a folder, as deep as a comparison has them."""
-    return sorted(path.parent for depth in ("*", "*/*", "*/*/*") for path in folder.glob(f"{depth}/{CONFIG}"))
+    """The run folders below a folder, as deep as a comparison with cases has them: case/runs/method/seed."""
+    return sorted(path.parent for depth in range(1, 5) for path in folder.glob(f"{'*/' * depth}{CONFIG}"))
 
 
-def open_comparison(folder: Path) -> Subject:
+def open_comparison(folder: Path, comparison: dict[str, Any]) -> Subject:
     """Read what `fedframe compare` has left; runs that never started are left out."""
-    comparison = dict(read_json(folder / COMPARISON))
     groups = []
     for method in comparison.get("methods", []):
         started = tuple(Run(folder / path) for path in method["runs"] if (folder / path / CONFIG).exists())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fedframe.core.evaluate import DEFINITIONS
-from fedframe.report.page.intervals import mean_and_interval
+from fedframe.measure.statistics import estimate
 from fedframe.report.page.runs import Group, Run, Subject
 from fedframe.report.page.section import Data, Section, rounded
 from fedframe.report.words import percent
@@ -44,7 +44,7 @@ def group_scores(group: Group) -> Data:
         for kind in KINDS:
             values = [value for run in group.runs if (value := read(run, score, kind)) is not None]
             if values:
-                mean, low, high = map(rounded, mean_and_interval(values))
+                mean, low, high = map(rounded, estimate(values).interval)
                 entry = {"values": values, "mean": mean, "low": low, "high": high}
                 found.setdefault(score, {})[kind] = entry
     return found

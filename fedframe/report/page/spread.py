@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from statistics import fmean
+
+from fedframe.measure.spread import spread
 from fedframe.report.page.runs import Group, Run, Subject
 from fedframe.report.page.scores import NAMES
 from fedframe.report.page.section import Data, Section, rounded
@@ -14,7 +17,6 @@ READ = (
 )
 OLDER = "This run has no scores by client (client_scores.json); runs of this version write them when they finish."
 LATER = "Appears when the run is finished: every client is scored after the last round."
-WORST = 0.1  # share of the clients that count as the worst served
 
 
 def section(subject: Subject) -> Section:
@@ -52,17 +54,16 @@ def build(group: Group, kind: str) -> Data | None:
         return None
     rows.sort(key=lambda row: row[0])
     values = [row[0] for row in rows]
-    worst = values[: max(1, round(WORST * len(values)))]
-    mean = sum(values) / len(values)
+    found = spread(values) or {}
     return {
         "label": group.label,
         "values": [rounded(value, 4) for value in values],
         "clients": [row[1] for row in rows],
         "train": [row[2] for row in rows],
         "test": [row[3] for row in rows],
-        "mean": rounded(mean),
-        "worst": rounded(sum(worst) / len(worst)),
-        "std": rounded((sum((value - mean) ** 2 for value in values) / len(values)) ** 0.5),
+        "mean": rounded(fmean(values)),
+        "worst": rounded(found.get("worst_tenth")),
+        "std": rounded(found.get("std")),
     }
 
 

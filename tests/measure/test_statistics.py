@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
-from fedframe.comparing.statistics import estimate, holm, paired
+from fedframe.measure.statistics import estimate, holm, paired
 
 # t(0.975, df) from printed tables.
 QUANTILES = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 9: 2.262, 29: 2.045}

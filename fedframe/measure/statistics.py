@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 
 CONFIDENCE = 0.95
 TEST = "paired t test, two-sided (scipy.stats.ttest_rel)"
@@ -27,9 +28,19 @@ class Estimate:
     high: float | None = None
 
     @property
+    def known(self) -> list[float]:
+        """The values that there are."""
+        return [value for value in self.values if value is not None and math.isfinite(value)]
+
+    @property
     def count(self) -> int:
         """Over how many seeds the mean is."""
-        return sum(value is not None for value in self.values)
+        return len(self.known)
+
+    @property
+    def interval(self) -> tuple[float | None, float | None, float | None]:
+        """Mean, low, high."""
+        return self.mean, self.low, self.high
 
 
 @dataclass(frozen=True)
@@ -48,21 +59,22 @@ class Difference:
 
 def estimate(values: Sequence[float | None]) -> Estimate:
     """Mean and Student's t interval: mean ± t(0.975, n - 1) s / sqrt(n)."""
-    known = [value for value in values if value is not None]
+    known = Estimate(tuple(values)).known
     if not known:
         return Estimate(tuple(values))
     mean = statistics.fmean(known)
     if len(known) < FEWEST:
         return Estimate(tuple(values), mean)
-    half = half_width(statistics.stdev(known), len(known))
+    half = half_width(len(known)) * statistics.stdev(known)
     return Estimate(tuple(values), mean, mean - half, mean + half)
 
 
-def half_width(deviation: float, count: int) -> float:
-    """Half of the t interval of a mean over `count` values with that standard deviation."""
+@cache  # a page asks for it in every round of every line
+def half_width(count: int) -> float:
+    """Half of the t interval of a mean over `count` values whose standard deviation is 1."""
     from scipy import stats  # it takes a while to import
 
-    return float(stats.t.ppf((1 + CONFIDENCE) / 2, count - 1)) * deviation / math.sqrt(count)
+    return float(stats.t.ppf((1 + CONFIDENCE) / 2, count - 1)) / math.sqrt(count)
 
 
 def paired(ours: Sequence[float | None], baseline: Sequence[float | None]) -> Difference:
@@ -86,6 +98,13 @@ def paired(ours: Sequence[float | None], baseline: Sequence[float | None]) -> Di
     result = stats.ttest_rel([a for a, _ in both], [b for _, b in both])
     interval = result.confidence_interval(CONFIDENCE)
     return Difference(count, mean, float(interval.low), float(interval.high), float(result.pvalue))
+
+
+def against_baseline(others: Sequence[Sequence[float | None]], baseline: Sequence[float | None]) -> list[Difference]:
+    """Every method's difference to the baseline in one score, the p-values also adjusted for their number."""
+    raw = [paired(values, baseline) for values in others]
+    adjusted = holm([each.p for each in raw])
+    return [replace(each, p_holm=p) for each, p in zip(raw, adjusted, strict=True)]
 
 
 def holm(values: Sequence[float | None]) -> list[float | None]:
