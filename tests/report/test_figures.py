@@ -20,11 +20,21 @@ def no_examination(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedframe.report.page.making.examined", lambda subject, **_: subject)
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose names mean something to LaTeX and to XML."""
+    return made_run(tmp_path_factory.mktemp("figures") / "run", names=["$x_1$", "</svg>", "c", "d", "e", "f"])
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made_comparison(tmp_path_factory.mktemp("compared") / "all", ("fedavg", "fedetf"), 2)
+
+
 @pytest.mark.parametrize("suffix", STARTS)
 @pytest.mark.parametrize("what", FIGURES)
-def test_every_figure_in_every_format(tmp_path: Path, what: str, suffix: str) -> None:
+def test_every_figure_in_every_format(folder: Path, tmp_path: Path, what: str, suffix: str) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
-    folder = made_run(tmp_path / "run", names=["$x_1$", "</svg>", "c", "d", "e", "f"])
     path = draw([folder], what, tmp_path / f"{what}{suffix}")
     content = path.read_bytes()
     assert content.startswith(STARTS[suffix])
@@ -33,10 +43,9 @@ def test_every_figure_in_every_format(tmp_path: Path, what: str, suffix: str) ->
 
 
 @pytest.mark.parametrize("what", FIGURES)
-def test_several_methods_in_one_figure(tmp_path: Path, what: str) -> None:
+def test_several_methods_in_one_figure(compared: Path, tmp_path: Path, what: str) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
-    folder = made_comparison(tmp_path / "all", ("fedavg", "fedetf"), 2)
-    assert draw([folder], what, tmp_path / "x.png").stat().st_size > 3000
+    assert draw([compared], what, tmp_path / "x.png").stat().st_size > 3000
 
 
 @pytest.mark.parametrize("what", ["curves", "partition"])

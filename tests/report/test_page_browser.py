@@ -10,7 +10,7 @@ import pytest
 
 from fedframe.report.page import make_page
 from fedframe.report.page.runs import open_runs
-from tests.report.browser import Seen, address, open_browser
+from tests.report.browser import PATIENCE, Seen, address
 from tests.report.made import made_comparison, made_run
 
 if TYPE_CHECKING:
@@ -43,12 +43,6 @@ FIGURES = {
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with open_browser() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("pages")
     folders = {
@@ -60,6 +54,14 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for name, folder in folders.items():
         (root / f"{name}.html").write_text(make_page(open_runs([folder])), "utf-8")
     return {name: root / f"{name}.html" for name in folders}
+
+
+@pytest.fixture(scope="module")
+def desk(browser: Browser, pages: dict[str, Path]) -> Iterator[Seen]:
+    """The page of a run as it is on a desk, opened once: tests of one figure each do not get in each other's way."""
+    seen = Seen(browser, address(pages["run"]))
+    yield seen
+    seen.close()
 
 
 @pytest.fixture
@@ -92,20 +94,39 @@ def test_every_figure_is_drawn_and_nothing_complains(see: Any, name: str, width:
     assert seen.page.get_attribute("html", "data-theme") == scheme
 
 
-def test_names_are_text_and_never_markup(see: Any) -> None:
-    seen = see("run")
+LOOK = """new MutationObserver(() => {
+  const filled = (name) => document.querySelector(`#${name} .body`).childElementCount;
+  if (document.documentElement.dataset.drawn === 'seen') window.then ??= [filled('scores'), filled('cost')];
+}).observe(document, { subtree: true, attributes: true, attributeFilter: ['data-drawn'] })"""
+
+
+def test_what_can_be_seen_is_drawn_first_and_the_rest_follows(browser: Browser, pages: dict[str, Path]) -> None:
+    tab = browser.new_page(viewport={"width": 1280, "height": 900})
+    tab.add_init_script(LOOK)
+    tab.goto(address(pages["thousand"]))
+    tab.wait_for_selector("html[data-drawn=all]", state="attached", timeout=PATIENCE)
+    first, last = tab.evaluate("window.then")
+    assert first > 0
+    assert last == 0
+    assert tab.locator("#cost .body > *").count() > 0
+    tab.close()
+
+
+def test_names_are_text_and_never_markup(desk: Seen) -> None:
+    seen = desk
     assert seen.page.title().startswith("fedavg on")
     assert seen.page.locator("img").count() == 0
     seen.page.locator("#confusion summary").click()
     assert EVIL in seen.page.inner_text("#confusion table")
 
 
-def test_hover_shows_what_is_under_the_pointer(see: Any) -> None:
-    page = see("run").page
+def test_hover_shows_what_is_under_the_pointer(desk: Seen) -> None:
+    page = desk.page
     for section in ("curves", "spread", "features"):
         drawing = page.locator(f"#{section} svg.plot").last
         drawing.scroll_into_view_if_needed()
         box = drawing.bounding_box()
+        assert box is not None
         page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + box["height"] * 0.5, steps=4)
         tip = page.locator(f"#{section} [aria-label=tip] text")
         tip.first.wait_for(state="attached")
@@ -114,13 +135,14 @@ def test_hover_shows_what_is_under_the_pointer(see: Any) -> None:
         canvas = page.locator(f"#{section} canvas").first
         canvas.scroll_into_view_if_needed()
         box = canvas.bounding_box()
+        assert box is not None
         page.mouse.move(box["x"] + box["width"] * 0.55, box["y"] + box["height"] * 0.45, steps=3)
         page.wait_for_selector("#tip:not([hidden])")
         assert word in page.inner_text("#tip")
 
 
-def test_arrow_keys_read_a_heat_map(see: Any) -> None:
-    page = see("run").page
+def test_arrow_keys_read_a_heat_map(desk: Seen) -> None:
+    page = desk.page
     page.locator("#drift canvas").first.focus()
     for key in ("ArrowRight", "ArrowDown"):
         page.keyboard.press(key)
@@ -153,8 +175,8 @@ def picture(page: Any, section: str) -> str:
         ("features", "client"),
     ],
 )
-def test_toggles_change_the_figure_by_keyboard_too(see: Any, section: str, choice: str) -> None:
-    seen = see("run")
+def test_toggles_change_the_figure_by_keyboard_too(desk: Seen, section: str, choice: str) -> None:
+    seen = desk
     before = picture(seen.page, section)
     option = seen.page.locator(f"#{section} .choice label", has_text=choice).last.locator("input")
     option.focus()
@@ -208,13 +230,13 @@ def test_a_comparison_shows_the_run_that_is_chosen(see: Any) -> None:
     assert page.locator("#confusion .choice label", has_text="fedetf").locator("input").is_checked()
 
 
-def test_figures_have_names_and_descriptions_for_those_who_cannot_see_them(see: Any) -> None:
-    page = see("run").page
+def test_figures_have_names_and_descriptions_for_those_who_cannot_see_them(desk: Seen) -> None:
+    page = desk.page
     for section in FIGURES:
         figure = page.locator(f"#{section} figure")
         title = page.locator(f"#{figure.get_attribute('aria-labelledby')}")
         described = [
-            page.locator(f"#{name}").text_content() for name in figure.get_attribute("aria-describedby").split()
+            page.locator(f"#{name}").text_content() for name in (figure.get_attribute("aria-describedby") or "").split()
         ]
         assert title.text_content()
         assert len(described) == 2

@@ -13,13 +13,17 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from fedframe.errors import SettingError
 from fedframe.report.watching import Server
-from tests.report.browser import Seen, open_browser
+from tests.report.browser import Seen
 from tests.report.made import made_run
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 
 @pytest.fixture
@@ -123,23 +127,23 @@ def test_a_port_that_is_taken_is_said_with_one_that_works(server: Server, folder
         Server([folder], "127.0.0.1", server.server_port)
 
 
-def test_the_live_page_redraws_and_keeps_what_the_reader_chose(server: Server, folder: Path) -> None:
-    with open_browser() as browser:
-        seen = Seen(browser, server.url)
-        page = seen.page
-        page.locator("#curves .choice label", has_text="seconds").locator("input").check()
-        page.locator("#curves .legend button").first.click()
-        page.locator("#curves details.numbers summary").click()
-        rows = page.locator("#curves details.numbers tbody tr").count()
-        with (folder / "metrics.jsonl").open("a") as file:
-            file.write(json.dumps({"round": 9, "loss": 0.1, "generic": 0.987, "client": 0.9, "seconds": 1}) + "\n")
-        page.locator("#curves .legend", has_text="98.7").wait_for()
-        seen.wait()
-        assert page.locator("#curves .choice label", has_text="seconds").locator("input").is_checked()
-        assert page.locator("#curves .legend button").first.get_attribute("aria-pressed") == "false"
-        assert page.locator("#curves details.numbers tbody tr").count() > rows
-        assert seen.complaints == []
-        assert all(url.startswith((server.url, "data:")) for url in seen.asked_for)
+def test_the_live_page_redraws_and_keeps_what_the_reader_chose(server: Server, folder: Path, browser: Browser) -> None:
+    seen = Seen(browser, server.url)
+    page = seen.page
+    page.locator("#curves .choice label", has_text="seconds").locator("input").check()
+    page.locator("#curves .legend button").first.click()
+    page.locator("#curves details.numbers summary").click()
+    rows = page.locator("#curves details.numbers tbody tr").count()
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"round": 9, "loss": 0.1, "generic": 0.987, "client": 0.9, "seconds": 1}) + "\n")
+    page.locator("#curves .legend", has_text="98.7").wait_for()
+    seen.wait()
+    assert page.locator("#curves .choice label", has_text="seconds").locator("input").is_checked()
+    assert page.locator("#curves .legend button").first.get_attribute("aria-pressed") == "false"
+    assert page.locator("#curves details.numbers tbody tr").count() > rows
+    assert seen.complaints == []
+    assert all(url.startswith((server.url, "data:")) for url in seen.asked_for)
+    seen.close()
 
 
 @pytest.mark.parametrize("polite", [signal.SIGINT, signal.SIGTERM])

@@ -26,7 +26,8 @@ function number(value, digits = 3) {
   return Number.isInteger(value) ? count(value) : String(Number(value.toPrecision(digits)));
 }
 
-const count = (value) => (known(value) ? Math.round(value).toLocaleString("en") : DASH);
+const whole = new Intl.NumberFormat("en"); // made once: figures write thousands of numbers
+const count = (value) => (known(value) ? whole.format(Math.round(value)) : DASH);
 
 function bytes(value) {
   if (!known(value)) return DASH;

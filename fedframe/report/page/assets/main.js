@@ -5,6 +5,8 @@ const SHORT = {
   gram: "Geometry", heads: "Classifiers", alike: "Nets", collapse: "Collapse", drift: "Drift", degeneration: "Degeneration", about: "Settings",
 };
 
+const whenIdle = window.requestIdleCallback ? (task) => requestIdleCallback(task, { timeout: 300 }) : (task) => setTimeout(task, 20);
+
 const page = {
   data: null,
   shells: [],
@@ -20,6 +22,7 @@ const page = {
       width = page.width();
       page.draw();
     }).observe(document.getElementById("main"));
+    addEventListener("beforeprint", () => page.shells.forEach((shell) => shell.stale && shell.draw()));
     if (page.data.live) setTimeout(live.ask, 1000);
   },
 
@@ -42,27 +45,42 @@ const page = {
         links.forEach((link) => (link.hash === `#${entry.target.id}` ? link.setAttribute("aria-current", "true") : link.removeAttribute("aria-current")));
       }
     }, { rootMargin: "-20% 0px -70% 0px" });
-    page.shells.forEach((shell) => watcher.observe(shell.node));
+    // Somebody who scrolls faster than the idle browser draws does not wait.
+    const drawer = new IntersectionObserver((entries) => {
+      for (const { isIntersecting, target } of entries) {
+        const shell = page.shells.find(({ node }) => node === target);
+        if (isIntersecting && shell?.stale) shell.draw();
+      }
+    });
+    page.shells.forEach(({ node }) => [watcher, drawer].forEach((each) => each.observe(node)));
   },
 
   say(text) {
     document.getElementById("state").textContent = text || "";
   },
 
-  // Section by section, so that the first ones are there while the last ones are still drawn.
   draw(shells = page.shells) {
-    const turn = (page.turn = (page.turn || 0) + 1);
+    shells.forEach((shell) => (shell.stale = true));
     delete document.documentElement.dataset.drawn;
-    const next = (i) => {
-      if (turn !== page.turn) return; // a newer drawing has begun
-      if (i === shells.length) {
-        document.documentElement.dataset.drawn = "all";
-        return;
-      }
-      shells[i].draw();
-      setTimeout(() => next(i + 1));
-    };
-    next(0);
+    if (!page.working) page.work();
+  },
+
+  // What can be seen is drawn first, one figure a turn; the rest when the browser has nothing else to do. So a page of
+  // a thousand clients can be read before its last figure is there.
+  work() {
+    const stale = page.shells.filter((shell) => shell.stale);
+    const near = stale.find((shell) => shell.near());
+    page.working = stale.length > 0;
+    if (!near) document.documentElement.dataset.drawn = stale.length ? "seen" : "all";
+    if (near) {
+      near.draw();
+      setTimeout(page.work);
+    } else if (stale.length) {
+      whenIdle(() => {
+        if (stale[0].stale) stale[0].draw();
+        page.work();
+      });
+    }
   },
 
   update(data) {

@@ -4,6 +4,7 @@ class Shell {
   constructor(section) {
     this.id = section.id;
     this.controlsSeen = "";
+    this.stale = true; // to be drawn
     const ids = { title: `${this.id}-title`, read: `${this.id}-read`, alt: `${this.id}-alt` };
     this.title = make("h2", { id: ids.title });
     this.read = make("p", { class: "read", id: ids.read });
@@ -73,9 +74,15 @@ class Shell {
     this.controls.replaceChildren(...all.map((control) => drawControl(this.id, control, changed)));
   }
 
+  // Whether it is on the screen, or will be after a short scroll.
+  near() {
+    const box = this.node.getBoundingClientRect();
+    return box.top < 1.4 * innerHeight && box.bottom > -0.4 * innerHeight;
+  }
+
   draw() {
     tooltip.hide();
-    this.node.dataset.drawn = "";
+    this.stale = false;
     this.fold.hidden = Boolean(this.section.missing) || !this.drawer.table;
     if (this.section.missing) {
       this.controls.replaceChildren();
