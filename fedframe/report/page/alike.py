@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedframe.measure.readings import READINGS
 from fedframe.report.page.runs import Run, Subject
-from fedframe.report.page.section import Data, Section, by_run, rounded
+from fedframe.report.page.section import Data, Section, of_single_runs, rounded
 
 TITLE = "Agreement between clients' nets"
 READ = READINGS["cka"]
@@ -13,12 +13,7 @@ NONE = "Needs the personal models of two clients or more; none were saved in thi
 
 def section(subject: Subject) -> Section:
     """Linear CKA by layer, and how alike the clients' class means are."""
-    variants = by_run(subject, build)
-    if not variants:
-        return Section("alike", TITLE, READ, missing=NONE, wide=False)
-    first = variants[0]["data"]
-    alt = ", ".join(f"{name}: {value}" for name, value in zip(first["layers"], first["similarity"], strict=True))
-    return Section("alike", TITLE, READ, {"variants": variants}, alt, wide=False)
+    return of_single_runs(subject, Section("alike", TITLE, READ, wide=False), build, spoken, NONE)
 
 
 def build(run: Run) -> Data | None:
@@ -37,3 +32,8 @@ def build(run: Run) -> Data | None:
         "prototypes": {name: rounded(value, 4) for name, value in known.items() if isinstance(value, float)},
         "prototypes_read": READINGS["prototypes"],
     }
+
+
+def spoken(data: Data) -> str:
+    """Layer by layer, in words."""
+    return ", ".join(f"{name}: {value}" for name, value in zip(data["layers"], data["similarity"], strict=True))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedframe.report.page.runs import Run, Subject
-from fedframe.report.page.section import Data, Section, by_run, rounded, why_not_examined
+from fedframe.report.page.section import Data, Section, of_single_runs, rounded
 
 TITLE = "Calibration"
 READ = (
@@ -14,12 +14,7 @@ READ = (
 
 def section(subject: Subject) -> Section:
     """The reliability diagram of each method's first run."""
-    variants = by_run(subject, build)
-    if not variants:
-        return Section("calibration", TITLE, READ, missing=why_not_examined(subject), wide=False)
-    error = variants[0]["data"]["error"]
-    alt = f"Expected calibration error {100 * error:.1f} points."
-    return Section("calibration", TITLE, READ, {"variants": variants}, alt, wide=False)
+    return of_single_runs(subject, Section("calibration", TITLE, READ, wide=False), build, spoken)
 
 
 def build(run: Run) -> Data | None:
@@ -33,3 +28,8 @@ def build(run: Run) -> Data | None:
         if b["count"]
     ]
     return {"error": rounded(found["error"]), "bins": bins}
+
+
+def spoken(data: Data) -> str:
+    """The error in words."""
+    return f"Expected calibration error {100 * data['error']:.1f} points."

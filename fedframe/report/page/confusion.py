@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedframe.report.page.names import cut_note, shown_classes
 from fedframe.report.page.runs import Run, Subject
-from fedframe.report.page.section import Data, Section, by_run, why_not_examined
+from fedframe.report.page.section import Data, Section, of_single_runs
 
 TITLE = "Confusion matrix"
 READ = (
@@ -15,10 +15,7 @@ READ = (
 
 def section(subject: Subject) -> Section:
     """The matrix of each method's first run."""
-    variants = by_run(subject, build)
-    if not variants:
-        return Section("confusion", TITLE, READ, missing=why_not_examined(subject), wide=False)
-    return Section("confusion", TITLE, READ, {"variants": variants}, spoken(variants[0]["data"]), wide=False)
+    return of_single_runs(subject, Section("confusion", TITLE, READ, wide=False), build, spoken)
 
 
 def build(run: Run) -> Data | None:

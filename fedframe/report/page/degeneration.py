@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedframe.report.page.names import shown_classes
 from fedframe.report.page.runs import Run, Subject
-from fedframe.report.page.section import Data, Section, by_run, rounded, why_not_examined
+from fedframe.report.page.section import Data, Section, of_single_runs, rounded
 
 TITLE = "Feature degeneration"
 READ = (
@@ -17,14 +17,7 @@ MOST_CLASSES = 20
 
 def section(subject: Subject) -> Section:
     """Sorted class means and the pruning curve of each method's first run."""
-    variants = by_run(subject, build)
-    if not variants:
-        return Section("degeneration", TITLE, READ, missing=why_not_examined(subject))
-    pruning = variants[0]["data"]["pruning"]
-    alt = "; ".join(
-        f"{kept:.0%} of the features kept: {accuracy:.1%}" for kept, accuracy, _ in pruning if accuracy is not None
-    )
-    return Section("degeneration", TITLE, READ, {"variants": variants}, alt)
+    return of_single_runs(subject, Section("degeneration", TITLE, READ), build, spoken)
 
 
 def build(run: Run) -> Data | None:
@@ -46,3 +39,12 @@ def build(run: Run) -> Data | None:
         ],
         "note": f"The first {MOST_CLASSES} classes are shown." if len(pairs) > MOST_CLASSES else "",
     }
+
+
+def spoken(data: Data) -> str:
+    """The pruning curve in words."""
+    return "; ".join(
+        f"{kept:.0%} of the features kept: {accuracy:.1%}"
+        for kept, accuracy, _ in data["pruning"]
+        if accuracy is not None
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from fedframe.report.page.runs import Run, Subject
-from fedframe.report.page.section import Data, Section, by_run, rounded
+from fedframe.report.page.section import Data, Section, of_single_runs, rounded
 
 TITLE = "Client drift"
 READ = (
@@ -20,10 +20,7 @@ MOST_CLIENTS = 1000
 def section(subject: Subject) -> Section:
     """The client x round picture of each method's first run."""
     cells = MOST_CELLS // len(subject.groups)
-    variants = by_run(subject, lambda run: build(run, cells))
-    if not variants:
-        return Section("drift", TITLE, READ, missing=OFF)
-    return Section("drift", TITLE, READ, {"variants": variants}, spoken(variants[0]["data"]))
+    return of_single_runs(subject, Section("drift", TITLE, READ), lambda run: build(run, cells), spoken, OFF)
 
 
 def build(run: Run, most_cells: int = MOST_CELLS) -> Data | None:

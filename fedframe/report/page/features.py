@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedframe.report.page.runs import Run, Subject
-from fedframe.report.page.section import Data, Section, by_run, rounded, why_not_examined
+from fedframe.report.page.section import Data, Section, of_single_runs, rounded
 
 TITLE = "Feature space"
 METHODS = {"pca": "principal components", "tsne": "t-SNE"}
@@ -15,12 +15,7 @@ READ = (
 
 def section(subject: Subject) -> Section:
     """The plane of each method's first run."""
-    variants = by_run(subject, build)
-    if not variants:
-        return Section("features", TITLE, READ, missing=why_not_examined(subject))
-    first = variants[0]["data"]
-    alt = f"{len(first['x'])} training samples of {len(set(first['class']))} classes by {first['method']}."
-    return Section("features", TITLE, READ, {"variants": variants}, alt)
+    return of_single_runs(subject, Section("features", TITLE, READ), build, spoken)
 
 
 def build(run: Run) -> Data | None:
@@ -38,3 +33,8 @@ def build(run: Run) -> Data | None:
         "classes": [str(name) for name in run.examination.get("classes") or []],
         "clients": {str(client): run.client_name(client) if client >= 0 else "unknown" for client in clients},
     }
+
+
+def spoken(data: Data) -> str:
+    """How many points of how many classes, in words."""
+    return f"{len(data['x'])} training samples of {len(set(data['class']))} classes by {data['method']}."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedframe.report.page.runs import Run, Subject
-from fedframe.report.page.section import Data, Section, by_run, rounded
+from fedframe.report.page.section import Data, Section, of_single_runs, rounded
 
 TITLE = "Classifiers of the clients"
 READ = (
@@ -15,12 +15,7 @@ NONE = "The clients of this run have no classifiers of their own, or none were s
 
 def section(subject: Subject) -> Section:
     """The client x client picture of each method's first run."""
-    variants = by_run(subject, build)
-    if not variants:
-        return Section("heads", TITLE, READ, missing=NONE, wide=False)
-    size = len(variants[0]["data"]["clients"])
-    alt = f"Pairs of {size} clients; see the table for the numbers."
-    return Section("heads", TITLE, READ, {"variants": variants}, alt, wide=False)
+    return of_single_runs(subject, Section("heads", TITLE, READ, wide=False), build, spoken, NONE)
 
 
 def build(run: Run) -> Data | None:
@@ -33,3 +28,8 @@ def build(run: Run) -> Data | None:
         "cosine": [[rounded(value, 4) for value in row] for row in found["cosine"]],
         "norm": [[rounded(value, 4) for value in row] for row in found.get("norm_difference") or []],
     }
+
+
+def spoken(data: Data) -> str:
+    """How many clients are compared, in words."""
+    return f"Pairs of {len(data['clients'])} clients; see the table for the numbers."

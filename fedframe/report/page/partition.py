@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedframe.report.page.names import shown_classes
 from fedframe.report.page.runs import Run, Subject
-from fedframe.report.page.section import Data, Section, by_run, why_not_examined
+from fedframe.report.page.section import Data, Section, of_single_runs
 
 TITLE = "Who has what"
 READ = (
@@ -15,10 +15,7 @@ READ = (
 
 def section(subject: Subject) -> Section:
     """The client x class picture."""
-    variants = by_run(subject, build)
-    if not variants:
-        return Section("partition", TITLE, READ, missing=why_not_examined(subject))
-    return Section("partition", TITLE, READ, {"variants": variants}, spoken(variants[0]["data"]))
+    return of_single_runs(subject, Section("partition", TITLE, READ), build, spoken)
 
 
 def build(run: Run) -> Data | None:

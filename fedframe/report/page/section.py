@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from fedframe.report.page.runs import Run, Subject
@@ -43,6 +43,20 @@ def by_run(subject: Subject, build: Callable[[Run], Data | None]) -> list[Data]:
         else:
             variants.append({"name": name, "data": data})
     return variants
+
+
+def of_single_runs(
+    subject: Subject,
+    section: Section,
+    build: Callable[[Run], Data | None],
+    spoken: Callable[[Data], str],
+    missing: str = "",
+) -> Section:
+    """A section on the models of one run of each method, its words on the first; `missing` if there is nothing."""
+    variants = by_run(subject, build)
+    if not variants:
+        return replace(section, missing=missing or why_not_examined(subject))
+    return replace(section, data={"variants": variants}, alt=spoken(variants[0]["data"]))
 
 
 def why_not_examined(subject: Subject) -> str:
