@@ -23,6 +23,7 @@ LATEX = {
     "[": "{[}",  # a bracket right after a line's end would be its option
     "]": "{]}",
     "–": "--",  # noqa: RUF001
+    "±": r"\ensuremath{\pm}",
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -55,6 +56,13 @@ def test_these_need_no_matplotlib(tmp_path: Path, what: str, monkeypatch: pytest
     assert draw([folder], what) == folder / f"{what}.svg"
     with pytest.raises(SettingError, match=r"pip install 'fedframe\[plot\]'"):
         draw([folder], what, tmp_path / "x.pdf")
+
+
+def test_curves_over_seeds_have_the_same_lines_in_every_format(compared: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    text = draw([compared], "curves", tmp_path / "curves.svg").read_text()
+    names = re.findall(r">(fedavg|fedetf)[^<]*<", text)
+    assert sorted(names) == ["fedavg", "fedetf"]  # a line per method, not one per run
 
 
 def test_what_cannot_be_drawn_is_said(tmp_path: Path) -> None:

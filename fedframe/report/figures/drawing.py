@@ -38,12 +38,14 @@ def draw(folders: Sequence[Path], what: str, out: Path | None = None, say: Calla
     target = out or folders[0] / f"{what}.svg"
     if target.suffix.lower() not in FORMATS:
         raise SettingError(f"Pictures are SVG, PNG or PDF: name it {target.with_suffix('.svg')}.")
-    if what == "curves" and target.suffix.lower() == ".svg":
+    subject = open_runs(folders)
+    # Means over seeds with their intervals are matplotlib's; single runs need no library.
+    plain = all(len(group.runs) == 1 for group in subject.groups) or not has_matplotlib()
+    if what == "curves" and target.suffix.lower() == ".svg" and plain:
         from fedframe.report.curves import run_curves
 
-        write_text(target, run_curves([run.path for run in open_runs(folders).runs]))
+        write_text(target, run_curves([run.path for run in subject.runs]))
         return target
-    subject = open_runs(folders)
     if what in NEEDS_MODELS:
         from fedframe.report.page.making import examined
 
@@ -53,6 +55,15 @@ def draw(folders: Sequence[Path], what: str, out: Path | None = None, say: Calla
     else:
         write_bytes(target, file_bytes(make_figure(subject, what), target.suffix.lower()))
     return target
+
+
+def has_matplotlib() -> bool:
+    """Whether the extra is installed."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        return False
+    return True
 
 
 def section_data(subject: Subject, what: str) -> dict[str, object]:
@@ -67,13 +78,11 @@ def section_data(subject: Subject, what: str) -> dict[str, object]:
 def make_figure(subject: Subject, what: str) -> Figure:
     """A figure drawn by matplotlib."""
     data = section_data(subject, what)
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
+    if not has_matplotlib():
         raise SettingError(
             f"--what {what} as a picture of this kind needs matplotlib: pip install 'fedframe[plot]' (curves and "
             "partition as .svg need nothing)."
-        ) from error
+        )
     from fedframe.report.figures.style import paper_style
 
     with paper_style():
