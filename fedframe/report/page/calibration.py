@@ -8,7 +8,8 @@ from fedframe.report.page.section import Data, Section, of_single_runs, rounded
 TITLE = "Calibration"
 READ = (
     "Predictions sorted by how sure the shared model was: a point on the diagonal is right exactly as often as it "
-    "claims, one below it is overconfident. The expected calibration error is the mean distance to the diagonal."
+    "claims, one below it is overconfident. The expected calibration error is the mean distance to the diagonal, over "
+    "all predictions."
 )
 
 

@@ -57,7 +57,8 @@ def option(name: str, value: object) -> list[str]:
         return [f"--{flag}" if value else f"--no-{flag}"]
     if value is None:
         raise UnsaidError(name)
-    return [f"--{flag}", str(value)]
+    whole = isinstance(value, float) and value.is_integer() and abs(value) < 1e15
+    return [f"--{flag}", str(int(value) if whole else value)]  # type: ignore[call-overload]
 
 
 def yaml_word(value: object) -> str:

@@ -23,7 +23,9 @@ KINDS = {
     "weighted": "saved models, weighted by test samples",
     "client": "shared model on the same clients",  # of new clients only
 }
-READ = "Three questions, three numbers: each is an accuracy, the share of test samples that are classified correctly."
+READ = (
+    "Each number answers another question; all are accuracies, the share of test samples that are classified correctly."
+)
 
 
 def section(subject: Subject) -> Section:

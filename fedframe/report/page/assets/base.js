@@ -22,7 +22,7 @@ const percent = (share, places = 1) => (known(share) ? `${(100 * share).toFixed(
 
 function number(value, digits = 3) {
   if (!known(value)) return DASH;
-  if (value !== 0 && (Math.abs(value) >= 1e6 || Math.abs(value) < 1e-3)) return value.toExponential(digits - 1);
+  if (value !== 0 && (Math.abs(value) >= 1e6 || Math.abs(value) < 1e-3)) return value.toExponential(digits - 1).replace(/\.?0+e/, "e");
   return Number.isInteger(value) ? count(value) : String(Number(value.toPrecision(digits)));
 }
 

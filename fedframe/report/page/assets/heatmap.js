@@ -17,7 +17,7 @@ function heatmap(options) {
   const columnWords = columns.map((name) => shorten(String(name), 16));
   const left = Math.ceil(Math.min(Math.max(...rowWords.map((word) => measure(word)), 10) + 10, width * 0.34)) + 18;
   const right = options.beside ? 92 : 8;
-  const above = options.above ? 56 : 6;
+  const above = options.above ? 70 : 6;
   const room = width - left - right;
   const cellW = Math.min(room / columns.length, options.square ? 38 : 64);
   const cellH = options.square ? cellW : options.cellHeight;
@@ -123,9 +123,8 @@ function writeNumbers(context, { rows, columns, value, colour, text }, { left, a
 function barsAbove(context, { values, label }, { left, above, cellW }) {
   const most = Math.max(...values, 1);
   context.fillStyle = theme.style("--dim");
-  context.textAlign = "right";
-  context.fillText(label, left - 6, above - 34, left - 12);
-  context.fillText(`up to ${count(most)}`, left - 6, above - 19, left - 12);
+  context.textAlign = "left";
+  context.fillText(`${label}, up to ${count(most)}`, left, above - 61);
   context.globalAlpha = 0.55;
   values.forEach((value, i) => {
     const height = (42 * value) / most;

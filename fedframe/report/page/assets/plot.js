@@ -26,6 +26,8 @@ const percentAxis = { tickFormat: (value) => String(Number((100 * value).toFixed
 // Ticks that do not crowd: fewer on a phone, whole numbers where only those exist.
 const roundTicks = (width) => Math.max(3, Math.floor(width / 90));
 
+const wholeTicks = ([low, high], width) => d3.ticks(low, high, roundTicks(width)).filter(Number.isInteger);
+
 /* Lines with their intervals; options: panel {series, share, label}, over, width, height, hidden (labels), zero. */
 const OVER = { rounds: [0, "round"], seconds: [1, "seconds of training"], megabytes: [2, "megabytes sent and received"] };
 
@@ -42,14 +44,15 @@ function lineChart({ panel, over = "rounds", width, height, hidden = new Set(), 
   }));
   const clamp = panel.share ? (value) => Math.max(0, Math.min(1, value)) : (value) => value; // no accuracy lies beyond
   const few = points.length / panel.series.length <= 15;
+  const ticks = height < 240 ? 4 : 6;
   const stroke = (p) => theme.series(p.i);
   const groups = d3.groups(points, (p) => p.label).map(([, line]) => line);
   return plot({
     width, height,
-    x: { label: xLabel, ticks: roundTicks(width), tickFormat: over === "rounds" ? (x) => (Number.isInteger(x) ? count(x) : "") : undefined, nice: over !== "rounds" },
-    y: { nice: true, zero, ...(panel.share ? percentAxis : { label: panel.label, tickFormat: (value) => number(value, 3) }), ticks: 6, labelArrow: "none" },
+    x: over === "rounds" ? { label: xLabel, ticks: wholeTicks(d3.extent(points, (p) => p.x), width), tickFormat: count } : { label: xLabel, ticks: roundTicks(width), nice: true },
+    y: { nice: true, zero, ...(panel.share ? percentAxis : { label: panel.label, tickFormat: (value) => number(value, 3) }), ticks, labelArrow: "none" },
     marks: [
-      gridY({ ticks: 6 }),
+      gridY({ ticks }),
       Plot.areaY(points.filter((p) => known(p.low)), { x: "x", y1: (p) => clamp(p.low), y2: (p) => clamp(p.high), z: "label", fill: stroke, fillOpacity: 0.16, clip: true }),
       ...groups.map((line) => Plot.line(line, { x: "x", y: "y", stroke: stroke(line[0]), strokeWidth: 2.2, strokeLinejoin: "round", strokeDasharray: theme.dash(line[0].i) })),
       few ? Plot.dot(points, { x: "x", y: "y", fill: stroke, r: 3 }) : null,

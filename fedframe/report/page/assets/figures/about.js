@@ -20,7 +20,9 @@ figures.about = {
 
 function commandLine(text) {
   const button = make("button", { type: "button", class: "quiet" }, "Copy");
-  const code = make("pre", { tabindex: "0", "aria-label": "Command" }, text);
+  // A line ends between words only: half an option is easily mistyped.
+  const words = text.split(" ").flatMap((word, i) => [i ? " " : "", make("span", {}, word)]);
+  const code = make("pre", { tabindex: "0", "aria-label": "Command" }, words);
   button.addEventListener("click", async () => {
     try {
       await navigator.clipboard.writeText(text);

@@ -30,7 +30,7 @@ function pairs(data, off, tools) {
     x: { label: "cosine between two classes", domain: [Math.min(-0.5, d3.min(off, (pair) => pair.value)), Math.max(0.5, d3.max(off, (pair) => pair.value))], nice: true, ticks: 6 },
     y: { axis: null },
     marks: [
-      Plot.rectY(off, Plot.binX({ y: "count" }, { x: "value", fill: theme.series(0), fillOpacity: 0.55, thresholds: 40, tip: { title: undefined, ...tipLook() } })),
+      Plot.rectY(off, Plot.binX({ y: "count" }, { x: "value", fill: theme.series(0), fillOpacity: 0.55, interval: 0.025, tip: { title: undefined, ...tipLook() } })),
       Plot.ruleX([data.ideal], { stroke: theme.series(1), strokeWidth: 2 }),
       Plot.text(["ideal"], { x: [data.ideal], frameAnchor: "top", dy: -14, fill: theme.series(1), fontWeight: 600 }),
       Plot.ruleY([0], { stroke: ruleColour() }),

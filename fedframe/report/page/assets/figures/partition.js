@@ -23,7 +23,7 @@ figures.partition = {
       text: (samples) => (samples > 0 ? (share ? String(Math.round(100 * samples)) : d3.format("~s")(Number(samples.toPrecision(2)))) : ""),
       describe: (r, c) => [`client ${data.clients[order[c]]}, class ${data.classes[r]}`,
         `${count(data.counts[order[c]][r])} of the client's ${count(data.sizes[order[c]])} training samples`],
-      above: { values: order.map((i) => data.sizes[i]), label: "samples" },
+      above: { values: order.map((i) => data.sizes[i]), label: "samples by client" },
       beside: tools.width > 600 ? { values: data.classes.map((_, r) => d3.sum(data.counts, (row) => row[r])), label: "samples" } : null,
     });
     const ends = share ? ["0 %", "100 % of the client's samples"] : ["0", `${count(most)} samples`];
