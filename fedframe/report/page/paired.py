@@ -96,7 +96,7 @@ def note(scores: list[Data]) -> str:
         each["difference"]["test"] for one in scores for each in one["rows"] if (each["difference"] or {}).get("test")
     ]
     tested = f"p: {found[0]}. " if found else ""
-    return f"{tested}p (Holm) allows for several methods being compared; colour marks p below 0.05."
+    return f"{tested}p (Holm) allows for several methods being compared; colour marks one below 0.05."
 
 
 def spoken(data: Data) -> str:

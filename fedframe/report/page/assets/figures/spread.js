@@ -28,13 +28,12 @@ figures.spread = {
       marks: [
         gridY({ ticks: 6 }),
         ranked ? Plot.rectX([0], { x1: -0.005, x2: 0.1, fill: theme.style("--bad"), fillOpacity: 0.09 }) : null,
-        ranked ? Plot.text(["worst tenth"], { x: 0.004, frameAnchor: "top-left", dy: 6, dx: 4, textAnchor: "start", fill: theme.style("--dim") }) : null,
         ...(ranked ? panel.series.map((line, i) => Plot.line(points.filter((p) => p.label === line.label), { x: "x", y: "y", stroke: theme.series(i), strokeWidth: 2, strokeDasharray: theme.dash(i), curve: "step" })) : []),
         dots ? Plot.dot(points, { x: "x", y: "y", fill: colour, fillOpacity: ranked ? 1 : 0.65, r: points.length > 150 ? 2 : 3.5 }) : null,
         Plot.dot(points, Plot.pointer({ x: "x", y: "y", maxRadius: Infinity, stroke: theme.style("--ink"), r: 5 })),
         Plot.tip(points, Plot.pointer({ x: "x", y: "y", maxRadius: Infinity, title: "title", ...tipLook() })),
       ],
-    })];
+    }), ranked ? make("p", { class: "note" }, "Shaded: the worst tenth.") : null];
   },
   table: (data) => ({
     columns: ["figure", "line", "client", "accuracy", "training samples", "test samples"],
