@@ -57,8 +57,9 @@ def option(name: str, value: object) -> list[str]:
         return [f"--{flag}" if value else f"--no-{flag}"]
     if value is None:
         raise UnsaidError(name)
-    whole = isinstance(value, float) and value.is_integer() and abs(value) < 1e15
-    return [f"--{flag}", str(int(value) if whole else value)]  # type: ignore[call-overload]
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        value = int(value)  # two new clients, not 2.0
+    return [f"--{flag}", str(value)]
 
 
 def yaml_word(value: object) -> str:
