@@ -17,13 +17,17 @@ if TYPE_CHECKING:
     from fedframe.api import Result, resume, run
     from fedframe.comparing.result import Comparison
     from fedframe.comparing.running import compare, compare_each
+    from fedframe.core.part import Part
     from fedframe.personalising import Newcomer, personalise
     from fedframe.predictor import Predictor
+    from fedframe.recipes import Recipe
 
 __all__ = [
     "Comparison",
     "Newcomer",
+    "Part",
     "Predictor",
+    "Recipe",
     "Result",
     "__version__",
     "compare",
@@ -54,6 +58,14 @@ def __getattr__(name: str) -> Any:
         from fedframe.predictor import Predictor
 
         return Predictor
+    if name == "Part":
+        from fedframe.core.part import Part
+
+        return Part
+    if name == "Recipe":
+        from fedframe.recipes import Recipe
+
+        return Recipe
     raise AttributeError(f"module 'fedframe' has no attribute {name!r}")
 
 

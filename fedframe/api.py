@@ -19,7 +19,7 @@ from fedframe.data import Federation, Source, load_source, make_federation
 from fedframe.data.augment import read_augment
 from fedframe.data.new_clients import keep_out
 from fedframe.data.validation import for_validation
-from fedframe.errors import SettingError
+from fedframe.errors import DataError, SettingError
 from fedframe.folder import SUMMARY, RunFolder, read_config
 from fedframe.nets import build_net, default_net
 from fedframe.predictor import Predictor
@@ -164,6 +164,7 @@ class JobMaker:
         shape = self.federation.source.input_shape
         self.net: Net = net if net is not None and not isinstance(net, str) else settings.model
         resolved: dict[str, Any] = {
+            "method": "+".join(anchored(piece.strip()) for piece in settings.method.split("+")),
             "data": anchored(settings.data),
             "model": anchored(settings.model),
             "clients": len(self.federation.everyone),
@@ -189,7 +190,13 @@ class JobMaker:
 
 def make_clients(settings: Settings, data: object) -> Federation:
     """Load the data and deal it out to clients; with a validation share, that share takes the test data's place."""
-    everyone = for_validation(deal_out(settings, data), settings.validate_share, settings.seed)
+    federation = deal_out(settings, data)
+    if len(federation.source.classes) < 2:
+        raise DataError(
+            f"All labels of {settings.data} are {federation.source.classes[0]!r}: there is nothing to tell apart; "
+            "give data with two classes or more (--label names a table's column)."
+        )
+    everyone = for_validation(federation, settings.validate_share, settings.seed)
     return keep_out(everyone, settings.new_clients, settings.seed)
 
 

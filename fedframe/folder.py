@@ -35,7 +35,7 @@ import fedframe
 from fedframe.core.files import read_json, read_tensors, write_json, write_tensors, write_text
 from fedframe.core.job import personal_path
 from fedframe.errors import DataError, RunError, SettingError, nearest
-from fedframe.settings import Settings, check
+from fedframe.settings import Settings, check, short_method
 
 PATIENCE = 3.0  # seconds to wait for the workers of a killed run to end
 CONFIG = "config.yaml"
@@ -225,6 +225,9 @@ def read_config(path: Path) -> dict[str, Any]:
         values = yaml.safe_load(path.read_text())
     except FileNotFoundError as error:
         raise SettingError(f"There is no config file {path}.") from error
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise SettingError(f"The config file {path} cannot be read: line {line}: {error.problem}.") from error
     except (OSError, yaml.YAMLError) as error:
         raise SettingError(f"The config file {path} cannot be read: {' '.join(str(error).split())}") from error
     if values is None:
@@ -238,7 +241,7 @@ def free_name(settings: Settings) -> Path:
     """A folder under runs/ that does not exist yet, named after method and data."""
     kind, colon, rest = settings.data.partition(":")
     data = Path(rest.partition("?")[0]).stem if colon else kind
-    stem = f"{settings.method}-{data}".replace("/", "-")
+    stem = f"{short_method(settings.method)}-{data}".replace("/", "-")
     number = 1
     while (path := Path("runs") / f"{stem}-{number}").exists():
         number += 1

@@ -53,7 +53,7 @@ def orthonormal(classes: int, dim: int, generator: torch.Generator) -> Tensor:
     if not 1 <= classes <= dim:
         raise SettingError(
             f"{classes} orthonormal class vectors need features of at least {classes} numbers, not {dim}; "
-            "choose a larger net or a projection."
+            "choose a larger net, or write METHOD+projection."
         )
     return _haar(dim, classes, generator).T.contiguous().float()
 
@@ -165,7 +165,7 @@ def _check_etf(classes: int, dim: int) -> None:
     if dim < classes - 1:
         raise SettingError(
             f"A simplex ETF of {classes} classes needs features of at least {classes - 1} numbers, not {dim}; "
-            "choose a larger net or a projection."
+            "choose a larger net, or write METHOD+projection."
         )
 
 

@@ -21,13 +21,13 @@ AT_ONCE = 256  # inputs decoded and predicted together: memory stays bounded for
 
 
 def predict_file(folder: Path, path: Path, client: str | None, top: int) -> Iterator[str]:
-    """A line per input: its name, then the most probable classes with their probabilities."""
+    """A line per input, separated by tabs: its name, then the most probable classes, each with its probability."""
     RunFolder.open(folder)  # a folder that is none is refused in the words of the other commands
     predictor = Predictor.load(folder, client)
     for names, raw in read_inputs(path, predictor):
         best = predictor.probabilities(raw).topk(min(top, len(predictor.classes)))
         for name, values, indices in zip(names, best.values, best.indices, strict=True):
-            pairs = [f"{predictor.classes[int(i)]} {float(v):.3f}" for v, i in zip(values, indices, strict=True)]
+            pairs = [f"{predictor.classes[int(i)]}\t{float(v):.3f}" for v, i in zip(values, indices, strict=True)]
             yield "\t".join([name, *pairs])
 
 

@@ -1,7 +1,7 @@
 """Named methods: parts put together, with the papers' settings; and how a method's name is read.
 
-`fedavg` is a recipe, `fine_tune` is a part, and `+` joins any of them. Settings of a part are given by the part's
-name: `--set fine_tune.epochs=3`.
+`fedavg` is a recipe, `fine_tune` is a part, `my_file.py:MyPart` is a part or recipe of one's own, and `+` joins any of
+them. Settings of a part are given by the part's name: `--set fine_tune.epochs=3`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 from fedframe.core.method import Method, combine
 from fedframe.core.part import Part
 from fedframe.errors import SettingError, nearest
+from fedframe.nets.locate import locate
 from fedframe.parts import DEFAULTS, PARTS
 from fedframe.parts.alone import Central, Local
 from fedframe.parts.apple import Apple
@@ -220,10 +221,45 @@ def find_recipes(name: str) -> list[Recipe]:
         if key in RECIPES:
             found.append(RECIPES[key])
         elif key in PARTS:
-            found.append(Recipe(key, f"The part {key}.", PARTS[key].paper, (make_part(key, {}),)))
+            found.append(Recipe(key, f"The part {key}.", PARTS[key].paper, (make_part(PARTS[key], {}),)))
+        elif ".py" in key or ":" in key:
+            found.append(own_recipe(key))
         else:
             raise SettingError(f"There is no method {key!r}; {nearest(key, [*RECIPES, *PARTS])}")
     return found
+
+
+def own_recipe(path: str) -> Recipe:
+    """What `my_file.py:MyPart` names: a part's class, or a recipe that the user has put together."""
+    found = locate(path, "part", "MyPart")
+    if isinstance(found, Recipe):
+        for part in found.parts:
+            check_own(path, type(part))
+        return found
+    if not (isinstance(found, type) and issubclass(found, Part)):
+        raise SettingError(
+            f"{path} is of another kind: a method's piece is a class made from fedframe.Part, or a Recipe."
+        )
+    check_own(path, found)
+    return Recipe(found.name, first_line(found), found.paper, (make_part(found, {}),))
+
+
+def check_own(path: str, kind: type[Part]) -> None:
+    """Refuse what would be ignored without a word: settings that are none, and a name that is another's."""
+    name = getattr(kind, "name", "")
+    if not name:
+        raise SettingError(f"{path}: {kind.__name__} has no name; write in it: name: ClassVar[str] = 'my_part'.")
+    if PARTS.get(name, kind) is not kind or (name in RECIPES and name not in PARTS):
+        raise SettingError(f"{path}: the name {name!r} is taken; call the part otherwise, e.g. 'my_{name}'.")
+    settings = {field.name for field in dataclasses.fields(kind)}
+    for key, annotation in vars(kind).get("__annotations__", {}).items():
+        if key not in settings and "ClassVar" not in str(annotation):
+            raise SettingError(f"{path}: {key} is no setting yet; write @dataclass(frozen=True) above {kind.__name__}.")
+
+
+def first_line(part: type[Part]) -> str:
+    """The first line of a part's docstring."""
+    return (part.__doc__ or f"The part {part.name}.").strip().splitlines()[0]
 
 
 def recipe_defaults(name: str) -> dict[str, Any]:
@@ -251,16 +287,16 @@ def make_method(name: str, settings: Mapping[str, Mapping[str, Any]]) -> Method:
     }
     method = Method(
         name,
-        tuple(p if changed[p.name] == vars(p) else make_part(p.name, changed[p.name]) for p in chosen.parts),
+        tuple(p if changed[p.name] == vars(p) else make_part(type(p), changed[p.name]) for p in chosen.parts),
     )
     for part in method.answering("fits"):
         part.fits(method)
     return method
 
 
-def make_part(name: str, values: Mapping[str, Any]) -> Part:
+def make_part(kind: type[Part], values: Mapping[str, Any]) -> Part:
     """A part with its settings checked."""
-    kind = PARTS[name]
+    name = kind.name
     fields = {field.name: field.default for field in dataclasses.fields(kind)}
     for key in values:
         if key not in fields:

@@ -18,6 +18,7 @@ from fedframe.engines.workers import WorkerEngine
 from fedframe.errors import DataError, DivergedError, FedframeError
 from fedframe.folder import CLIENT_SCORES, SUMMARY, RunFolder
 from fedframe.measure.cost import cpu_seconds, memory_bytes
+from fedframe.measure.groups import accuracy_by_group
 from fedframe.measure.rounds import observers
 from fedframe.measure.traffic import bytes_by_part
 from fedframe.new_clients import DEFINITION, NewScores, score_new_clients
@@ -168,6 +169,8 @@ def summarise(session: Session, final: Scores, new: NewScores | None) -> dict[st
     costs = session.costs()
     classes = job.federation.source.classes
     means = definitions(job.settings.validate_share)
+    per_class = dict(zip(classes, final.per_class, strict=False))
+    train_per_class = dict(zip(classes, train_counts(job), strict=True))
     return {
         "method": job.settings.method,
         "data": job.settings.data,
@@ -191,10 +194,12 @@ def summarise(session: Session, final: Scores, new: NewScores | None) -> dict[st
             },
             **({} if new is None else {"new": new.summary()}),
         },
-        "per_class": dict(zip(classes, final.per_class, strict=False)),
+        "per_class": per_class,
         "personal_per_class": dict(zip(classes, final.personal_per_class, strict=False)),
-        "train_per_class": dict(zip(classes, train_counts(job), strict=True)),
+        "train_per_class": train_per_class,
+        "per_group": accuracy_by_group(per_class, train_per_class),
         "definitions": means if new is None else {**means, "new": DEFINITION},
+        "server_stage": job.method.optional_slot("server_stage") is not None,
         "evaluations": sum("generic" in line or "personal" in line for line in history),
         "parameters": job.parameters,
         "seconds": round(costs["seconds"], 3),

@@ -208,3 +208,8 @@ def _sentence(problem: dict[str, Any]) -> str:
     hint = f"the default is {default}" if default is not None else "leave it out for the default"
     meaning = Settings.model_fields[name].description
     return f"{name} = {problem['input']!r}: {reason}; {hint} ({meaning})."
+
+
+def short_method(name: str) -> str:
+    """A method's name without the places of the user's own files: `fedavg+MyPart` for `fedavg+some/file.py:MyPart`."""
+    return "+".join(piece.rpartition(":")[2].strip() for piece in name.split("+"))

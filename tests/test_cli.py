@@ -43,6 +43,8 @@ def test_help_and_version_do_not_load_torch() -> None:
     code = "import sys, fedframe.cli; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
     assert "fedframe 0." in subprocess.run([PROGRAM, "--version"], capture_output=True, text=True, check=True).stdout
+    module = [sys.executable, "-m", "fedframe", "--version"]
+    assert "fedframe 0." in subprocess.run(module, capture_output=True, text=True, check=True).stdout
 
 
 def test_finished_run_says_so_when_resumed(run_folder: Path) -> None:

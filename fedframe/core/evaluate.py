@@ -33,6 +33,8 @@ DEFINITIONS = {
     "(personal: over at most personal_clients)",
     "weighted": "like final, but the mean is weighted by the clients' test samples",
     "spread": "over clients: standard deviation, mean of the worst tenth (rounded up), worst and best",
+    "per_group": "like generic final, mean over the classes that are frequent (many: those with the first 75 % of "
+    "the training samples), middling (medium: up to 95 %) or rare (few) in the training data",
     "clients": "how many clients the final mean is over: those that have test data",
     "bytes": "of all clients together: bytes_up and bytes_down in all rounds, bytes_once what a client gets only once "
     "(a frozen classifier); evaluation and final stages are not counted",

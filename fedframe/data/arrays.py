@@ -102,7 +102,7 @@ def _column(values: Any, what: str) -> npt.NDArray[Any]:
 
 
 def from_arrays(name: str, arrays: Mapping[str, Any], where: str) -> Raw:
-    """Samples of arrays x_train, y_train and, if there, x_test, y_test, user_train, user_test."""
+    """Samples of arrays x_train, y_train (x, y for short) and, if there, x_test, y_test, user_train, user_test."""
     given = dict(arrays)
     for short, full in (("x", "x_train"), ("y", "y_train"), ("user", "user_train")):
         if short in given and full not in given:
@@ -113,7 +113,7 @@ def from_arrays(name: str, arrays: Mapping[str, Any], where: str) -> Raw:
         *(("x_test", "y_test") if {"x_test", "y_test"} & given.keys() else ()),
     ):
         if needed not in given:
-            found = ", ".join(sorted(given)) or "nothing"
+            found = ", ".join(sorted(arrays)) or "nothing"
             raise DataError(f"{where} lacks {needed}; it holds {found}.")
     tested = "x_test" in given
     y, y_test, classes = codes(given["y_train"], given.get("y_test"), f"y of {where}")

@@ -24,7 +24,7 @@ SOURCES: dict[str, str] = {
     "tiny-imagenet": "photographs in 200 classes, 100,000 + 10,000 of 64x64",
     "imagefolder:PATH": "own images in folders: class/image or client/class/image",
     "list:FILE": "own images named in a text file: path, label and, if there, user",
-    "npz:PATH": "own arrays: x_train, y_train and, if there, x_test, y_test, user_train, user_test",
+    "npz:PATH": "own arrays: x_train, y_train (or x, y) and, if there, x_test, y_test, user_train, user_test",
     "csv:PATH": "own table with a header line: a label column, a client column if there",
     "parquet:PATH": "own table, as csv",
 }

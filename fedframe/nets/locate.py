@@ -1,4 +1,4 @@
-"""Finds a user's net by its import path, `my_file.py:MyNet` or `package.module:MyNet`, in any process."""
+"""Finds a user's net or part by its path, `my_file.py:MyNet` or `package.module:MyNet`, in any process."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ from types import ModuleType
 from fedframe.errors import SettingError, nearest
 
 
-def locate(path: str) -> object:
+def locate(path: str, what: str = "net", example: str = "MyNet") -> object:
     """Find what `my_file.py:MyNet` or `package.module:MyNet` names."""
     place, _, name = path.rpartition(":")
     if not place or not name or path.endswith(".py"):
-        raise SettingError(f"The net {path!r} names a file but no class in it: write for example 'my_file.py:MyNet'.")
+        raise SettingError(
+            f"The {what} {path!r} names a file but no class in it: write for example 'my_file.py:{example}'."
+        )
     try:
         module = _load_file(Path(place).expanduser()) if place.endswith(".py") else _load_module(place)
     except FileNotFoundError as error:
-        raise SettingError(f"The net {path!r} could not be loaded: there is no file {error.filename}.") from error
+        raise SettingError(f"The {what} {path!r} could not be loaded: there is no file {error.filename}.") from error
     except Exception as error:  # whatever the user's own code raises
-        raise SettingError(f"The net {path!r} could not be loaded: {reason(error)}.") from error
+        raise SettingError(f"The {what} {path!r} could not be loaded: {reason(error)}.") from error
     if not hasattr(module, name):
         known = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         hint = nearest(name, known) if known else "it holds no class or function."
-        raise SettingError(f"The net {path!r} could not be loaded: {place} has no {name!r}; {hint}")
+        raise SettingError(f"The {what} {path!r} could not be loaded: {place} has no {name!r}; {hint}")
     return getattr(module, name)
 
 

@@ -11,8 +11,9 @@ exact column solution is B = T - H diag(T_jj / H_jj) with H = (P'P + lambda (Phi
 with Phi = (B B' + eps I)^(-1/2) it lowers 1/2 ||P - P B||^2 + 2 lambda Tr((B B' + eps I)^(1/2)) in every step.
 Attention is multiplied by A and kept to each sample's strongest neighbours, so that the mined graph matters. A message
 is mixed with the sample's own feature (four parts of five), so that both live on one scale; Eq. 5 has the messages
-alone, `own_share` 0. Prediction does without messages (it must not depend on the neighbours in a batch; the contrast
-ties the two views together) unless `relational` asks.
+alone, `own_share` 0. The contrast weighs a tenth of the paper's: it drives samples of one class apart, too, and the
+more it weighs, the lower Fashion-MNIST ends (docs/methods/fedrane.md). Prediction does without messages (it must not
+depend on the neighbours in a batch; the contrast ties the two views together) unless `relational` asks.
 """
 
 from __future__ import annotations
@@ -129,7 +130,7 @@ class RelationalAugmentation(Part):
     own_share: Annotated[float, Field(ge=0, le=1)] = 0.8  # of a sample's own feature in the augmented one
     relation_weight: Annotated[float, Field(gt=0)] = 0.1  # lambda_B
     iterations: Annotated[int, Field(ge=1)] = 2
-    contrast_weight: Annotated[float, Field(ge=0)] = 0.2  # lambda_CD
+    contrast_weight: Annotated[float, Field(ge=0)] = 0.02  # lambda_CD
     temperature: Annotated[float, Field(gt=0, le=1)] = 0.8  # tau
     relational: bool = False  # pass messages in prediction too
 

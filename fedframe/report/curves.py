@@ -9,6 +9,7 @@ from fedframe.errors import DataError
 from fedframe.folder import RunFolder
 from fedframe.report.svg import curves_picture
 from fedframe.report.words import percent
+from fedframe.settings import short_method
 
 SCORES = {"generic": "global test set", "client": "clients' own tests", "personal": "personal models"}
 
@@ -31,7 +32,7 @@ def run_curves(folders: Sequence[Path]) -> str:
     settings = [run.settings() for run in runs.values()]
     jobs = {(one.data, one.partition) for one in settings}
     where = f"{settings[0].data.rpartition('/')[2]}, {settings[0].partition}" if len(jobs) == 1 else "different data"
-    title = f"{settings[0].method} on {where}" if len(runs) == 1 else f"Shared models on {where}"
+    title = f"{short_method(settings[0].method)} on {where}" if len(runs) == 1 else f"Shared models on {where}"
     tested = {"validation data" if one.validate_share else "global test set" for one in settings}
     last = ", ".join(f"{label}: {percent(points[-1][1] / 100)}" for label, points in series.items())
     if len(runs) > 1:

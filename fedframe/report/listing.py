@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import fields
 
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
+from rich.text import Text
 
-from fedframe.core.part import Part
 from fedframe.data import PARTITIONS, SOURCES
 from fedframe.nets import NETS
 from fedframe.parts import PARTS
-from fedframe.recipes import RECIPES, find_recipes, make_method, make_part, recipe_defaults
+from fedframe.recipes import RECIPES, find_recipes, first_line, make_method, make_part, recipe_defaults
 
 
 def print_lists() -> None:
@@ -19,7 +20,7 @@ def print_lists() -> None:
     console = Console()
     groups = {
         "Methods (fedframe run METHOD; join with +)": {name: recipe.summary for name, recipe in RECIPES.items()},
-        "Parts (fedframe show PART)": {name: first_sentence(part) for name, part in PARTS.items()},
+        "Parts (fedframe show PART)": {name: first_line(part) for name, part in PARTS.items()},
         "Data (--data)": dict(SOURCES),
         "Partitions (--partition)": dict(PARTITIONS),
         "Nets (--model)": dict(NETS),
@@ -46,19 +47,19 @@ def print_method(name: str) -> None:
             return
     recipes = find_recipes(name)
     # A part is shown alone, also one that makes no method without another.
-    shown = (make_part(name, {}),) if name in PARTS else make_method(name, {}).parts
+    shown = (make_part(PARTS[name], {}),) if name in PARTS else make_method(name, {}).parts
     console.print(f"[bold]{name}[/bold]", *(recipe.summary for recipe in recipes), sep="\n", highlight=False)
     papers = [recipe.paper for recipe in recipes] + [part.paper for part in shown if part.name != "mean"]
     for paper in dict.fromkeys(paper for paper in papers if paper):
         console.print(f"Paper: {paper}", highlight=False)
-    table = Table(box=None, padding=(0, 2))
-    for head in ("part", "fills", "what it does"):
-        table.add_column(head)
-    table.add_column("settings (--set part.setting=value)", no_wrap=True)  # a name that is cut off cannot be typed
     for part in shown:
-        values = [f"{part.name}.{f.name}={shown_value(getattr(part, f.name))}" for f in fields(part)]
-        table.add_row(part.name, ", ".join(sorted(part.claims)) or "-", first_sentence(type(part)), "\n".join(values))
-    console.print(table)
+        fills = f", fills {' and '.join(sorted(part.claims))}" if part.claims else ""
+        console.print(f"\n[bold]{part.name}[/bold]{fills}", highlight=False)
+        console.print(Padding(Text(first_line(type(part))), (0, 0, 0, 2)))
+        for each in fields(part):  # on lines of their own: a name that is cut off cannot be typed
+            value = shown_value(getattr(part, each.name))
+            console.print(f"  --set {part.name}.{each.name}={value}", markup=False, highlight=False, soft_wrap=True)
+    console.print()
     defaults = recipe_defaults(name)
     if defaults:
         console.print("Brings along:", ", ".join(f"{key}={value}" for key, value in defaults.items()), highlight=False)
@@ -67,8 +68,3 @@ def print_method(name: str) -> None:
 def shown_value(value: object) -> str:
     """A setting's value, as it would be typed; nothing stands for a default that follows from something else."""
     return str(value).lower() if isinstance(value, bool) else "" if value is None else str(value)
-
-
-def first_sentence(part: type[Part]) -> str:
-    """The first line of a part's docstring."""
-    return (part.__doc__ or "").strip().splitlines()[0]

@@ -10,6 +10,7 @@ from typing import Any
 from fedframe.core.job import Job
 from fedframe.core.message import Message
 from fedframe.report.words import duration, percent, plural
+from fedframe.settings import short_method
 
 DEFINITIONS = {
     "client": "accuracy of the shared model on the client's own test samples",
@@ -59,8 +60,8 @@ def headline(job: Job, name: str) -> str:
     classes = f"{int((federation.class_counts(0) > 0).sum())} of the run's {len(federation.source.classes)} classes"
     chosen = ", ".join(f"{key}={value}" for key, value in dataclasses.asdict(stage).items() if value is not None)
     return (
-        f"{job.settings.method}, a personal model for {name}: {len(federation.train.values):,} training and "
-        f"{len(federation.local_test.values):,} test samples, {classes}; "
+        f"{short_method(job.settings.method)}, a personal model for {name}: "
+        f"{len(federation.train.values):,} training and {len(federation.local_test.values):,} test samples, {classes}; "
         f"client stage {stage.name} ({chosen})"
     )
 
@@ -73,7 +74,7 @@ def closing_lines(summary: Mapping[str, Any], folder: Path, path: Path, seconds:
     if summary["samples"]["test"]:
         shared = f"accuracy of the shared model on {name}'s own {tests}"
         if scores["client"] is None:
-            shared = f"not measured: {summary['method']} has no shared model"
+            shared = f"not measured: {short_method(summary['method'])} has no shared model"
         lines += [
             f"  {'client':9}{percent(scores['client']):>7}  {shared}",
             f"  {'personal':9}{percent(scores['personal']):>7}  accuracy of {name}'s own model on the same samples, "

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from fedframe.core.job import Job
     from fedframe.core.server import RoundRecord
 
+REFUSED = " (log.txt says why; most often numbers are no longer finite, and a smaller --lr helps)"
+TAIL = 3  # frequent and rare classes are told apart if the largest class is this many times the smallest
+
 
 class Display:
     """Shows nothing; the base of the other displays."""
@@ -171,11 +174,23 @@ def closing_lines(summary: dict[str, Any], folder: Path) -> list[str]:
         lines.append(text)
     evaluations, five = summary["evaluations"], summary["scores"]["generic"]["last_five"]
     if evaluations > 1 and five is not None:
-        lines.append(f"  {'':9}{percent(five):>7}  generic, mean of the last {min(5, evaluations)} evaluations")
+        before = ", before the server stage" if summary["server_stage"] else ""
+        lines.append(f"  {'':9}{percent(five):>7}  generic, mean of the last {min(5, evaluations)} evaluations{before}")
+    lines += tail_lines(summary)
     lines += [
         "",
         f"  {duration(summary['seconds'])}, {summary['peak_memory_mb']:.0f} MB in all processes, "
-        f"{plural(summary['updates_refused'], 'update')} refused.",
+        f"{plural(summary['updates_refused'], 'update')} refused{REFUSED if summary['updates_refused'] else ''}.",
         f"  Everything is in {folder}: try 'fedframe predict {folder} INPUT', 'fedframe plot {folder}'.",
     ]
     return lines
+
+
+def tail_lines(summary: dict[str, Any]) -> list[str]:
+    """Frequent and rare classes apart, where their numbers differ so much that one mean hides the rare ones."""
+    counts = summary["train_per_class"].values()
+    groups = {name: value for name, value in summary["per_group"].items() if value is not None}
+    if max(counts) < TAIL * max(1, min(counts)) or len(groups) < 2:
+        return []
+    found = ", ".join(f"{name} {percent(value)}" for name, value in groups.items())
+    return [f"  {'':9}{'':7}  generic by how frequent a class is in the training data: {found}"]

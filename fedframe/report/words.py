@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedframe.settings import short_method
+
 if TYPE_CHECKING:
     from fedframe.core.evaluate import Scores
     from fedframe.core.job import Job
@@ -37,8 +39,9 @@ def headline(job: Job, folder: Path) -> str:
     settings, source = job.settings, job.federation.source
     each = max(1, int(settings.participation * len(job.federation) + 0.5))
     return (
-        f"{settings.method} on {source.name}: {len(job.federation.train.values):,} training samples, "
-        f"{len(source.classes)} classes, {plural(len(job.federation), 'client')} ({settings.partition}), "
+        f"{short_method(settings.method)} on {source.name}: {len(job.federation.train.values):,} training samples, "
+        f"{plural(len(source.classes), 'class', 'classes')}, "
+        f"{plural(len(job.federation), 'client')} ({settings.partition}), "
         f"{each} a round, {plural(settings.rounds, 'round')}, "
         f"{settings.model.rpartition('/')[2]} with {job.parameters:,} parameters -> {folder}"
     )
