@@ -60,9 +60,10 @@ def test_predict_prints_a_line_per_input_for_shared_and_personal_models(run_fold
     shared = fedframe("predict", "here", "new.npz", "--top", 2, folder=run_folder).splitlines()
     own = fedframe("predict", "here", "new.npz", "--top", 2, "--client", 3, folder=run_folder).splitlines()
     assert len(shared) == len(own) == 5
-    name, first, second = shared[0].split("\t")
+    name, best, first, other, second = shared[0].split("\t")
     assert name == "0"
-    assert 1 >= float(first.split()[1]) >= float(second.split()[1]) >= 0
+    assert best != other
+    assert 1 >= float(first) >= float(second) >= 0
     assert shared != own
     for absent in (99, -1):
         text = fedframe("predict", "here", "new.npz", "--client", absent, folder=run_folder, ok=False)
@@ -86,6 +87,16 @@ def test_clients_go_by_their_names_from_any_folder(tmp_path: Path) -> None:
     (tmp_path / "run" / "summary.json").unlink()
     fedframe("resume", "../run", folder=tmp_path / "elsewhere")
     assert "write npz:sites.npz" in fedframe("run", "--data", "sites.npz", folder=tmp_path, ok=False)
+
+
+def test_runs_are_told_apart_by_method_or_by_folder(run_folder: Path) -> None:
+    small = ["--rounds", 1, "--clients", 3, "--no-personal", "--workers", 1]
+    for place, method in (("a/0", "fedavg"), ("b/0", "fedprox"), ("b/1", "fedprox")):
+        fedframe("run", method, *small, "--out", f"told/{place}", folder=run_folder)
+    fedframe("plot", "told/a/0", "told/b/0", "--out", "m.svg", folder=run_folder)
+    assert all(f">{name} " in (run_folder / "m.svg").read_text() for name in ("fedavg", "fedprox"))
+    fedframe("plot", "told/a/0", "told/b/0", "told/b/1", "--out", "f.svg", folder=run_folder)
+    assert all(f">told/{name} " in (run_folder / "f.svg").read_text() for name in ("a/0", "b/0", "b/1"))
 
 
 def test_plot_draws_a_picture(run_folder: Path) -> None:

@@ -70,6 +70,7 @@ COMPOSITIONS = [
 NEEDS: dict[str, dict[str, Any]] = {
     "fedrep": {"epochs": 2},  # for the head, and for the body
     "fedbn": {"model": "tests.nets.normed:normed"},
+    "scaffold": {"lr": 0.1},  # in two rounds of one epoch, its own .05 is too slow to show
 }
 # Rows of the papers' ablation tables that are not above: the same parts in another company, so one short run will do.
 LONG_TAIL = "auxiliary_heads+ga_fr+la_fr"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from fedframe.errors import SettingError
+from fedframe.errors import SettingError, nearest
 
 PADDING = 4  # pixels on every side, as the CIFAR papers have it
 
@@ -50,7 +50,9 @@ def read_augment(text: str) -> Augment:
     for part in text.strip().split("+"):
         name, colon, number = part.partition(":")
         if name not in ("none", "crop", "flip"):
-            raise SettingError(f"augment {name!r} is unknown: write none, flip, crop, crop:4 or crop+flip.")
+            hint = nearest(name, ("none", "crop", "flip"))
+            forms = hint if hint.startswith("did you") else "write none, flip, crop, crop:4 or crop+flip."
+            raise SettingError(f"augment {name!r} is unknown: {forms}")
         if name == "crop":
             if colon and (not number.isdecimal() or int(number) < 1):
                 raise SettingError(f"augment {part!r} needs a whole number of pixels above 0, e.g. crop:4.")

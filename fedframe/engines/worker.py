@@ -9,7 +9,7 @@ import json
 import os
 import signal
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -20,6 +20,8 @@ from fedframe.core.message import Message
 from fedframe.core.site import Site
 from fedframe.engines.slab import Slab
 from fedframe.errors import FedframeError
+
+STOPS = (signal.SIGINT, signal.SIGTERM)
 
 
 def send_message(pipe: Connection, slab: Slab, message: Message, **more: Any) -> None:
@@ -72,10 +74,21 @@ def answer(place: Site | Job, order: Message, unit: int, pipe: Connection, outbo
         return None
 
 
+@contextlib.contextmanager
+def stops_held() -> Iterator[None]:
+    """Fork without being stopped in its midst, which would end in a traceback of the child's."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def prepare_process() -> None:
     """One torch thread; Ctrl-C is the parent's business, its death is ours; freed memory is kept for the next batch."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)  # see stops_held
     torch.set_num_threads(1)
     gc.freeze()  # the parent's objects are not ours to collect: touching them would copy their pages
     with contextlib.suppress(OSError, AttributeError):

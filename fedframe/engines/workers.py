@@ -24,7 +24,7 @@ from fedframe.core.job import Job
 from fedframe.core.message import Message
 from fedframe.core.optimise import make_optimizer
 from fedframe.engines.slab import Slab
-from fedframe.engines.worker import receive_message, tidy_before_fork, work
+from fedframe.engines.worker import receive_message, stops_held, tidy_before_fork, work
 from fedframe.errors import RunError
 
 MOST_HELD = 512 << 20  # bytes of replies that may wait for their turn before workers pause
@@ -176,7 +176,7 @@ class WorkerEngine:
             name=f"fedframe-worker-{len(self.hands)}",
             daemon=True,
         )
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), stops_held():
             # Python warns of threads at a fork. The worker touches none of them: it runs one torch thread of its own.
             warnings.simplefilter("ignore", DeprecationWarning)
             process.start()

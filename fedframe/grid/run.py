@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedframe.engines.local import available_cores
-from fedframe.engines.worker import tidy_before_fork
+from fedframe.engines.worker import stops_held, tidy_before_fork
 from fedframe.engines.workers import cause
 from fedframe.grid.cell import Cell, Outcome, outcome_of
 from fedframe.grid.display import GridDisplay
@@ -139,7 +139,7 @@ class SideBySide:
         """Fork a process for a cell; it is no daemon, because it may have workers of its own."""
         here, there = self.context.Pipe(duplex=False)
         process = self.context.Process(target=work_on, args=(cell, workers, there, self.keep_state))
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), stops_held():
             warnings.simplefilter("ignore", DeprecationWarning)  # of threads: the displays here have none
             process.start()
         there.close()

@@ -9,7 +9,8 @@ All variates start at zero, so the first round is FedAvg's.
 Differs from the paper in: with momentum a step of the optimiser is not one gradient long. `steps` in line 10 is then
 the sum of the weights with which gradients enter x - y (FedNova's ||a||_1), so c_k+ is again a mean of gradients.
 Models are averaged by samples, as in all methods here, unless `--weighting uniform` asks for the paper's plain mean,
-and so are variates: only then do the corrections of all clients cancel in the step that the model takes. With models
+and so are variates: only then do the corrections cancel in the step that the model takes, as far as all clients take
+equally many steps (`--steps`; with epochs, clients of different size do not, and a rest remains). With models
 averaged by samples and variates plainly, as in much public code, clients of very different size push the model away
 round after round (Fashion-MNIST, 20 clients, dirichlet:0.1: every learning rate diverged).
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fedframe.errors import DataError
@@ -17,13 +17,14 @@ SCORES = {"generic": "global test set", "client": "clients' own tests", "persona
 def run_curves(folders: Sequence[Path]) -> str:
     """One line per score of a single run; one line per run (generic) of several."""
     runs = {str(folder): RunFolder.open(folder) for folder in folders}
+    names = dict(zip(runs, run_names([Path(folder) for folder in runs], runs.values()), strict=True))
     series: dict[str, list[tuple[float, float]]] = {}
-    for name, run in runs.items():
+    for folder, run in runs.items():
         lines = run.metrics()
         for score in SCORES if len(runs) == 1 else ("generic",):
             points = [(line["round"], 100 * line[score]) for line in lines if line.get(score) is not None]
             if points:
-                label = SCORES[score] if len(runs) == 1 else Path(name).name
+                label = SCORES[score] if len(runs) == 1 else names[folder]
                 if run.settings().validate_share and score == "generic" and len(runs) == 1:
                     label = "validation data"
                 series[label] = points
@@ -38,3 +39,10 @@ def run_curves(folders: Sequence[Path]) -> str:
     if len(runs) > 1:
         last = f"{last} (generic accuracy: shared model, {' or '.join(sorted(tested))})"
     return curves_picture(series, title, "round", "accuracy (%)", f"After the last round: {last}")
+
+
+def run_names(paths: Sequence[Path], runs: Iterable[RunFolder]) -> list[str]:
+    """What tells runs apart: their methods, else their folders' names, else the folders themselves."""
+    methods = [short_method(run.settings().method) for run in runs]
+    folders = [path.name for path in paths]
+    return next((names for names in (methods, folders) if len(set(names)) == len(names)), [str(path) for path in paths])

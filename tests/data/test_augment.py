@@ -47,7 +47,8 @@ def test_specs_are_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "part"), [("flop", "did you mean 'flip'"), ("crop:x", "crop:4"), ("flip:2", "takes no number")]
+    ("spec", "part"),
+    [("flop", "did you mean 'flip'"), ("rotate", "crop+flip"), ("crop:x", "crop:4"), ("flip:2", "takes no number")],
 )
 def test_a_bad_spec_ends_in_a_sentence(spec: str, part: str) -> None:
     assert part in sentence(lambda: read_augment(spec), SettingError)

@@ -100,5 +100,5 @@ def test_frozen_random_starts_where_the_linear_head_starts(bias: bool) -> None:
 
 def test_features_that_are_too_small_are_refused() -> None:
     for part in (Orthonormal(), SimplexETF(), SparseETF()):
-        with pytest.raises(SettingError, match="choose a larger net or a projection"):
+        with pytest.raises(SettingError, match=r"choose a larger net, or write METHOD\+projection"):
             built(part, classes=10, dim=8)
