@@ -11,6 +11,7 @@ from fedframe.comparing.blocks import DASH, Block
 from fedframe.comparing.document import TITLE, Document
 
 NUMBER = re.compile(r"[-+<\[\d]")  # how a number, an interval or a small p-value begins
+MINUS = re.compile(r"(?<![\w-])-(?=\d)")  # in front of a number; LaTeX prints a hyphen unless it is told
 LATEX = {
     "\\": r"\textbackslash{}",
     **{sign: f"\\{sign}" for sign in "&%$#_{}"},
@@ -79,7 +80,7 @@ def latex_row(cells: tuple[str, ...]) -> str:
 
 def latex_text(text: str) -> str:
     """Text as LaTeX prints it, whatever characters are in it."""
-    return "".join(LATEX.get(sign, sign) for sign in one_line(text))
+    return MINUS.sub(r"\\ensuremath{-}", "".join(LATEX.get(sign, sign) for sign in one_line(text)))
 
 
 def one_line(text: str) -> str:

@@ -177,6 +177,12 @@ def test_latex_escapes_what_would_break_it(comparison: Comparison) -> None:
     assert latex_text("a_b & 50 % \\ {x}") == r"a\_b \& 50 \% \textbackslash{} \{x\}"
 
 
+def test_latex_prints_a_minus_and_no_hyphen_in_front_of_numbers() -> None:
+    assert latex_text("-4.68") == r"\ensuremath{-}4.68"
+    assert latex_text("[-2.39, -0.10]") == r"{[}\ensuremath{-}2.39, \ensuremath{-}0.10{]}"
+    assert latex_text("resnet-8 1e-05 2–3") == "resnet-8 1e-05 2--3"  # noqa: RUF001
+
+
 def test_columns_of_every_latex_line_fit_its_table(comparison: Comparison) -> None:
     width = 0
     for line in (comparison.plan.out / "comparison.tex").read_text().splitlines():

@@ -98,7 +98,7 @@ def test_pairs_are_the_seeds_in_which_both_have_the_score() -> None:
 
 def test_too_few_seeds_give_a_mean_and_a_sentence_and_no_number_that_would_lie() -> None:
     one = paired([0.9], [0.8])
-    assert (one.low, one.high, one.p) == (None, None, None)
+    assert (one.low, one.high, one.p, one.pairs) == (None, None, None, 1)
     assert one.mean == pytest.approx(0.1)
     assert "two or more" in one.remark
     none = paired([None, 0.4], [0.3, None])
