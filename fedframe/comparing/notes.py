@@ -9,6 +9,7 @@ from fedframe.comparing.tuning import explain_select
 from fedframe.recipes import make_method
 
 FEW_SEEDS = 3
+NORMAL = "It takes for granted that differences scatter normally over seeds, which few seeds cannot show."
 
 
 def notes(comparison: Comparison) -> list[str]:
@@ -55,7 +56,7 @@ def tests(comparison: Comparison) -> list[str]:
     if comparison.differences:
         text = "Differences: paired t test, two-sided, over the seeds in which both have the score (scipy's ttest_rel)"
         more = "; p, Holm: adjusted for the number of methods, within each score" if len(comparison.labels) > 2 else ""
-        found.append(f"{text}{more}.")
+        found.append(f"{text}{more}. {NORMAL}")
     for label, scores in comparison.differences.items():
         said: dict[str, list[str]] = {}
         for score, each in scores.items():
