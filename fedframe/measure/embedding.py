@@ -27,7 +27,11 @@ def plane(features: Tensor, method: str, seed: int) -> tuple[str, npt.NDArray[np
     if method == "pca" or len(X) < FEWEST:
         return "pca", reduced[:, :2]
     from sklearn.manifold import TSNE
+    from threadpoolctl import threadpool_limits  # scikit-learn brings it
 
     perplexity = min(PERPLEXITY, (len(X) - 1) / 3)
-    points = TSNE(2, perplexity=perplexity, init="pca", random_state=seed).fit_transform(reduced)
+    # Its threads meet a thousand times and spin while they wait: on a busy machine two took more than three times as
+    # long as one, and where cores are free they gain a few seconds.
+    with threadpool_limits(1):
+        points = TSNE(2, perplexity=perplexity, init="pca", random_state=seed).fit_transform(reduced)
     return "tsne", np.asarray(points, dtype=np.float64)

@@ -95,6 +95,17 @@ def test_one_class_has_no_collapse_and_equal_means_no_spread_between() -> None:
     assert found["nc2_norms"] is None
 
 
+def test_class_vector_of_zeros_has_no_angles_and_a_classifier_of_zeros_no_direction() -> None:
+    h, y = torch.randn(12, 5, generator=torch.Generator().manual_seed(0)), torch.arange(12) % 3
+    one = collapse(h, y, 3, W=torch.tensor([[0.0] * 5, [1.0] * 5, [1.0, -1, 0, 0, 0]]))
+    assert one is not None
+    assert (one["nc2_classifier_norms"], one["nc2_classifier_angles"]) == (None, None)
+    assert one["nc3"] is not None
+    nothing = collapse(h, y, 3, W=torch.zeros(3, 5))
+    assert nothing is not None
+    assert nothing["nc3"] is None
+
+
 def plain_consistency(prototypes: np.ndarray, held: np.ndarray) -> float:
     K, C, _ = prototypes.shape
     seen = [c for c in range(C) if held[:, c].any()]

@@ -182,6 +182,15 @@ def test_runs_that_differ_in_the_seed_alone_are_one_line_with_a_band(tmp_path: P
         assert (low, high) == pytest.approx(expected, rel=1e-3, abs=1e-4)
 
 
+def test_the_same_run_made_twice_is_no_second_seed(tmp_path: Path) -> None:
+    folders = [made_run(tmp_path / name, seed=seed) for name, seed in (("a", 0), ("b", 1), ("c", 0))]
+    first, second = open_runs(folders).groups
+    assert [run.seed for run in first.runs] == [0, 1]
+    assert [run.path.name for run in second.runs] == ["c"]
+    assert first.label != second.label
+    assert second.label.endswith("/c)")
+
+
 def test_groups_are_named_by_what_tells_them_apart() -> None:
     configs = [{"method": "fedavg", "lr": 0.1}, {"method": "fedavg", "lr": 0.5}, {"method": "fedetf", "lr": 0.1}]
     assert group_labels(configs) == ["fedavg, lr=0.1", "fedavg, lr=0.5", "fedetf"]

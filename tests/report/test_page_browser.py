@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -229,6 +230,32 @@ def test_a_comparison_shows_the_run_that_is_chosen(see: Any) -> None:
     page.wait_for_selector("html[data-drawn=all]", state="attached")
     assert picture(page, "confusion") != before  # one choice for all sections
     assert page.locator("#confusion .choice label", has_text="fedetf").locator("input").is_checked()
+
+
+def test_contents_list_what_there_is_and_the_rest_says_why_it_is_missing(see: Any, tmp_path: Path) -> None:
+    page = see("run").page
+    links = page.locator("#contents a").evaluate_all("links => links.map(link => link.hash)")
+    assert "#drift" in links
+    folder = made_run(tmp_path / "run")
+    (folder / "drift.jsonl").unlink()
+    (tmp_path / "page.html").write_text(make_page(open_runs([folder])), "utf-8")
+    page.goto(address(tmp_path / "page.html"))
+    page.wait_for_selector("html[data-drawn=all]", state="attached")
+    fewer = page.locator("#contents a").evaluate_all("links => links.map(link => link.hash)")
+    assert set(links) - set(fewer) == {"#drift"}
+    assert "--measure drift" in page.inner_text("#drift")
+
+
+def test_names_of_points_that_lie_together_do_not_cover_each_other(see: Any, tmp_path: Path) -> None:
+    runs = [made_run(tmp_path / name) for name in "abc"]  # the same run three times: one point
+    (tmp_path / "page.html").write_text(make_page(open_runs(runs)), "utf-8")
+    page = see("run").page
+    page.goto(address(tmp_path / "page.html"))
+    page.wait_for_selector("html[data-drawn=all]", state="attached")
+    names = page.locator("#cost svg.plot g[aria-label=text] text").all()
+    heights = sorted(box["y"] for name in names if (box := name.bounding_box()) is not None)
+    assert len(heights) == 3
+    assert all(b - a >= 14 for a, b in pairwise(heights))
 
 
 def test_figures_have_names_and_descriptions_for_those_who_cannot_see_them(desk: Seen) -> None:

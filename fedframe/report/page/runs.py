@@ -150,13 +150,23 @@ def open_comparison(folder: Path, comparison: dict[str, Any]) -> Subject:
 
 
 def group_runs(runs: Sequence[Run]) -> tuple[Group, ...]:
-    """Put runs together that differ in the seed alone, named by what tells the groups apart."""
-    found: dict[str, list[Run]] = {}
+    """Put runs together that differ in the seed alone, named by what tells the groups apart.
+
+    The same run made twice is no second sample: it stands beside the first, or intervals would be too narrow.
+    """
+    found: dict[tuple[str, int], list[Run]] = {}
+    times: dict[tuple[str, int], int] = {}
     for run in runs:
         what = {name: value for name, value in run.config.items() if name not in NOT_THE_METHOD}
-        found.setdefault(json.dumps(what, sort_keys=True, default=str), []).append(run)
+        text = json.dumps(what, sort_keys=True, default=str)
+        times[text, run.seed] = times.get((text, run.seed), 0) + 1
+        found.setdefault((text, times[text, run.seed]), []).append(run)
     members = list(found.values())
     labels = group_labels([group[0].config for group in members])
+    labels = [
+        label if labels.count(label) == 1 else f"{label} ({group[0].path.as_posix()})"
+        for label, group in zip(labels, members, strict=True)
+    ]
     return tuple(Group(label, tuple(group)) for label, group in zip(labels, members, strict=True))
 
 

@@ -10,6 +10,7 @@ const whenIdle = window.requestIdleCallback ? (task) => requestIdleCallback(task
 const page = {
   data: null,
   shells: [],
+  links: [],
 
   start() {
     page.data = JSON.parse(document.getElementById("page-data").textContent);
@@ -31,18 +32,24 @@ const page = {
   build() {
     page.shells = page.data.sections.map((section) => new Shell(section));
     document.getElementById("main").replaceChildren(...page.shells.map((shell) => shell.node));
-    const links = page.data.sections.map(({ id, title }) => make("a", { href: `#${id}`, title }, SHORT[id] || title));
-    document.getElementById("contents").replaceChildren(...links);
+    page.list();
     page.say(page.data.state);
-    page.follow(links);
+    page.follow();
     page.draw();
   },
 
+  // The contents: what there is to see. What is missing stands at the end of the page, and says why.
+  list() {
+    const filled = page.data.sections.filter(({ missing }) => !missing);
+    page.links = filled.map(({ id, title }) => make("a", { href: `#${id}`, title }, SHORT[id] || title));
+    document.getElementById("contents").replaceChildren(...page.links);
+  },
+
   // Mark in the contents where the reader is.
-  follow(links) {
+  follow() {
     const watcher = new IntersectionObserver((entries) => {
       for (const entry of entries.filter(({ isIntersecting }) => isIntersecting)) {
-        links.forEach((link) => (link.hash === `#${entry.target.id}` ? link.setAttribute("aria-current", "true") : link.removeAttribute("aria-current")));
+        page.links.forEach((link) => (link.hash === `#${entry.target.id}` ? link.setAttribute("aria-current", "true") : link.removeAttribute("aria-current")));
       }
     }, { rootMargin: "-20% 0px -70% 0px" });
     // Somebody who scrolls faster than the idle browser draws does not wait.
@@ -91,6 +98,7 @@ const page = {
     page.say(data.state);
     const same = data.sections.length === page.shells.length && data.sections.every(({ id }, i) => id === page.shells[i].id);
     if (!same) return page.build();
+    if (data.sections.filter(({ missing }) => !missing).length !== page.links.length) page.list();
     return page.draw(page.shells.filter((shell, i) => shell.update(data.sections[i])));
   },
 };

@@ -28,10 +28,10 @@ const roundTicks = (width) => Math.max(3, Math.floor(width / 90));
 
 const wholeTicks = ([low, high], width) => d3.ticks(low, high, roundTicks(width)).filter(Number.isInteger);
 
-/* Lines with their intervals; options: panel {series, share, label}, over, width, height, hidden (labels), zero. */
+/* Lines with their intervals; options: panel {series, share, label}, over, width, height, hidden (labels), zero, least (what the y axis reaches). */
 const OVER = { rounds: [0, "round"], seconds: [1, "seconds of training"], megabytes: [2, "megabytes sent and received"] };
 
-function lineChart({ panel, over = "rounds", width, height, hidden = new Set(), zero = false, colourOf = (i) => i }) {
+function lineChart({ panel, over = "rounds", width, height, hidden = new Set(), zero = false, least = null, colourOf = (i) => i }) {
   const [column, xLabel] = OVER[over];
   const write = panel.share ? (value) => percent(value) : (value) => number(value, 4);
   const points = panel.series.flatMap((line, i) =>
@@ -53,6 +53,7 @@ function lineChart({ panel, over = "rounds", width, height, hidden = new Set(), 
     y: { nice: true, zero, ...(panel.share ? percentAxis : { label: panel.label, tickFormat: (value) => number(value, 3) }), ticks, labelArrow: "none" },
     marks: [
       gridY({ ticks }),
+      least === null ? null : Plot.ruleY([least], { stroke: "none" }), // stretches the axis
       Plot.areaY(points.filter((p) => known(p.low)), { x: "x", y1: (p) => clamp(p.low), y2: (p) => clamp(p.high), z: "label", fill: stroke, fillOpacity: 0.16, clip: true }),
       ...groups.map((line) => Plot.line(line, { x: "x", y: "y", stroke: stroke(line[0]), strokeWidth: 2.2, strokeLinejoin: "round", strokeDasharray: theme.dash(line[0].i) })),
       few ? Plot.dot(points, { x: "x", y: "y", fill: stroke, r: 3 }) : null,

@@ -1,5 +1,7 @@
 // Neural collapse: a small picture per measure, all methods in each, and the final values.
 
+const NEGLIGIBLE = 0.01; // below it a measure is as good as zero, and its line shall lie there
+
 figures.collapse = {
   controls: () => [],
   draw(data, tools) {
@@ -7,7 +9,7 @@ figures.collapse = {
     const columns = tools.width > 900 ? 3 : tools.width > 560 ? 2 : 1;
     const width = (tools.width - 20 * (columns - 1)) / columns;
     const pictures = data.panels.map((panel) => make("div", {}, make("h3", {}, panel.label), make("p", { class: "small-read" }, panel.read),
-      lineChart({ panel: { ...panel, label: "" }, zero: true, width, height: 200, hidden: tools.hidden, colourOf: (i) => labels.indexOf(panel.series[i].label) })));
+      lineChart({ panel: { ...panel, label: "" }, zero: true, least: NEGLIGIBLE, width, height: 200, hidden: tools.hidden, colourOf: (i) => labels.indexOf(panel.series[i].label) })));
     const grid = make("div", { class: "trio" }, pictures);
     grid.style.gridTemplateColumns = `repeat(${columns}, minmax(0, 1fr))`;
     const keys = Object.keys(data.names).filter((key) => data.final.some(({ values }) => known(values[key])));

@@ -33,15 +33,34 @@ figures.cost = {
 function against(data, tools, write) {
   const [measure_, score] = [tools.get("measure"), tools.get("score")];
   const rows = data.rows.map((row, i) => ({ label: row.label, i, x: row.values[measure_]?.[0], y: row.scores[score] })).filter((row) => known(row.x) && known(row.y));
+  const height = tools.width > 700 ? 320 : 260;
+  const marginRight = Math.min(140, tools.width * 0.28);
   return plot({
-    width: tools.width, height: tools.width > 700 ? 320 : 260, marginRight: Math.min(140, tools.width * 0.28),
+    width: tools.width, height, marginRight,
     x: { label: data.measures[measure_][0], tickFormat: (value) => write(measure_)(value), ticks: Math.max(2, Math.floor(tools.width / 170)), zero: true, nice: true }, y: { ...percentAxis, nice: true, ticks: 5 },
     marks: [
       gridX({ ticks: Math.max(2, Math.floor(tools.width / 170)) }), gridY({ ticks: 5 }),
       Plot.dot(rows, { x: "x", y: "y", fill: (row) => theme.series(row.i), r: 6 }),
-      Plot.text(rows, { x: "x", y: "y", text: (row) => shorten(row.label, 22), dx: 10, textAnchor: "start" }),
+      ...apart(rows, tools.width - 48 - marginRight, height - 64).map(({ row, up }) => Plot.text([row], { x: "x", y: "y", text: () => shorten(row.label, 22), dx: 10, dy: -up, textAnchor: "start" })),
       Plot.tip(rows, Plot.pointer({ x: "x", y: "y", maxRadius: Infinity, title: (row) => `${row.label}\n${percent(row.y)}\n${write(measure_)(row.x)}`, ...tipLook() })),
     ],
+  });
+}
+
+// Names of points that lie close to each other stand one above the other: how far up each goes, from the lowest on.
+const LINE = 15;
+
+function apart(rows, width, height) {
+  const [most, low, high] = [d3.max(rows, (row) => row.x) || 1, d3.min(rows, (row) => row.y), d3.max(rows, (row) => row.y)];
+  const place = (row) => [(row.x / most) * width, ((row.y - low) / (high - low || 1)) * height];
+  const taken = rows.map(place).map(([x, y]) => ({ left: x - 7, right: x + 7, level: y })); // the points themselves
+  return d3.sort(rows, (row) => row.y, (row) => row.x).map((row) => {
+    const [x, y] = place(row);
+    const name = { left: x + 10, right: x + 16 + measure(shorten(row.label, 22)), level: y };
+    const clash = (each) => name.left < each.right && each.left < name.right && Math.abs(name.level - each.level) < LINE;
+    for (let other = taken.find(clash); other; other = taken.find(clash)) name.level = other.level + LINE;
+    taken.push(name);
+    return { row, up: name.level - y };
   });
 }
 

@@ -5,8 +5,8 @@ figures.heads = {
   draw(data, tools) {
     const kind = tools.get("show");
     const cells = data[kind];
-    // From the least alike pair to the most: all cosines may lie close to 1.
-    const least = kind === "cosine" ? d3.min(cells, (row) => d3.min(row)) : 0;
+    // From the least alike pair to the most, but cosines that all lie close to 1 shall not look far apart.
+    const least = kind === "cosine" ? Math.min(0.9, d3.min(cells, (row) => d3.min(row))) : 0;
     const most = kind === "cosine" ? 1 : d3.max(cells, (row) => d3.max(row)) || 1;
     const ramp = theme.ramp("sequential");
     const colour = (number) => ramp(0.05 + (0.95 * (number - least)) / (most - least || 1));
