@@ -91,7 +91,10 @@ def one_line(text: str) -> str:
 def page(text: Document) -> str:
     """A page that needs nothing else: tables that scroll on a narrow screen, light and dark."""
     style = (files(__package__) / "page.css").read_text()
-    body = [f"<h1>{TITLE}</h1>", f"<pre>{html.escape(text.command)}</pre>"]
+    words = " ".join(
+        f"<span>{html.escape(word)}</span>" for word in text.command.split(" ")
+    )  # lines break between them
+    body = [f"<h1>{TITLE}</h1>", f"<pre>{words}</pre>"]
     for chapter in text.chapters:
         depth = 3 if chapter.heading else 2
         body += [f"<h2>{html.escape(chapter.heading)}</h2>"] if chapter.heading else []

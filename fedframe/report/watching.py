@@ -9,6 +9,7 @@ import hashlib
 import ipaddress
 import json
 import socket
+import sys
 import threading
 from collections.abc import Sequence
 from http import HTTPStatus
@@ -179,6 +180,11 @@ class Server(ThreadingHTTPServer):
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = self.host, self.server_address[1]
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a tab that was closed before its answer was there; anything else is shown."""
+        if not isinstance(sys.exc_info()[1], ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
 
     def knows(self, header: str) -> bool:
         """Whether a request names this server.

@@ -138,6 +138,20 @@ def test_a_run_before_its_first_round_has_a_page(tmp_path: Path) -> None:
     assert [each["id"] for each in data["sections"] if "missing" not in each] == ["about"]
 
 
+def test_scores_of_a_run_that_goes_on_are_those_of_its_last_rounds(tmp_path: Path) -> None:
+    folder = made_run(tmp_path / "run")
+    (folder / "summary.json").unlink()
+    metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    (group,) = section(page_data(open_runs([folder])), "scores")["data"]["groups"]
+    assert set(group["scores"]) == {"generic", "client"}
+    for score, kinds in group["scores"].items():
+        values = [line[score] for line in metrics]
+        assert {kind: entry["mean"] for kind, entry in kinds.items()} == {
+            "final": pytest.approx(values[-1], abs=1e-4),
+            "last_five": pytest.approx(np.mean(values[-5:]), abs=1e-4),
+        }
+
+
 def test_a_method_without_a_shared_model_has_a_page(tmp_path: Path) -> None:
     folder = made_run(tmp_path / "run", method="fedper")
     known = json.loads((folder / "examination.json").read_text())

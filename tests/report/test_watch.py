@@ -114,6 +114,27 @@ def test_news_come_only_when_there_are_any(server: Server, folder: Path) -> None
     assert "0.99" in again.read().decode()
 
 
+def test_a_tab_that_is_closed_early_leaves_the_terminal_quiet(
+    server: Server, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    ended = threading.Event()
+    error: Exception = BrokenPipeError()
+
+    def now() -> dict[str, object]:
+        raise error
+
+    finish = server.shutdown_request
+    monkeypatch.setattr(server.page, "now", now)
+    monkeypatch.setattr(server, "shutdown_request", lambda request: (finish(request), ended.set()))
+    for kind, said in ((BrokenPipeError, False), (ConnectionResetError, False), (ValueError, True)):
+        error = kind("on the way")
+        ended.clear()
+        with pytest.raises((http.client.HTTPException, OSError)):
+            ask(server)
+        assert ended.wait(30)
+        assert ("on the way" in capfd.readouterr().err) is said
+
+
 def test_a_page_waits_for_a_run_that_has_not_begun(tmp_path: Path) -> None:
     with Server([tmp_path / "later"], "127.0.0.1", 0) as server:
         assert server.page.now()["state"] == "waiting"

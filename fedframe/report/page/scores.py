@@ -23,6 +23,7 @@ KINDS = {
     "weighted": "saved models, weighted by test samples",
     "client": "shared model on the same clients",  # of new clients only
 }
+SO_FAR = {"final": 1, "last_five": 5}  # how many evaluations are the mean of a run that still goes on
 READ = (
     "Each number answers another question; all are accuracies, the share of test samples that are classified correctly."
 )
@@ -58,9 +59,9 @@ def read(run: Run, score: str, kind: str) -> float | None:
         entry: Any = run.summary.get("scores", {}).get(score) or {}
         return rounded(entry.get(kind), 6)
     values = [line[score] for line in run.metrics if line.get(score) is not None]
-    if kind == "weighted" or not values:
+    if kind not in SO_FAR or not values:
         return None
-    shown = values[-1:] if kind == "final" else values[-5:]
+    shown = values[-SO_FAR[kind] :]
     return rounded(sum(shown) / len(shown), 6)
 
 
