@@ -67,6 +67,9 @@ def test_calibration_error_equals_guo_et_al_in_a_plain_loop(pairs: list[tuple[fl
         if mine:
             accuracy, confidence = np.mean([r for _, r in mine]), np.mean([p for p, _ in mine])
             error += len(mine) / len(pairs) * float(abs(accuracy - confidence))
+            assert found["bins"][m]["accuracy"] == pytest.approx(accuracy)
+            assert found["bins"][m]["confidence"] == pytest.approx(confidence)
+        assert (found["bins"][m]["from"], found["bins"][m]["to"]) == pytest.approx((m / bins, (m + 1) / bins))
     assert found["error"] == pytest.approx(error, abs=1e-12)
     assert Calibration().result() is None
 
