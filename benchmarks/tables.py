@@ -116,6 +116,7 @@ TABLES = {
             "fednova": rates(0.02, 0.05, 0.1, 0.2),
             **SERVER_OPTIMIZERS,
             **{name: rates(0.02, 0.05, 0.1, 0.2) for name in BASELINES},
+            "pfedme": rates(0.01, 0.02, 0.04, 0.06),  # its pull towards the client's own model allows no more than .067
             "fedavg, net with BatchNorm": rates(0.02, 0.05, 0.1, 0.2, **NORM),
             "fedbn": rates(0.02, 0.05, 0.1, 0.2, **NORM),
         },
