@@ -10,6 +10,7 @@ import pytest
 import fedframe
 from fedframe.core.evaluate import Scores
 from fedframe.errors import DataError
+from fedframe.report.curves import run_curves
 from fedframe.report.words import scores_text
 
 BRIEF: dict[str, Any] = {"clients": 3, "rounds": 1, "epochs": 1, "workers": 1}
@@ -34,3 +35,16 @@ def test_run_without_any_model_that_predicts_says_how_to_get_one(tmp_path: Path)
     fedframe.run("fedper", out=tmp_path / "run", save_personal=False, progress=False, **BRIEF)
     with pytest.raises(DataError, match=r"Client 0 has no personal model in .*; run it with --save-personal\."):
         fedframe.Predictor.load(tmp_path / "run", client=0)
+
+
+def test_runs_without_a_shared_model_are_drawn_by_their_personal_scores(tmp_path: Path) -> None:
+    """Beside runs that have one, the picture says who is not in it."""
+    paths = {method: tmp_path / method for method in ("fedavg", "fedper", "local")}
+    for method, path in paths.items():
+        fedframe.run(method, out=path, personal=False, progress=False, **BRIEF)
+    alone = run_curves([paths["fedper"], paths["local"]])
+    assert "Personal models on digits" in alone
+    assert "(personal accuracy)" in alone
+    mixed = run_curves([paths["fedavg"], paths["local"]])
+    assert "Shared models on digits" in mixed
+    assert "without a generic score: local" in mixed
