@@ -78,7 +78,8 @@ def test_printed_numbers_are_plausible(name: str) -> None:
     assert any(n is not None for n in printed)
 
 
-# How many numbers each table prints and what they add up to, taken from the papers' texts: a slip of a digit shows.
+# How many numbers each table prints and what they add up to, counted when the files had been compared with the papers'
+# texts: a later slip of a digit shows.
 TOTALS: dict[str, tuple[int, float]] = {
     "fedavg_etf-1": (18, 1226.9),
     "fedavg_etf-2": (30, 2043.8),
