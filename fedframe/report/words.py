@@ -30,8 +30,9 @@ def duration(seconds: float) -> str:
 
 
 def scores_text(scores: Scores) -> str:
-    """The shared model's scores in one line."""
-    return f"generic {percent(scores.generic)}  client {percent(scores.client)}"
+    """The scores of a round in one line; personal ones where clients have models of their own between rounds."""
+    shared = f"generic {percent(scores.generic)}  client {percent(scores.client)}"
+    return shared if scores.personal is None else f"{shared}  personal {percent(scores.personal)}"
 
 
 def headline(job: Job, folder: Path) -> str:
