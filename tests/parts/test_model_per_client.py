@@ -282,10 +282,12 @@ def test_what_would_not_fit_is_refused_with_the_number(tmp_path: Path, name: str
     small = {name: {"most_gb": 0.002}}
     with pytest.raises(
         SettingError,
-        match=rf"all 20 clients to each of them: 0.00442 GB, more than {name}.most_gb = 0.002; use at most 9 clients",
+        match=rf"and their mean to each of them: 0.00464 GB, more than {name}.most_gb = 0.002; use at most 8 clients",
     ):
         fedframe.run(name, clients=20, out=tmp_path / "run", progress=False, set=small)
     assert not (tmp_path / "run").exists()
+    run = fedframe.run(name, clients=8, rounds=1, out=tmp_path / "run", progress=False, personal=False, set=small)
+    assert 0.0015e9 < run.history[0]["bytes_down"] / 8 < 0.0021e9  # what was said is what is sent, with some names
 
 
 @pytest.mark.parametrize("method", ["apple+scaffold", "fedmtl+ffc", "apple+spherefed"])
