@@ -116,8 +116,10 @@ TABLES = {
             "fednova": rates(0.02, 0.05, 0.1, 0.2),
             **SERVER_OPTIMIZERS,
             **{name: rates(0.02, 0.05, 0.1, 0.2) for name in BASELINES},
-            "fedavg, net with BatchNorm": rates(0.02, 0.05, 0.1, 0.2, **NORM),
-            "fedbn": rates(0.02, 0.05, 0.1, 0.2, **NORM),
+            "pfedme": rates(0.01, 0.02, 0.04, 0.06),  # its pull towards the client's own model allows no more than .067
+            "ratioloss": rates(0.005, 0.01, 0.02, 0.05),  # its class weights, up to 6, multiply the steps
+            "fedavg, net with BatchNorm": rates(0.005, 0.01, 0.02, 0.05, **NORM),
+            "fedbn": rates(0.05, 0.1, 0.2, 0.4, **NORM),
         },
         THREE,
         THREE,
@@ -249,10 +251,10 @@ def tune(
     cells = {}
     for method, candidates in chosen.items():
         personal = not make_method(method_of(method), {}).shares_a_model
-        for number, candidate in enumerate(candidates if len(candidates) > 1 else ()):
+        for candidate in candidates if len(candidates) > 1 else ():
             for seed in table.tuning_seeds:
                 values = {**table.common, **table.tuning, **candidate, "seed": seed, "personal": personal, **place}
-                cells[method, label(candidate), seed] = (out / method / f"{number}-{seed}", method, values)
+                cells[method, label(candidate), seed] = (folder_of(out, method, candidate) / str(seed), method, values)
     found = dict(zip(cells, map(tuning_score, pool.map(perform, cells.values())), strict=True))
     means: dict[str, dict[str, float]] = {method: {} for method in chosen}
     for method, candidate_label, _ in cells:
@@ -270,8 +272,13 @@ def finals(
     table: Table, out: Path, method: str, candidate: Values, place: Values
 ) -> list[tuple[Path, str, dict[str, Any]]]:
     """The runs of a chosen candidate on all training data, one per seed."""
-    folder = out / method / label(candidate).replace(" ", "").replace("/", "-")
+    folder = folder_of(out, method, candidate)
     return [(folder / str(seed), method, {**table.common, **candidate, "seed": seed, **place}) for seed in table.seeds]
+
+
+def folder_of(out: Path, method: str, candidate: Values) -> Path:
+    """Named after the settings: a table whose candidates have changed never meets an old folder."""
+    return out / method / label(candidate).replace(" ", "").replace("/", "-")
 
 
 def row(method: str, best: Values, tuning: dict[str, float], summaries: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from fedframe.core.privacy import check_private
 from fedframe.core.seeds import seed_for
 from fedframe.data import Federation, Source, load_source, make_federation
 from fedframe.data.augment import read_augment
+from fedframe.data.new_clients import keep_out
 from fedframe.data.validation import for_validation
 from fedframe.errors import DataError, SettingError
 from fedframe.folder import SUMMARY, RunFolder, read_config
@@ -171,7 +172,7 @@ class JobMaker:
             "method": "+".join(anchored(piece.strip()) for piece in settings.method.split("+")),
             "data": anchored(settings.data),
             "model": anchored(settings.model),
-            "clients": len(self.federation),
+            "clients": len(self.federation.everyone),
             "partition": self.federation.partition or settings.partition,
         }
         if self.net == "auto":
@@ -201,7 +202,8 @@ def make_clients(settings: Settings, data: object) -> Federation:
             f"All labels of {settings.data} are {federation.source.classes[0]!r}: there is nothing to tell apart; "
             "give data with two classes or more (--label names a table's column)."
         )
-    return for_validation(federation, settings.validate_share, settings.seed)
+    everyone = for_validation(federation, settings.validate_share, settings.seed)
+    return keep_out(everyone, settings.new_clients, settings.seed)
 
 
 def deal_out(settings: Settings, data: object) -> Federation:

@@ -2,9 +2,12 @@
 
 config.yaml              every setting, re-runnable with --config
 metrics.jsonl            a line per round
+drift.jsonl              a line per round: each client's update beside the global one (with `measure: drift`)
 checkpoint.safetensors   what a resumed run starts from
 model.safetensors        the shared model with all that is needed to predict
 summary.json             final scores with their definitions, time, memory
+client_scores.json       the final scores client by client
+examination.json         what `fedframe measure` found in the finished run
 log.txt                  what happened on the way (a worker replaced, an update refused)
 clients.json             the clients' names, where the data name them
 clients/, personal/      private state and personal models, where a method has them
@@ -37,9 +40,12 @@ from fedframe.settings import Settings, check, short_method
 PATIENCE = 3.0  # seconds to wait for the workers of a killed run to end
 CONFIG = "config.yaml"
 METRICS = "metrics.jsonl"
+DRIFT = "drift.jsonl"
 CHECKPOINT = "checkpoint.safetensors"
 MODEL = "model.safetensors"
 SUMMARY = "summary.json"
+CLIENT_SCORES = "client_scores.json"
+EXAMINATION = "examination.json"
 LOG = "log.txt"
 NAMES = "clients.json"
 JOINED = Path("personal", "joined")
@@ -146,32 +152,54 @@ class RunFolder:
     # -- rounds --------------------------------------------------------------------------------------------------------
     def append_metrics(self, line: dict[str, Any]) -> None:
         """Add a round's line."""
-        try:
-            with (self.path / METRICS).open("a") as file:
-                file.write(json.dumps(line) + "\n")
-        except OSError as error:
-            raise RunError(f"Could not write {self.path / METRICS}: {error.strerror}; free some space.") from error
+        self._append(METRICS, line)
+
+    def append_drift(self, line: dict[str, Any]) -> None:
+        """Add what was measured client by client in a round."""
+        self._append(DRIFT, line)
 
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of all rounds; a last line that was cut off is left out."""
+        return self._lines(METRICS)
+
+    def drift(self) -> list[dict[str, Any]]:
+        """The lines of all rounds whose drift was measured."""
+        return self._lines(DRIFT)
+
+    def keep_metrics_until(self, round: int) -> list[dict[str, Any]]:
+        """Drop lines of rounds that no checkpoint holds: they will be run again, with the same result."""
+        self._keep_until(DRIFT, round)
+        return self._keep_until(METRICS, round)
+
+    def _append(self, name: str, line: dict[str, Any]) -> None:
+        try:
+            with (self.path / name).open("a") as file:
+                file.write(json.dumps(line) + "\n")
+        except OSError as error:
+            raise RunError(f"Could not write {self.path / name}: {error.strerror}; free some space.") from error
+
+    def _lines(self, name: str) -> list[dict[str, Any]]:
         lines: list[dict[str, Any]] = []
-        if (self.path / METRICS).exists():
-            for text in (self.path / METRICS).read_text().splitlines():
+        if (self.path / name).exists():
+            for text in (self.path / name).read_text().splitlines():
                 try:
                     lines.append(json.loads(text))
                 except ValueError:
                     break
         return lines
 
-    def keep_metrics_until(self, round: int) -> list[dict[str, Any]]:
-        """Drop lines of rounds that no checkpoint holds: they will be run again, with the same result."""
-        lines = [line for line in self.metrics() if line["round"] <= round]
-        self.write_metrics(lines)
+    def _keep_until(self, name: str, round: int) -> list[dict[str, Any]]:
+        lines = [line for line in self._lines(name) if line["round"] <= round]
+        if name == METRICS or (self.path / name).exists():
+            self._write_lines(name, lines)
         return lines
 
     def write_metrics(self, lines: list[dict[str, Any]]) -> None:
         """Write the lines of all rounds anew."""
-        write_text(self.path / METRICS, "".join(json.dumps(line) + "\n" for line in lines))
+        self._write_lines(METRICS, lines)
+
+    def _write_lines(self, name: str, lines: list[dict[str, Any]]) -> None:
+        write_text(self.path / name, "".join(json.dumps(line) + "\n" for line in lines))
 
     def write_checkpoint(self, round: int, tensors: dict[str, Tensor], notes: dict[str, Any]) -> None:
         """Keep what a resumed run starts from."""

@@ -72,9 +72,8 @@ class Predictor:
         if client is not None:
             own = RunFolder(Path(folder)).personal_model(client)
             if not own.exists():
-                raise DataError(
-                    f"Client {client} has no personal model in {folder}; leave --client out for the shared one."
-                )
+                instead = "leave --client out for the shared one" if shares_a_model else "run it with --save-personal"
+                raise DataError(f"Client {client} has no personal model in {folder}; {instead}.")
             load_tensors(predictor.model, read_tensors(own)[0])
         return predictor
 

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import time
-from dataclasses import asdict
+from dataclasses import fields
 from statistics import fmean
 from typing import Any
 
-from fedframe.core.evaluate import Scores, ask_late_scores, definitions, gentler
-from fedframe.core.files import write_json
+from fedframe.client_scores import client_table, spreads
+from fedframe.core.evaluate import Scores, definitions, gentler
+from fedframe.core.far_scores import ask_late_scores
+from fedframe.core.files import write_json, write_text
 from fedframe.core.job import Job
 from fedframe.core.remote import Remote
 from fedframe.core.server import RoundRecord, Server
 from fedframe.engines.choose import OpenEngine, open_engine
 from fedframe.errors import DataError, DivergedError, FedframeError
-from fedframe.folder import SUMMARY, RunFolder
+from fedframe.folder import CLIENT_SCORES, SUMMARY, RunFolder
 from fedframe.measure.cost import cpu_seconds, memory_bytes
 from fedframe.measure.groups import accuracy_by_group
+from fedframe.measure.rounds import observers
+from fedframe.measure.traffic import bytes_by_part
+from fedframe.new_clients import DEFINITION, NewScores, score_new_clients
 from fedframe.predictor import save_model
+from fedframe.report.loggers import Loggers
 from fedframe.report.progress import Display
 
 HARM = 0.02  # personal accuracy this far below that of the shared model is not chance
@@ -34,8 +41,9 @@ class Session:
         self.cpu_before = 0.0
         self.peak_memory = 0
         self._memory_seen = -MEMORY_EVERY
+        self.loggers = Loggers(job.settings, folder.path, self.note)
         self.engine = engine(job, self.note)
-        self.server = Server(job, self.engine, self.note)
+        self.server = Server(job, self.engine, self.note, observers(job, self.note))
         self.fingerprint = job.fingerprint()
         self.history: list[dict[str, Any]] = []
 
@@ -60,6 +68,7 @@ class Session:
         self.history = self.folder.keep_metrics_until(round)
         self.seconds_before, self.cpu_before = notes["seconds"], notes["cpu_seconds"]
         self.peak_memory = notes["peak_memory"]
+        self.server.traffic = notes.get("traffic", self.server.traffic)
         if isinstance(self.engine, Remote) and self.history and "client" not in self.history[-1]:
             ask_late_scores(self.server, self.engine)
         self.note(f"Going on after round {round} of {self.job.settings.rounds}.")
@@ -71,7 +80,10 @@ class Session:
         line = metrics_line(record)
         self.folder.append_metrics(line)
         self.history.append(line)
-        notes = {**self.costs(), "fingerprint": self.fingerprint}
+        self.loggers.round(line)
+        if record.by_client:
+            self.folder.append_drift({"round": record.round, **record.by_client})
+        notes = {**self.costs(), "fingerprint": self.fingerprint, "traffic": self.server.traffic}
         self.folder.write_checkpoint(record.round, self.server.tensors(), notes)
         self.display.round(record)
 
@@ -79,7 +91,7 @@ class Session:
         """Add to the last line what clients behind a network have told since of that round's model."""
         if late is None or not self.history:
             return
-        self.history[-1] |= told(late)
+        self.history[-1] |= late.line()
         self.folder.write_metrics(self.history)
 
     def costs(self) -> dict[str, Any]:
@@ -119,7 +131,13 @@ def execute_alone(job: Job, folder: RunFolder, display: Display, engine: OpenEng
         final = session.server.conclude(display.client)
         session.complete_line(session.server.late)
         session.watch_memory()
+        new = None
+        if job.federation.with_new is not None:
+            session.engine.close()
+            display.stage("clients that were kept out of the training")
+            new = score_new_clients(session.server, session.note, display.client)
     except (KeyboardInterrupt, FedframeError) as stop:
+        session.loggers.close()
         done, rounds = session.server.round, job.settings.rounds
         text = f"{done} of {rounds} rounds are finished and kept; go on with: {again}"
         folder.log(f"Stopped ({type(stop).__name__}: {stop}). {text}")
@@ -130,8 +148,12 @@ def execute_alone(job: Job, folder: RunFolder, display: Display, engine: OpenEng
         session.engine.close()
     warn_of_harm(session, final)
     save_model(folder.path, job, session.server.model, session.server.replaced)
-    summary = summarise(session, final)
+    table = client_table(job, final)
+    kept_out = {} if new is None else {"new": new.by_client()}
+    write_text(folder.path / CLIENT_SCORES, json.dumps({**table, **kept_out}) + "\n")
+    summary = {**summarise(session, final, new), "spread": spreads(table)}
     write_json(folder.path / SUMMARY, summary)
+    session.loggers.end(summary)
     display.end(summary, folder.path)
 
 
@@ -148,21 +170,18 @@ def warn_of_harm(session: Session, final: Scores) -> None:
 
 def metrics_line(record: RoundRecord) -> dict[str, Any]:
     """A round as a line of metrics.jsonl."""
-    line = {key: value for key, value in asdict(record).items() if key not in ("scores", "late", "figures")}
-    line |= record.figures
-    return line | told(record.scores) if record.scores is not None else line
+    left_out = ("scores", "late", "figures", "by_client")
+    line = {each.name: getattr(record, each.name) for each in fields(record) if each.name not in left_out}
+    return {**line, **record.figures, **(record.scores.line() if record.scores is not None else {})}
 
 
-def told(scores: Scores) -> dict[str, Any]:
-    """What was measured, as entries of a line."""
-    return {key: value for key, value in asdict(scores).items() if value is not None and value != ()}
-
-
-def summarise(session: Session, final: Scores) -> dict[str, Any]:
+def summarise(session: Session, final: Scores, new: NewScores | None) -> dict[str, Any]:
     """Final scores with their definitions, and what they cost."""
     job, history = session.job, session.history
     costs = session.costs()
-    per_class = dict(zip(job.federation.source.classes, final.per_class, strict=False))
+    classes = job.federation.source.classes
+    means = definitions(job.settings.validate_share)
+    per_class = dict(zip(classes, final.per_class, strict=False))
     train_per_class = train_counts(job)
     return {
         "method": job.settings.method,
@@ -185,11 +204,13 @@ def summarise(session: Session, final: Scores) -> dict[str, Any]:
                 "weighted": final.personal_weighted,
                 "clients": final.personal_count,
             },
+            **({} if new is None else {"new": new.summary()}),
         },
         "per_class": per_class,
+        "personal_per_class": dict(zip(classes, final.personal_per_class, strict=False)),
         "train_per_class": train_per_class,
         "per_group": accuracy_by_group(per_class, train_per_class),
-        "definitions": definitions(job.settings.validate_share),
+        "definitions": means if new is None else {**means, "new": DEFINITION},
         "server_stage": job.method.optional_slot("server_stage") is not None,
         "evaluations": sum("generic" in line or "personal" in line for line in history),
         "parameters": job.parameters,
@@ -199,6 +220,7 @@ def summarise(session: Session, final: Scores) -> dict[str, Any]:
         "peak_memory_mb": round(session.peak_memory / 2**20, 1),
         "bytes_up": sum(line["bytes_up"] for line in history),
         "bytes_down": sum(line["bytes_down"] for line in history),
+        "bytes_by_part": bytes_by_part(session.server.traffic, job.roles.layout),
         "bytes_once": job.bytes_once * len(job.federation),
         "privacy": privacy_spent(session),
         "updates_refused": sum(line["dropped"] for line in history),

@@ -8,8 +8,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from fedframe.core.schedule import Schedule
 from fedframe.errors import SettingError, nearest
+from fedframe.report.loggers import logger_names
 
 Share = Annotated[float, Field(gt=0, le=1)]
+MEASURES = ("collapse", "drift", "cka")  # what can be measured in rounds
 
 
 class Settings(BaseModel):
@@ -35,6 +37,12 @@ class Settings(BaseModel):
     data_share: Share = Field(1.0, description="share of the training samples that is kept, the same of every class")
     local_test: Annotated[float, Field(ge=0, lt=1)] | Literal["global"] = Field(
         0.25, description="each client's test data: a held-out share, or 'global' = drawn from the test set"
+    )
+    new_clients: float = Field(
+        0.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="clients kept out of the training and scored at its end: a share of them, or how many",
     )
     augment: str = Field("none", description="none, flip, crop or crop+flip")
 
@@ -79,6 +87,7 @@ class Settings(BaseModel):
     personal: bool = Field(True, description="make and score a personal model per client after the last round")
     personal_clients: int = Field(1000, ge=1, description="most clients that get a personal model (a fixed draw)")
     save_personal: bool = Field(True, description="keep the personal models in the run folder")
+    measure: str = Field("", description="measure in rounds: collapse, drift, cka (separated by commas) or all")
 
     seed: int = Field(0, ge=0, description="fixes the split, the initial model and every batch")
     engine: Literal["local", "flower", "flower-sim"] = Field(
@@ -97,6 +106,7 @@ class Settings(BaseModel):
     )
     workers: int | None = Field(None, ge=1, description="worker processes (default: one per core; 1: this process)")
     device: str = Field("cpu", description="cpu, cuda or cuda:1")
+    log: str = Field("", description="also log to tensorboard, mlflow or wandb (several: separated by commas)")
 
     @model_validator(mode="before")
     @classmethod
@@ -112,6 +122,34 @@ class Settings(BaseModel):
         if self.nesterov and not self.momentum:
             raise SettingError("nesterov needs momentum; add momentum = 0.9.")
         return self
+
+    @field_validator("new_clients")
+    @classmethod
+    def _new_clients_are_whole(cls, value: float) -> float:
+        if value >= 1 and value != int(value):
+            raise SettingError(
+                f"new_clients = {value:g} is neither a share below 1 nor a whole number; use 0.2 or {int(value)}."
+            )
+        return value
+
+    @field_validator("measure")
+    @classmethod
+    def _measures_are_known(cls, text: str) -> str:
+        for name in filter(None, (name.strip() for name in text.split(","))):
+            if name not in (*MEASURES, "all"):
+                raise SettingError(f"measure = {text!r}: {nearest(name, (*MEASURES, 'all'))}")
+        return text
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """What is measured in rounds."""
+        asked = {name.strip() for name in self.measure.split(",")}
+        return tuple(name for name in MEASURES if name in asked or "all" in asked)
+
+    @field_validator("log")
+    @classmethod
+    def _loggers_are_known(cls, text: str) -> str:
+        return ",".join(logger_names(text))
 
     @field_validator("lr_schedule")
     @classmethod
@@ -134,6 +172,7 @@ PANELS: dict[str, tuple[str, ...]] = {
         "validate_share",
         "data_share",
         "local_test",
+        "new_clients",
         "augment",
     ),
     "Training": (
@@ -167,6 +206,7 @@ PANELS: dict[str, tuple[str, ...]] = {
         "personal",
         "personal_clients",
         "save_personal",
+        "measure",
     ),
     "Machine": (
         "seed",
@@ -177,6 +217,7 @@ PANELS: dict[str, tuple[str, ...]] = {
         "secure",
         "workers",
         "device",
+        "log",
     ),
 }
 

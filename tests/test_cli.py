@@ -130,7 +130,7 @@ def test_list_and_show_name_what_there_is(tmp_path: Path) -> None:
         (["show", "nothing_like_it"], "choose one of"),
         (["resume", "nowhere"], "nowhere is not a run folder"),
         (["predict", "nowhere", "x.npz"], "nowhere is not a run folder"),
-        (["plot", "nowhere", "--out", "x.png"], "name it x.svg"),
+        (["plot", "nowhere", "--out", "x.jpg"], "name it x.svg"),
     ],
 )
 def test_mistake_is_answered_in_one_sentence(tmp_path: Path, arguments: list[str], sentence: str) -> None:

@@ -1,4 +1,4 @@
-"""Commands that show: list, show, data, predict, plot."""
+"""Commands that show: list, show, data, predict."""
 
 from __future__ import annotations
 
@@ -78,17 +78,3 @@ def predict(
 
     for line in predict_file(folder, inputs, client, top):
         typer.echo(line)
-
-
-@app.command()
-def plot(
-    folders: Annotated[list[Path], typer.Argument(help="run folder, or several to compare")],
-    out: Annotated[Optional[Path], typer.Option(help="picture to write (.svg)")] = None,
-) -> None:
-    """Draw accuracy over rounds as an SVG picture, by default in the first run's folder."""
-    from fedframe.core.files import write_text
-    from fedframe.report.curves import run_curves
-
-    target = svg_path(out or folders[0] / "curves.svg")
-    write_text(target, run_curves(folders))
-    typer.echo(f"Picture: {target}")

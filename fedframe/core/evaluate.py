@@ -9,16 +9,15 @@ Means over clients are unweighted; the mean weighted by test samples stands besi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from fedframe.core.job import PIECE
-from fedframe.core.message import LOST, Message
-from fedframe.core.remote import Remote
+from fedframe.core.message import Message
 
 if TYPE_CHECKING:
     from fedframe.core.part import Part
@@ -33,6 +32,7 @@ DEFINITIONS = {
     "final": "of the saved models: after the server stage and, for personal, after the client stage; over all clients "
     "(personal: over at most personal_clients)",
     "weighted": "like final, but the mean is weighted by the clients' test samples",
+    "spread": "over clients: standard deviation, mean of the worst tenth (rounded up), worst and best",
     "per_group": "like generic final, mean over the classes that are frequent (many: those with the first 75 % of "
     "the training samples), middling (medium: up to 95 %) or rare (few) in the training data",
     "clients": "how many clients the final mean is over: those that have test data",
@@ -56,6 +56,20 @@ def definitions(validate_share: float) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
+class ByClient:
+    """A score client by client: whose, on how many test samples, and how many of them are right."""
+
+    clients: Sequence[int]
+    hits: Sequence[float]
+    samples: Sequence[int]
+
+    def accuracies(self) -> dict[int, float]:
+        """The accuracy of every client that has test data."""
+        counted = zip(self.clients, self.hits, self.samples, strict=True)
+        return {client: hits / samples for client, hits, samples in counted if samples}
+
+
+@dataclass(frozen=True)
 class Scores:
     """Accuracies between 0 and 1; None where there is nothing to measure them on."""
 
@@ -69,18 +83,23 @@ class Scores:
     personal_count: int = 0
     personal_diverged: int | None = None  # clients whose stage went wrong; they keep the model it began with
     per_class: tuple[float | None, ...] = ()
+    personal_per_class: tuple[float | None, ...] = ()
+    by_client: Mapping[str, ByClient] = field(default_factory=dict, repr=False)  # of `client` and `personal`
+
+    def line(self) -> dict[str, Any]:
+        """What a round's line of metrics says of them: all that was measured, but not client by client."""
+        left_out = ("personal_per_class", "by_client")
+        values = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in left_out}
+        return {name: value for name, value in values.items() if value is not None and value != ()}
 
 
 def score_round(server: Server) -> Scores:
     """What is measured between rounds: the shared model and, where clients have more than that, their own."""
-    if isinstance(server.engine, Remote):
-        ask_late_scores(server, server.engine)
-        return score_generic(server)[0]
     scores = score_shared(server, "local")
     if not has_own_models(server):
         return scores
     watched = [int(client) for client in server.job.watched]
-    return replace(scores, **score_clients(server, "own", watched, lambda done, total: None, len(watched)))
+    return with_personal(scores, score_clients(server, "own", watched, lambda done, total: None, watched))
 
 
 def has_own_models(server: Server) -> bool:
@@ -98,11 +117,10 @@ def score_generic(server: Server) -> tuple[Scores, Tensor]:
     right = predicted == labels
     hits = torch.bincount(labels, right.double(), minlength=job.template.classes)
     totals = torch.bincount(labels, minlength=job.template.classes)
-    per_class = tuple(float(h / t) if t else None for h, t in zip(hits, totals, strict=True))
     scores = Scores(
         generic=float(right.double().mean()) if len(right) else None,
         generic_loss=loss / len(right) if len(right) else None,
-        per_class=per_class,
+        per_class=by_class(hits, totals),
     )
     return scores, right
 
@@ -120,10 +138,24 @@ def score_shared(server: Server, local: str) -> Scores:
         local_right = local_predicted == job.pool(local).y[job.test_rows(local)]
     clients = job.scored_clients(local)
     sizes = job.federation.local_test.sizes()[clients]
-    owner = torch.repeat_interleave(torch.arange(len(sizes)), sizes)
-    hits = torch.bincount(owner, local_right.double(), minlength=len(sizes))
-    mean, weighted, count = over_clients(hits, sizes)
-    return replace(scores, client=mean, client_weighted=weighted, client_count=count)
+    return with_client(scores, ByClient(clients.tolist(), hits_of_clients(local_right, sizes).tolist(), sizes.tolist()))
+
+
+def with_client(scores: Scores, each: ByClient) -> Scores:
+    """The scores with those of the shared model on clients' own test data."""
+    mean, weighted, count = over_clients(torch.tensor(each.hits, dtype=torch.float64), torch.tensor(each.samples))
+    return replace(
+        scores,
+        client=mean,
+        client_weighted=weighted,
+        client_count=count,
+        by_client={**scores.by_client, "client": each},
+    )
+
+
+def by_class(hits: Tensor, totals: Tensor) -> tuple[float | None, ...]:
+    """Accuracy of each class; None for one that was not tested."""
+    return tuple(float(h / t) if t else None for h, t in zip(hits.double(), totals, strict=True))
 
 
 def predict_set(server: Server, which: str) -> tuple[Tensor, float]:
@@ -139,6 +171,12 @@ def predict_set(server: Server, which: str) -> tuple[Tensor, float]:
     return torch.cat(predicted), loss
 
 
+def hits_of_clients(right: Tensor, sizes: Tensor) -> Tensor:
+    """How many of each client's test samples are right; samples lie client by client."""
+    owner = torch.repeat_interleave(torch.arange(len(sizes)), sizes)
+    return torch.bincount(owner, right.double(), minlength=len(sizes))
+
+
 def over_clients(hits: Tensor, sizes: Tensor) -> tuple[float | None, float | None, int]:
     """Unweighted and weighted mean accuracy over the clients that have test data, and how many they are."""
     some = sizes > 0
@@ -149,47 +187,64 @@ def over_clients(hits: Tensor, sizes: Tensor) -> tuple[float | None, float | Non
 
 
 def score_clients(
-    server: Server, kind: str, units: Sequence[int], progress: Callable[[int, int], None], clients: int
-) -> dict[str, Any]:
-    """Personal scores: each client (or group of them) says how many of its own test samples are right."""
+    server: Server, kind: str, units: Sequence[int], progress: Callable[[int, int], None], clients: Sequence[int]
+) -> Scores:
+    """Personal scores: each client (or group of them) says how many of its own test samples are right.
+
+    `clients` are those of all units, in their order.
+    """
     order = server.order(kind, server.round + 1)
-    return personal_scores(server, order, server.engine.run(order, units), progress, clients)
-
-
-def personal_scores(
-    server: Server, order: Message, replies: Iterable[Message], progress: Callable[[int, int], None], clients: int
-) -> dict[str, Any]:
-    """Personal scores from what clients (or groups of them) say of their own test samples."""
     right: list[int] = []
     sizes: list[int] = []
+    class_hits, class_sizes = torch.zeros(2, server.job.template.classes, dtype=torch.int64)
     diverged = 0
-    for reply in replies:
-        if not usable_hits(server, order, reply):
-            continue
+    for reply in server.engine.run(order, units):
         diverged += int(reply.tensors.get("diverged", torch.zeros(())).sum())
         right += reply.tensors["hits"].sum(-1).reshape(-1).tolist()
         sizes += reply.tensors["samples"].sum(-1).reshape(-1).tolist()
-        progress(len(sizes), clients)
+        class_hits += reply.tensors["hits"].reshape(-1, len(class_hits)).sum(0)
+        class_sizes += reply.tensors["samples"].reshape(-1, len(class_sizes)).sum(0)
+        progress(len(sizes), len(clients))
+    scores = personal_scores(server, ByClient(list(clients), right, sizes), diverged)
+    return replace(scores, personal_per_class=by_class(class_hits, class_sizes)) if scores.by_client else scores
+
+
+def personal_scores(server: Server, each: ByClient, diverged: int) -> Scores:
+    """Personal scores from those of every client; of how many the client stage went wrong is said."""
     if diverged:
         hint = gentler(server.job.method.slot("client_stage"), server.job.settings.lr)
         server.note(
-            f"Personal models that came out with NaN or infinite weights: {diverged} of {clients}. These clients keep "
-            f"the model that the client stage began with; {hint}."
+            f"Personal models that came out with NaN or infinite weights: {diverged} of {len(each.clients)}. These "
+            f"clients keep the model that the client stage began with; {hint}."
         )
-    shares = [hits / size for hits, size in zip(right, sizes, strict=True) if size]
+    shares = list(each.accuracies().values())
     if not shares:
-        return {}
-    return {
-        "personal": sum(shares) / len(shares),
-        "personal_weighted": sum(right) / sum(sizes),
-        "personal_count": len(shares),
-        "personal_diverged": diverged or None,
-    }
+        return Scores()
+    return Scores(
+        personal=sum(shares) / len(shares),
+        personal_weighted=sum(each.hits) / sum(each.samples),
+        personal_count=len(shares),
+        personal_diverged=diverged or None,
+        by_client={"personal": each},
+    )
+
+
+def with_personal(shared: Scores, own: Scores) -> Scores:
+    """The shared model's scores and those of the clients' own models as one."""
+    return replace(
+        shared,
+        personal=own.personal,
+        personal_weighted=own.personal_weighted,
+        personal_count=own.personal_count,
+        personal_diverged=own.personal_diverged,
+        personal_per_class=own.personal_per_class,
+        by_client={**shared.by_client, **own.by_client},
+    )
 
 
 def gentler(stage: Part, lr: float) -> str:
     """How to keep a client stage from doing harm."""
-    rates = [f"{stage.name}.{field.name}" for field in fields(stage) if field.name.endswith("lr")]
+    rates = [f"{stage.name}.{each.name}" for each in fields(stage) if each.name.endswith("lr")]
     if not rates:
         return "try fewer epochs"
     given = min(getattr(stage, rates[0].partition(".")[2]) or lr, lr)
@@ -199,98 +254,12 @@ def gentler(stage: Part, lr: float) -> str:
 def final_scores(server: Server, progress: Callable[[int, int], None]) -> Scores:
     """The shared model on everything, and each client's own model on its own test data."""
     job = server.job
-    if isinstance(server.engine, Remote):
-        return final_scores_from_afar(server, server.engine, progress)
     scores = server.last_scores
     if scores is None or len(job.watched) < len(job.federation):
         scores = score_shared(server, "local-all")
     if not job.settings.personal:
         return scores
     groups = job.personal_groups
-    clients = sum(map(len, groups))
-    return replace(scores, **score_clients(server, "personalise_group", range(len(groups)), progress, clients))
-
-
-# -- clients behind a network: they alone have their test data, and a message to them is dear --------------------------
-def usable_hits(server: Server, order: Message, reply: Message) -> bool:
-    """Whether a client's count of right predictions can be believed to be one; if not, say why."""
-    if server.is_lost(reply, order):
-        return False
-    hits, samples = (reply.tensors.get(name, torch.empty(0)) for name in ("hits", "samples"))
-    counts = hits.dtype == samples.dtype == torch.int64 and hits.shape == samples.shape
-    if reply.kind == order.kind and counts and bool(((hits >= 0) & (hits <= samples)).all()):
-        own = order.kind in ("client", "own", "personalise")  # a client's, not a group's
-        if not own or int(samples.sum()) <= len(server.job.federation.local_test[reply.unit]):
-            return True
-    server.note(f"Round {order.round}, {order.kind}: the counts of client {reply.unit} were refused.")
-    return False
-
-
-def ask_late_scores(server: Server, engine: Remote) -> None:
-    """Have the watched clients score the model as it stands when it is sent to them the next time."""
-    watched = [int(client) for client in server.job.watched]
-    if server.job.shares_a_model:
-        engine.also("client", watched)
-    if has_own_models(server):
-        engine.also("own", watched)
-
-
-def late_scores(server: Server) -> Scores | None:
-    """What clients have told of the model that the last order brought them; None if they were not asked."""
-    engine = server.engine
-    if not isinstance(engine, Remote):
-        return None
-    order = server.order("client", server.round + 1)
-    shared, own = engine.heard("client"), engine.heard("own")
-    if shared is None and own is None:
-        return None
-    # Whoever did not reply to the order itself has been named by now.
-    told, own_told = ([reply for reply in replies or () if reply.kind != LOST] for replies in (shared, own))
-    scores = replace(Scores(), **client_scores(server, order, told))
-    if own is None:
-        return scores
-    order = replace(order, kind="own")
-    return replace(scores, **personal_scores(server, order, own_told, lambda done, total: None, len(own)))
-
-
-def client_scores(server: Server, order: Message, replies: Sequence[Message]) -> dict[str, Any]:
-    """The shared model's score on clients' own test data, from their counts."""
-    fine = [reply for reply in replies if usable_hits(server, order, reply)]
-    if not fine:
-        return {}
-    hits, sizes = (torch.stack([reply.tensors[name].sum() for reply in fine]) for name in ("hits", "samples"))
-    mean, weighted, count = over_clients(hits.double(), sizes)
-    return {"client": mean, "client_weighted": weighted, "client_count": count}
-
-
-def fetch_late_scores(server: Server) -> Scores | None:
-    """Late scores of the model as it stands, by a message of their own: something is about to change the model."""
-    engine = server.engine
-    if not isinstance(engine, Remote) or not engine.awaits():
-        return None
-    for _ in engine.run(server.order("client", server.round + 1), ()):
-        pass
-    return late_scores(server)
-
-
-def final_scores_from_afar(server: Server, engine: Remote, progress: Callable[[int, int], None]) -> Scores:
-    """As `final_scores`: clients score the final model when it comes to them, and make their own in the same breath."""
-    job = server.job
-    scores = server.last_scores if server.last_scores is not None else score_generic(server)[0]
-    everyone = [int(client) for group in job.personal_groups for client in group]
-    kind = "personalise" if job.settings.personal else "client"
-    if kind == "personalise" and job.shares_a_model:
-        engine.also("client", range(len(job.federation)))
-    order = server.order(kind, server.round + 1)
-    units = everyone if kind == "personalise" else range(len(job.federation)) if job.shares_a_model else ()
-    replies = engine.run(order, units)
-    if kind == "client":
-        return replace(scores, **client_scores(server, order, list(replies)))
-    personal = personal_scores(server, order, replies, progress, len(everyone))
-    last = late_scores(server)
-    if last is None:
-        return replace(scores, **personal)
-    if server.late is None:  # no server stage: the model of the last round is the final one
-        server.late = last
-    scores = replace(scores, client=last.client, client_weighted=last.client_weighted, client_count=last.client_count)
-    return replace(scores, **personal)
+    clients = [client for group in groups for client in group]
+    own = score_clients(server, "personalise_group", range(len(groups)), progress, clients)
+    return with_personal(scores, own) if own.by_client else scores

@@ -72,7 +72,10 @@ class Method:
 
     def logits(self, model: Model, inputs: Tensor) -> Tensor:
         """From inputs to class scores, in prediction."""
-        features = self.embed(model, inputs)
+        return self.classify(model, self.embed(model, inputs))
+
+    def classify(self, model: Model, features: Tensor) -> Tensor:
+        """From what reaches the classifier to class scores, in prediction."""
         for part in self.answering("predict"):
             return part.predict(model, features)
         logits: Tensor = model.head(features)

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedframe.core.evaluate import Scores, fetch_late_scores, final_scores, late_scores, score_round
+from fedframe.core.evaluate import Scores, final_scores, score_round
+from fedframe.core.far_scores import fetch_late_scores, final_scores_from_afar, late_scores, score_round_from_afar
 from fedframe.core.job import Job
 from fedframe.core.layout import named_tensors
 from fedframe.core.merging import RunningMean
@@ -39,6 +40,19 @@ class Engine(Protocol):
         """
 
 
+class Observer(Protocol):
+    """Who looks on while rounds are run, to measure something; it changes nothing."""
+
+    def begin(self, server: Server, clients: Sequence[int]) -> None:
+        """A round begins with these clients; the model is still the one they get."""
+
+    def saw(self, reply: Message) -> None:
+        """A client's reply was accepted; its tensors are lent."""
+
+    def end(self, server: Server, record: RoundRecord) -> None:
+        """The round is over, merged and (if it is one that is) scored: add to the record's figures and lists."""
+
+
 @dataclass
 class RoundRecord:
     """What is known about a round when it is over: a line of `metrics.jsonl`."""
@@ -51,7 +65,8 @@ class RoundRecord:
     seconds: float = 0.0
     bytes_up: int = 0
     bytes_down: int = 0
-    figures: dict[str, float] = field(default_factory=dict)  # what parts have to tell
+    figures: dict[str, float] = field(default_factory=dict)  # what parts and observers have to tell
+    by_client: dict[str, list[Any]] = field(default_factory=dict)  # the same client by client: a line of `drift.jsonl`
     scores: Scores | None = None
     late: Scores | None = None  # of the model that the round began with, where clients score it on their own data
 
@@ -59,8 +74,14 @@ class RoundRecord:
 class Server:
     """The shared model, what parts keep beside it, and the loop over rounds."""
 
-    def __init__(self, job: Job, engine: Engine, note: Callable[[str], None] = print) -> None:
-        self.job, self.engine, self.note = job, engine, note
+    def __init__(
+        self,
+        job: Job,
+        engine: Engine,
+        note: Callable[[str], None] = print,
+        observers: Sequence[Observer] = (),
+    ) -> None:
+        self.job, self.engine, self.note, self.observers = job, engine, note, observers
         self.layout = job.roles.layout
         self.model = self.layout.flatten(named_tensors(job.template))  # the shared weights as one flat vector
         self.replaced: dict[str, Tensor] = {}  # fixed tensors of the model that the server has set anew
@@ -70,6 +91,7 @@ class Server:
         self.round = 0  # the last finished round
         self.last_scores: Scores | None = None  # of the model as it stands
         self.late: Scores | None = None  # what clients have added to the scores of the last round, afterwards
+        self.traffic: dict[str, dict[str, int]] = {"up": {}, "down": {}}  # bytes so far, by the name of the tensor
         self._net: tuple[Model, Tensor] | None = None  # made when a part first asks for it
         for part in job.method.parts:
             self.state |= part.server_state(self)
@@ -87,7 +109,9 @@ class Server:
             record = self.run_round(round, progress)
             self.round = round
             if (settings.eval_every and round % settings.eval_every == 0) or round == settings.rounds:
-                record.scores = self.last_scores = score_round(self)
+                record.scores = self.last_scores = self.score()
+            for observer in self.observers:
+                observer.end(self, record)
             finished(record)
 
     def run_round(self, round: int, progress: Progress) -> RoundRecord:
@@ -101,10 +125,12 @@ class Server:
         buffers = RunningMean(self.layout.size - self.layout.trainable)
         losses = RunningMean(1)
         record = RoundRecord(round, float("nan"), float(order.numbers["lr"]), len(clients))
-        record.bytes_down = order.nbytes * len(clients)
+        record.bytes_down = self.count("down", order, len(clients))
+        for observer in self.observers:
+            observer.begin(self, clients)
         accepted = lost = 0
         for done, reply in enumerate(self.engine.run(order, clients), start=1):
-            record.bytes_up += int(reply.numbers["bytes"]) if reply.unit == ALL else reply.nbytes
+            record.bytes_up += self.count("up", reply)
             lost += reply.kind == LOST
             if self.accepts(reply, order, self.expected):
                 behind, reply = self.behind(reply), self.bounded(reply)
@@ -117,6 +143,8 @@ class Server:
                 losses.add(torch.tensor([float(reply.numbers["loss"])]), float(reply.numbers["samples"]))
                 for part in method.answering("absorb"):
                     part.absorb(self, reply, weight)
+                for observer in self.observers:
+                    observer.saw(reply)
             progress(done, len(clients))
         record.dropped = len(clients) - accepted
         if accepted == 0:
@@ -162,6 +190,20 @@ class Server:
         # The schedule is one of rounds; what comes after them starts from the learning rate itself.
         factor = Schedule.read(settings.lr_schedule).factor(round, settings.rounds) if kind == "train" else 1.0
         return Message(kind, round, -1, tensors, {"lr": settings.lr * factor})
+
+    def count(self, way: str, message: Message, times: int = 1) -> int:
+        """The bytes of a message, which are added to what was sent in this way before."""
+        total, sent = 0, self.traffic[way]
+        if way == "up" and message.unit == ALL:  # what a sum was made of are masked words, which belong to no part
+            total = int(message.numbers["bytes"])
+            sent["masked"] = sent.get("masked", 0) + total
+            return total
+        for name, tensor in message.tensors.items():
+            size = tensor.nbytes * times
+            known = name if way == "down" or name in self.expected else "refused"
+            sent[known] = sent.get(known, 0) + size
+            total += size
+        return total
 
     def accepts(self, reply: Message, order: Message, expected: dict[str, torch.Size]) -> bool:
         """Whether a reply may be used; if not, say why."""
@@ -244,7 +286,15 @@ class Server:
                 self.engine.expected["statistics"] = shapes
             stage.conclude(self, self.ask_everyone("statistics", shapes, progress))
             self.last_scores = None
+        if isinstance(self.engine, Remote):
+            return final_scores_from_afar(self, self.engine, progress)
         return final_scores(self, progress)
+
+    def score(self) -> Scores:
+        """What is measured between rounds."""
+        if isinstance(self.engine, Remote):
+            return score_round_from_afar(self, self.engine)
+        return score_round(self)
 
     def ask_everyone(self, kind: str, expected: dict[str, torch.Size], progress: Progress) -> Iterator[Message]:
         """Every client's usable answer to an order, one by one; the order is given only if one is asked for."""

@@ -50,9 +50,15 @@ class Federation:
     partition: str = ""
     notes: tuple[str, ...] = ()  # sentences a user should read, e.g. that a partition had to be repaired
     aside: torch.Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))  # rows the server holds
+    with_new: Federation | None = None  # the same with clients behind them that are kept out of the training
 
     def __len__(self) -> int:
         return len(self.train)
+
+    @property
+    def everyone(self) -> Federation:
+        """Also the clients that are kept out of the training; they come last."""
+        return self if self.with_new is None else self.with_new
 
     @property
     def local_test_samples(self) -> Samples:

@@ -29,10 +29,29 @@ def check_secure(settings: Settings, method: Method) -> None:
         check_adds_up(method)
 
 
+def check_looks(settings: Settings, data_here: bool) -> None:
+    """Refuse measures of what the server does not see; `data_here`: whether the clients' data are on this machine."""
+    asked = set(settings.measures)
+    if settings.secure and (single := sorted(asked & {"drift", "cka"})):
+        raise SettingError(
+            f"measure = {','.join(single)} looks at single updates, which secure = true hides; leave measure out."
+        )
+    if not data_here and (needy := sorted(asked - {"drift"})):
+        raise SettingError(
+            f"measure = {','.join(needy)} needs samples on the server, and they are at the nodes; use measure = drift."
+        )
+    if not data_here and settings.new_clients:
+        raise SettingError(
+            "new_clients keeps clients out of the training whose data are here, and nodes' data are not; use 0 and, "
+            "for a site that comes later, fedframe personalise."
+        )
+
+
 def check_fit(job: Job) -> None:
     """Refuse jobs that node processes on this machine cannot do."""
     settings = job.settings
     check_secure(settings, job.method)
+    check_looks(settings, data_here=True)
     check_method(job.method, takes_data=len(job.federation.aside) > 0)
     if settings.model == "python" or settings.device != "cpu":
         what = "model came from Python" if settings.model == "python" else f"device is {settings.device}"

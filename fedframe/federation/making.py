@@ -12,7 +12,7 @@ from fedframe.data import load_source
 from fedframe.data.raw import Form
 from fedframe.errors import SettingError
 from fedframe.federation.agreement import Agreement, check_members
-from fedframe.federation.fitting import check_method, check_secure
+from fedframe.federation.fitting import check_looks, check_method, check_secure
 from fedframe.federation.folder import FederationFolder
 from fedframe.federation.shares import NOWHERE, form_of, hollow
 from fedframe.recipes import make_method
@@ -35,6 +35,7 @@ def new_federation(
     method = make_method(settings.method, settings.set)
     check_method(method)
     check_secure(settings, method)
+    check_looks(settings, data_here=False)
     # The net, the method and the data's form must fit: found out here, not at the nodes.
     maker = JobMaker(settings, hollow(form, names, [1] * len(names), [0] * len(names), None), None)
     name = path.absolute().name or "federation"

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from fedframe.api import Net
 
 DIVERGED = "diverged.json"  # in a cell's folder: why its training cannot come to an end
-# Settings that say where a run is done and not what: a cell may go on with others.
-MACHINE = frozenset({"workers", "data_dir", "engine"})
+# Settings that say where a run is done or shown and not what is done: a cell may go on with others.
+MACHINE = frozenset({"workers", "data_dir", "engine", "log"})
 
 State = Literal["finished", "diverged", "failed", "waiting"]
 

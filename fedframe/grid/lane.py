@@ -69,7 +69,7 @@ class Reporter(Display):
 
 def perform(cell: Cell, workers: int, tell: Tell, keep_state: bool) -> None:
     """Run what is left of a cell in this process; its errors are raised."""
-    machine = {"workers": workers, "data_dir": cell.settings.data_dir}
+    machine = {"workers": workers, **{name: getattr(cell.settings, name) for name in ("data_dir", "log")}}
     folder = RunFolder(cell.folder)
     begun = (cell.folder / CONFIG).exists()
     settings = folder.settings() if begun else cell.settings

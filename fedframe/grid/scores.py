@@ -1,8 +1,10 @@
 """Scores of cells by name, and their mean over seeds.
 
 generic.final, personal.last_five, ...   as in summary.json
+balanced                                 mean over the classes of the saved shared model's accuracy on each
 many, medium, few                        accuracy of the saved shared model on frequent, middling and rare classes
-rounds_to:0.33                           rounds until the generic accuracy first reached 0.33
+rounds_to:0.33, seconds_to:0.33          rounds, and seconds in them, until the generic accuracy first reached 0.33
+bytes_up, bytes_down, cpu_seconds, seconds   what the run cost
 """
 
 from __future__ import annotations
@@ -16,12 +18,21 @@ from fedframe.grid.cell import Outcome
 from fedframe.measure.groups import CUTS, GROUPS, accuracy_by_group
 
 PLAIN = {f"{score}.{kind}" for score in ("generic", "client", "personal") for kind in ("final", "last", "last_five")}
-PLAIN |= {"client.weighted", "personal.weighted"}
-ROUNDS_TO = "rounds_to"
+PLAIN |= {"client.weighted", "personal.weighted", "new.final", "new.weighted"}
+BALANCED = "balanced"
+ROUNDS_TO, SECONDS_TO = "rounds_to", "seconds_to"
+COSTS = {
+    "bytes_up": "bytes that all clients together sent in all rounds",
+    "bytes_down": "bytes that all clients together received in all rounds, and what they received only once",
+    "cpu_seconds": "processor seconds of all processes of the run, with evaluation and all stages",
+    "seconds": "seconds from start to end of the run, with evaluation and all stages",
+}
 MEANINGS = {
     "generic": "the shared model on the global test set",
     "client": "the shared model on each client's own test data, mean over clients",
     "personal": "each client's own model on its own test data, mean over clients",
+    "new": "own models of clients that were kept out of the training, on their own test data, mean over them",
+    "balanced": "the shared model on each class of the global test set, mean over classes",
     "many": "the shared model on the test samples of frequent classes",
     "medium": "the shared model on the test samples of middling classes",
     "few": "the shared model on the test samples of rare classes",
@@ -37,10 +48,12 @@ KINDS = {
 def check_score(name: str) -> str:
     """The name of a score, if there is such a score."""
     kind, colon, goal = name.partition(":")
-    known = [*sorted(PLAIN), *GROUPS, f"{ROUNDS_TO}:0.5"]
-    if name in PLAIN or name in GROUPS or (kind == ROUNDS_TO and colon and is_share(goal)):
+    plain = [*sorted(PLAIN), BALANCED, *GROUPS, *COSTS]
+    if name in plain or (kind in (ROUNDS_TO, SECONDS_TO) and colon and is_share(goal)):
         return name
-    raise SettingError(f"There is no score {name!r}; {nearest(name, known)}")
+    raise SettingError(
+        f"There is no score {name!r}; {nearest(name, [*plain, f'{ROUNDS_TO}:0.5', f'{SECONDS_TO}:0.5'])}"
+    )
 
 
 def is_share(text: str) -> bool:
@@ -52,14 +65,18 @@ def is_share(text: str) -> bool:
 
 
 def is_accuracy(name: str) -> bool:
-    """Whether a score is a share, to be shown in percent, and not a count."""
-    return not name.startswith(ROUNDS_TO)
+    """Whether a score is a share, to be shown in percent, and not a count or a cost."""
+    return name.partition(":")[0] not in (ROUNDS_TO, SECONDS_TO, *COSTS)
 
 
 def explain(name: str) -> str:
     """What a score means, in words."""
-    if not is_accuracy(name):
-        return f"rounds until the shared model first reached {float(name.partition(':')[2]):.0%} on the global test set"
+    kind, _, goal = name.partition(":")
+    if kind in (ROUNDS_TO, SECONDS_TO):
+        what = "rounds" if kind == ROUNDS_TO else "seconds in rounds (evaluation not counted)"
+        return f"{what} until the shared model first reached {100 * float(goal):g} % on the global test set"
+    if name in COSTS:
+        return COSTS[name]
     score, _, kind = name.partition(".")
     return f"{MEANINGS[score]}, {KINDS[kind or 'final']}"
 
@@ -68,16 +85,31 @@ def read_score(outcome: Outcome, name: str, cuts: Sequence[float] = CUTS) -> flo
     """A finished cell's score; None if it was not measured, or the goal not reached."""
     if outcome.state != "finished":
         return None
+    summary = outcome.summary
     if name in GROUPS:
-        counts = outcome.summary.get("train_per_class", {})  # runs of earlier versions have none
-        return accuracy_by_group(outcome.summary["per_class"], counts, cuts)[name]
+        counts = summary.get("train_per_class", {})  # runs of earlier versions have none
+        return accuracy_by_group(summary["per_class"], counts, cuts)[name]
+    if name == BALANCED:
+        known = [value for value in summary["per_class"].values() if value is not None]
+        return statistics.fmean(known) if known else None
+    if name in COSTS:
+        return float(summary[name] + (summary["bytes_once"] if name == "bytes_down" else 0))
     kind, _, goal = name.partition(":")
-    if kind == ROUNDS_TO:
-        reached = (line["round"] for line in outcome.history if (line.get("generic") or 0.0) >= float(goal))
-        return next(reached, None)
+    if kind in (ROUNDS_TO, SECONDS_TO):
+        return until(outcome, float(goal), kind)
     score, _, kind = name.partition(".")
-    value: float | None = outcome.summary["scores"][score][kind]
+    value: float | None = summary["scores"].get(score, {}).get(kind)
     return value
+
+
+def until(outcome: Outcome, goal: float, kind: str) -> float | None:
+    """Rounds, or seconds in rounds, until the generic accuracy first reached the goal; None if it never did."""
+    seconds = 0.0
+    for line in outcome.history:
+        seconds += line.get("seconds", 0.0)
+        if (line.get("generic") or 0.0) >= goal:
+            return int(line["round"]) if kind == ROUNDS_TO else seconds
+    return None
 
 
 @dataclass(frozen=True)

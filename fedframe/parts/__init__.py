@@ -36,6 +36,7 @@ from fedframe.parts.mean import Mean
 from fedframe.parts.moon import Moon
 from fedframe.parts.nash import Nash
 from fedframe.parts.pfedme import Mix, PFedMe
+from fedframe.parts.pooled_head import PooledHead
 from fedframe.parts.prox import Prox
 from fedframe.parts.ratioloss import RatioLoss
 from fedframe.parts.scaffold import Scaffold
@@ -88,6 +89,7 @@ PARTS: dict[str, type[Part]] = {
         FedMTL,
         FFC,
         CCVR,
+        PooledHead,
         GlobalRealignment,
         FineTune,
         AlternatingAdaptation,

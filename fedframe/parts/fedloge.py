@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -133,6 +133,9 @@ class LocalRealignment(Part):
     epochs: Annotated[int, Field(ge=0)] = 5
     lr: Annotated[float, Field(gt=0)] | None = None  # None: the run's lr
     plus_phi: bool = False  # predict with the sum of its logits and those of phi_k
+    by: Literal["norm", "counts"] = (
+        "norm"  # counts: psi_c times the client's share of class c (A.8, "real distribution")
+    )
 
     def fits(self, method: Method) -> None:
         """There are no psi and phi_k without the part that trains them."""
@@ -148,7 +151,10 @@ class LocalRealignment(Part):
         assert isinstance(heads, Auxiliary)
         with torch.no_grad():
             for name, tensor in work.model.head.named_parameters():
-                aligned = heads.psi * heads.phi.norm(dim=1, keepdim=True)
+                lengths = heads.phi.norm(dim=1, keepdim=True)
+                if self.by == "counts":
+                    lengths = (work.class_counts / max(1, len(work.rows)))[:, None].to(lengths)
+                aligned = heads.psi * lengths
                 tensor.copy_(aligned if name == "weight" else torch.zeros_like(tensor))
             heads.realigned.fill_(1.0)
 

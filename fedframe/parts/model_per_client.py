@@ -48,15 +48,17 @@ class ModelPerClient(Part):
 
     def check_model(self, model: Model, clients: int) -> None:
         """Refuse what would not fit."""
-        each = 4 * count_parameters(model) / 1e9
-        if each * clients > self.most_gb:
-            fitting = int(self.most_gb / each)
+        statistics = sum(buffer.numel() for buffer in model.buffers() if buffer.is_floating_point())
+        each = 4 * (count_parameters(model) + statistics) / 1e9
+        total = each * (clients + 1)  # with their mean
+        if total > self.most_gb:
+            fitting = int(self.most_gb / each) - 1
             fewer = f"at most {fitting} clients, " if fitting > 1 else ""
-            enough = math.ceil(1000 * each * clients) / 1000
+            enough = math.ceil(1000 * total) / 1000
             raise SettingError(
-                f"{self.name} sends the models of all {clients} clients to each of them: {each * clients:.3g} GB, more "
-                f"than {self.name}.most_gb = {self.most_gb:g}; use {fewer}a smaller net, or {self.name}.most_gb = "
-                f"{enough:g}."
+                f"{self.name} sends the models of all {clients} clients and their mean to each of them: {total:.3g} "
+                f"GB, more than {self.name}.most_gb = {self.most_gb:g}; use {fewer}a smaller net, or "
+                f"{self.name}.most_gb = {enough:g}."
             )
 
     # -- on the server -------------------------------------------------------------------------------------------------

@@ -5,8 +5,8 @@ Dinh et al., Personalized Federated Learning with Moreau Envelopes, NeurIPS 2020
     theta  K steps of the local optimiser on one batch, from w           (line 7)
     w_k <- w_k - eta lambda (w_k - theta)                                (line 8)
     w   <- (1 - beta) w + beta mean of w_k                               (line 12), the part `mix`
-With K = 1 and beta = 1 it is FedAvg with the learning rate eta lambda lr; with eta = 1/lambda the local model is theta.
-`lr` is the rate of theta's steps.
+With K = 1 and beta = 1 it is FedAvg with the learning rate eta lambda lr; with eta = 1/lambda the local model is theta,
+and with all three it is FedAvg, bit for bit. `lr` is the rate of theta's steps.
 
 Differs from the paper in: theta starts from w for every batch, where the authors' code goes on from the last batch's.
 Only the clients of a round train in it; in the code all do. Models are averaged by samples unless `--weighting uniform`
@@ -73,9 +73,11 @@ class PFedMe(Part):
         for _ in range(self.steps - 1):
             gradient_step(work, say)
         work.scratch["pfedme/theta"] = {name: weight.detach().clone() for name, weight in work.named.items()}
-        with torch.no_grad():
-            for name, weight in work.named.items():
-                weight.sub_(before[name]).mul_(self.eta * self.lam).add_(before[name])  # line 8
+        share = self.eta * self.lam
+        if share != 1:  # all of the way is theta itself, which a sum of differences would round
+            with torch.no_grad():
+                for name, weight in work.named.items():
+                    weight.sub_(before[name]).mul_(share).add_(before[name])  # line 8
         return loss
 
     def correct(self, work: Work) -> None:

@@ -13,15 +13,16 @@ CARD, INK, DIM, GRID = (
     ("#e4e7eb", "#262c36"),
 )
 HUE = ("#1f5fd0", "#6cb0ff")
+# Told apart also by colour-blind readers (tests/report/test_colours.py), and with a contrast of 3 or more.
 SERIES = [
-    ("#1f5fd0", "#6cb0ff"),
-    ("#c2410c", "#ff9d5c"),
-    ("#0f7b4f", "#4cc38a"),
-    ("#9d2a9a", "#e58be2"),
-    ("#8a6100", "#e3b341"),
-    ("#0e7490", "#56d4dd"),
-    ("#c01c44", "#ff8a9b"),
-    ("#5b5f66", "#b6bdc6"),
+    ("#12479e", "#4a94ff"),
+    ("#e0660a", "#d9661f"),
+    ("#0a9a72", "#45e09a"),
+    ("#c9499c", "#dd5aa9"),
+    ("#5a4108", "#f6dc55"),
+    ("#2b93c4", "#7fdcf8"),
+    ("#7a5fd0", "#b49cf2"),
+    ("#3c434c", "#dfe3e8"),
 ]
 
 # Each rule has a light and a dark value. Plain rules and a media query rather than CSS variables, as

@@ -15,13 +15,16 @@ SCORES = {"generic": "global test set", "client": "clients' own tests", "persona
 
 
 def run_curves(folders: Sequence[Path]) -> str:
-    """One line per score of a single run; one line per run (generic) of several."""
+    """One line per score of a single run; one line per run of several: generic, or personal if none shares a model."""
     runs = {str(folder): RunFolder.open(folder) for folder in folders}
     names = dict(zip(runs, run_names([Path(folder) for folder in runs], runs.values()), strict=True))
     series: dict[str, list[tuple[float, float]]] = {}
+    metrics = {folder: run.metrics() for folder, run in runs.items()}
+    shared = any(line.get("generic") is not None for lines in metrics.values() for line in lines)
+    compared = "generic" if shared else "personal"
     for folder, run in runs.items():
-        lines = run.metrics()
-        for score in SCORES if len(runs) == 1 else ("generic",):
+        lines = metrics[folder]
+        for score in SCORES if len(runs) == 1 else (compared,):
             points = [(line["round"], 100 * line[score]) for line in lines if line.get(score) is not None]
             if points:
                 label = SCORES[score] if len(runs) == 1 else names[folder]
@@ -33,11 +36,17 @@ def run_curves(folders: Sequence[Path]) -> str:
     settings = [run.settings() for run in runs.values()]
     jobs = {(one.data, one.partition) for one in settings}
     where = f"{settings[0].data.rpartition('/')[2]}, {settings[0].partition}" if len(jobs) == 1 else "different data"
-    title = f"{short_method(settings[0].method)} on {where}" if len(runs) == 1 else f"Shared models on {where}"
+    title = (
+        f"{short_method(settings[0].method)} on {where}"
+        if len(runs) == 1
+        else f"{'Shared' if shared else 'Personal'} models on {where}"
+    )
     tested = {"validation data" if one.validate_share else "global test set" for one in settings}
     last = ", ".join(f"{label}: {percent(points[-1][1] / 100)}" for label, points in series.items())
     if len(runs) > 1:
-        last = f"{last} (generic accuracy: shared model, {' or '.join(sorted(tested))})"
+        meaning = f"generic accuracy: shared model, {' or '.join(sorted(tested))}" if shared else "personal accuracy"
+        absent = [name for name in names.values() if name not in series]
+        last = f"{last} ({meaning})" + (f"; without a generic score: {', '.join(absent)}" if absent and shared else "")
     return curves_picture(series, title, "round", "accuracy (%)", f"After the last round: {last}")
 
 

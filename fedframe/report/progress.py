@@ -177,13 +177,20 @@ def closing_lines(summary: dict[str, Any], folder: Path) -> list[str]:
         before = ", before the server stage" if summary["server_stage"] else ""
         lines.append(f"  {'':9}{percent(five):>7}  generic, mean of the last {min(5, evaluations)} evaluations{before}")
     lines += tail_lines(summary)
+    predict = f"fedframe predict {folder} INPUT{whose(summary)}"
     lines += [
         "",
         f"  {duration(summary['seconds'])}, {summary['peak_memory_mb']:.0f} MB in all processes, "
         f"{plural(summary['updates_refused'], 'update')} refused{REFUSED if summary['updates_refused'] else ''}.",
-        f"  Everything is in {folder}: try 'fedframe predict {folder} INPUT', 'fedframe plot {folder}'.",
+        f"  Everything is in {folder}: try '{predict}', 'fedframe plot {folder}'.",
     ]
     return lines
+
+
+def whose(summary: dict[str, Any]) -> str:
+    """The option without which nothing predicts: where there is no shared model, a client's own must be named."""
+    scores = summary["scores"]
+    return " --client 0" if scores["generic"]["final"] is None and scores["client"]["final"] is None else ""
 
 
 def tail_lines(summary: dict[str, Any]) -> list[str]:

@@ -30,8 +30,9 @@ def duration(seconds: float) -> str:
 
 
 def scores_text(scores: Scores) -> str:
-    """The shared model's scores in one line."""
-    return f"generic {percent(scores.generic)}  client {percent(scores.client)}"
+    """The scores of a round in one line; personal ones where clients have models of their own between rounds."""
+    shared = f"generic {percent(scores.generic)}  client {percent(scores.client)}"
+    return shared if scores.personal is None else f"{shared}  personal {percent(scores.personal)}"
 
 
 def headline(job: Job, folder: Path) -> str:
@@ -40,15 +41,16 @@ def headline(job: Job, folder: Path) -> str:
     each = max(1, int(settings.participation * len(job.federation) + 0.5))
     return (
         f"{short_method(settings.method)} on {source.name}: {len(job.federation.train.values):,} training samples, "
-        f"{plural(len(source.classes), 'class')}, {plural(len(job.federation), 'client')} ({settings.partition}), "
+        f"{plural(len(source.classes), 'class', 'classes')}, "
+        f"{plural(len(job.federation), 'client')} ({settings.partition}), "
         f"{each} a round, {plural(settings.rounds, 'round')}, "
         f"{settings.model.rpartition('/')[2]} with {job.parameters:,} parameters -> {folder}"
     )
 
 
-def plural(count: int, what: str) -> str:
-    """1 client, 2 clients, 2 classes."""
-    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}{'es' if what.endswith('s') else 's'}"
+def plural(count: int, what: str, several: str = "") -> str:
+    """1 client, 2 clients; `several` where an s does not do."""
+    return f"{count:,} {what if count == 1 else several or what + 's'}"
 
 
 def loss_text(loss: float) -> str:

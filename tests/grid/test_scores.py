@@ -11,7 +11,7 @@ import pytest
 from fedframe.api import gather
 from fedframe.errors import SettingError
 from fedframe.grid import Cell, Figure, Outcome, read_score
-from fedframe.grid.scores import check_score, explain
+from fedframe.grid.scores import check_score, explain, is_accuracy
 from fedframe.measure.groups import accuracy_by_group, class_groups
 
 
@@ -75,4 +75,29 @@ def test_score_that_does_not_exist_is_named(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["generic.final", "personal.weighted", "client.last_five", "many", "rounds_to:0.33"])
 def test_every_score_is_explained(name: str) -> None:
+    assert len(explain(check_score(name))) > 20
+
+
+def test_seconds_are_those_in_rounds_until_the_goal_is_first_reached(tmp_path: Path) -> None:
+    outcome = finished(tmp_path / "run")
+    lines = [{"round": r, "seconds": 0.5 * r, "generic": g} for r, g in ((1, 0.2), (2, None), (3, 0.34), (4, 0.5))]
+    (tmp_path / "run" / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert read_score(outcome, "seconds_to:0.33") == 0.5 + 1.0 + 1.5
+    assert read_score(outcome, "seconds_to:0.9") is None
+
+
+def test_costs_and_the_mean_over_classes_are_read_from_the_summary(tmp_path: Path) -> None:
+    costs = {"bytes_up": 10, "bytes_down": 20, "bytes_once": 5, "cpu_seconds": 1.5, "seconds": 3.0}
+    outcome = finished(tmp_path / "run", per_class={"a": 0.2, "b": None, "c": 0.6}, **costs)
+    assert read_score(outcome, "bytes_up") == 10
+    assert read_score(outcome, "bytes_down") == 25  # a frozen classifier is received once
+    assert read_score(outcome, "cpu_seconds") == 1.5
+    assert read_score(outcome, "balanced") == pytest.approx(0.4)
+    assert read_score(outcome, "new.final") is None  # no client was kept out
+    assert not any(is_accuracy(name) for name in ("bytes_up", "seconds_to:0.5", "rounds_to:0.5"))
+    assert is_accuracy("balanced")
+
+
+@pytest.mark.parametrize("name", ["bytes_up", "cpu_seconds", "seconds", "seconds_to:0.5", "balanced", "new.final"])
+def test_costs_are_explained_too(name: str) -> None:
     assert len(explain(check_score(name))) > 20

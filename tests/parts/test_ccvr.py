@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -172,3 +173,31 @@ def test_settings_that_cannot_be_are_refused_with_the_default() -> None:
     bad: dict[str, Any] = {"samples": 0}
     with pytest.raises(SettingError, match=r"ccvr.samples = 0.*the default is 500"):
         make_method("ccvr", {"ccvr": bad})
+
+
+def test_training_is_sgd_with_momentum_over_shuffled_batches() -> None:
+    torch.manual_seed(0)
+    features, labels = torch.randn(50, 3), torch.randint(4, (50,))
+    head, plain = nn.Linear(3, 4), nn.Linear(3, 4)
+    plain.load_state_dict(head.state_dict())
+    CCVR(epochs=3, lr=0.05, batch=16).train(head, features, labels, torch.Generator().manual_seed(5))
+    optimizer, generator = torch.optim.SGD(plain.parameters(), lr=0.05, momentum=0.9), torch.Generator().manual_seed(5)
+    for _ in range(3):
+        order = torch.randperm(50, generator=generator)
+        for start in range(0, 50, 16):
+            some = order[start : start + 16]
+            optimizer.zero_grad()
+            F.cross_entropy(plain(features[some]), labels[some]).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+    torch.testing.assert_close(head.weight, plain.weight)
+    torch.testing.assert_close(head.bias, plain.bias)
+
+
+def test_ridge_gives_a_feature_that_never_changes_a_little_spread() -> None:
+    features = torch.zeros(30, 2, dtype=torch.float64)
+    features[:, 0] = torch.arange(30.0)
+    pool = pooled(features, torch.zeros(30, dtype=torch.int64), torch.zeros(30), 1)
+    drawn, _ = CCVR(samples=20_000, ridge=0.01).draw(pool, torch.Generator().manual_seed(0))
+    expected = 0.01 * float(torch.cov(features.T).diagonal().mean())
+    assert float(drawn[:, 1].var()) == pytest.approx(expected, rel=0.05)
+    assert float(CCVR(ridge=0.0).draw(pool, torch.Generator())[0][:, 1].abs().max()) == pytest.approx(0, abs=1e-6)

@@ -14,6 +14,7 @@ from fedframe.core.message import Message
 from fedframe.core.server import Server
 from fedframe.engines.inline import InlineEngine
 from fedframe.parts.feddyn import DRIFT, DynMerger, FedDyn
+from fedframe.parts.fedper import FedPer
 from tests.helpers import nothing
 from tests.parts.plain import average, batches, plain_model, same
 from tests.parts.toy import job_of, trained
@@ -100,3 +101,14 @@ def test_correction_rests_in_the_client_stage(tmp_path: Path) -> None:
     site = server.engine.site  # type: ignore[attr-defined]
     work = site.begin(server.order("personalise", 2), 0)
     assert "feddyn" not in work.scratch
+
+
+def test_what_stays_on_the_client_has_neither_term(tmp_path: Path) -> None:
+    """After one step from the server's model, where the terms are still zero, classifiers are FedPer's."""
+    heads = []
+    for name, parts in (("a", (FedPer(), FedDyn(alpha=0.5))), ("b", (FedPer(),))):
+        job = job_of(tmp_path / name, *parts, steps=1)
+        server = trained(job, 1)
+        heads.append(job.store.load(0, before=2)["model/head.weight"])
+        server.run_round(2, nothing)
+    assert torch.equal(*heads)

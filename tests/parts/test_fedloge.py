@@ -82,6 +82,16 @@ def test_local_realignment_takes_the_norms_of_the_clients_own_head(tmp_path: Pat
     torch.testing.assert_close(site.model.head.weight.detach(), expected)
 
 
+def test_local_realignment_by_label_counts_takes_the_shares_of_the_clients_classes(tmp_path: Path) -> None:
+    job = job_of(tmp_path, AuxiliaryHeads(), GlobalRealignment(), LocalRealignment(epochs=0, by="counts"))
+    server = trained(job, 2)
+    site = server.engine.site  # type: ignore[attr-defined]
+    site.perform(server.order("personalise", 3), 1)
+    counts = job.federation.table()[1].double()
+    expected = server.tensor(PSI).double() * (counts / counts.sum())[:, None]
+    torch.testing.assert_close(site.model.head.weight.detach().double(), expected, atol=1e-6, rtol=1e-5)
+
+
 def test_realignment_without_psi_normalises_the_methods_own_classifier(tmp_path: Path) -> None:
     server = trained(job_of(tmp_path, GlobalRealignment()), 1)
     server.conclude(nothing)

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedframe.errors import SettingError
+from fedframe.parts.features import Projection
 from fedframe.parts.fedmmd import FedMMD, squared_mmd
 from fedframe.recipes import make_method
 from tests.parts.plain import average, batches, plain_model, same
@@ -98,3 +99,21 @@ def test_fedmmd_equals_a_plain_loop(tmp_path: Path) -> None:
 def test_width_that_cannot_be_is_refused_with_the_default() -> None:
     with pytest.raises(SettingError, match=r"fedmmd.widths .* the default is \(0.25"):
         make_method("fedmmd", {"fedmmd": {"widths": [0.0]}})
+
+
+def test_features_are_those_that_reach_the_classifier_and_the_servers_are_as_in_prediction(tmp_path: Path) -> None:
+    """Behind a projection; the server's model normalises with its own statistics, not with the batch's."""
+    part = FedMMD(weight=0.5)
+    job = job_of(tmp_path, part, Projection(dim=4), model="tests.nets.normed:normed")
+    server = trained(job, 1)
+    site = server.engine.site  # type: ignore[attr-defined]
+    work = site.begin(server.order("train", 2), 0)
+    frozen = copy.deepcopy(site.model).eval()
+    work.inputs = job.federation.source.batch(job.federation.source.train, work.rows[:8])
+    site.model.train()
+    work.features = site.model(work.inputs)
+    work.embedding = job.method.refine(site.model, work.features)
+    with torch.no_grad():
+        expected = 0.5 * squared_mmd(work.embedding, job.method.embed(frozen, work.inputs), WIDTHS)
+    assert float(expected) > 1e-3  # batch statistics are not the running ones
+    torch.testing.assert_close(part.penalty(work), expected)

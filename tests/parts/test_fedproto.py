@@ -17,6 +17,7 @@ from fedframe.core.message import Message
 from fedframe.core.server import Server
 from fedframe.engines.inline import InlineEngine
 from fedframe.errors import DataError, SettingError
+from fedframe.parts.alone import Local
 from fedframe.parts.fedproto import FedProto, prototypes
 from fedframe.parts.fine_tune import FineTune
 from fedframe.parts.frame_head import SimplexETF
@@ -156,3 +157,14 @@ def test_frozen_classifier_is_everybodys(tmp_path: Path) -> None:
 def test_settings_that_cannot_be_are_refused_with_the_default() -> None:
     with pytest.raises(SettingError, match=r"fedproto.predict_by = 'knn'.*the default is head"):
         make_method("fedproto", {"fedproto": {"predict_by": "knn"}})
+
+
+def test_fedproto_without_weight_is_local_bit_for_bit(tmp_path: Path) -> None:
+    ours = job_of(tmp_path / "a", FedProto(weight=0.0), momentum=0.5)
+    alone = job_of(tmp_path / "b", Local(), momentum=0.5)
+    trained(ours, 3)
+    trained(alone, 3)
+    for client in range(3):
+        mine, theirs = ours.store.load(client, before=4), alone.store.load(client, before=4)
+        assert mine.keys() == theirs.keys()
+        assert all(torch.equal(mine[name], theirs[name]) for name in mine)

@@ -84,3 +84,14 @@ def test_client_stage_has_plain_cross_entropy_alone_and_in_a_stack(tmp_path: Pat
 def test_alpha_above_one_is_refused_with_the_default() -> None:
     with pytest.raises(SettingError, match=r"fedrs.alpha = 2.*the default is 0.5"):
         make_method("fedrs", {"fedrs": {"alpha": 2}})
+
+
+def test_class_of_a_single_sample_is_not_missing(tmp_path: Path) -> None:
+    data = lacking()
+    labels = np.zeros_like(data["y_train"])
+    labels[0], labels[24:] = 1, 2  # the first client has one sample of class 1 and none of class 2
+    job = job_of(tmp_path, FedRS(alpha=0.3), data={**data, "y_train": labels}, local_test=0)
+    engine = InlineEngine(job)
+    work = engine.site.begin(Server(job, engine, nothing).order("train", 1), 0)
+    assert work.class_counts.tolist() == [23, 1, 0]
+    torch.testing.assert_close(work.scratch["fedrs"], torch.tensor([1.0, 1.0, 0.3]))

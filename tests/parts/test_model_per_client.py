@@ -230,6 +230,36 @@ def test_models_of_clients_that_are_not_drawn_stay(tmp_path: Path, part: Part) -
 
 
 @pytest.mark.parametrize("part", [Apple(), FedMTL(lam=0.01)])
+def test_client_that_was_in_no_round_learns_a_model_only_for_itself(tmp_path: Path, part: Part) -> None:
+    """Between rounds it has what the others' models give it; in the end it trains that on its own data."""
+    job = job_of(tmp_path, part, participation=0.34)
+    server = trained(job, 1)
+    (chosen,) = server.choose(1)
+    absent = (chosen + 1) % 3
+    site = server.engine.site  # type: ignore[attr-defined]
+    found = []
+    for kind in ("own", "personalise"):
+        site.take_own(site.begin(server.order(kind, 2), absent))
+        found.append(site.flat.clone())
+    models, samples = server.state[f"{part.name}/models"], server.state[f"{part.name}/samples"]
+    expected = server.model if part.name == "fedmtl" else samples / samples.sum() @ models
+    torch.testing.assert_close(found[0], expected)
+    assert float((found[1] - found[0]).norm()) > 1e-3
+
+
+def test_relations_are_those_of_weights_not_of_statistics(tmp_path: Path) -> None:
+    job = job_of(tmp_path, FedMTL(lam=0.01), model=NORMED)
+    server = trained(job, 2)
+    models = server.state["fedmtl/models"]
+    expected = relations(models[:, : job.roles.layout.trainable], FedMTL().ridge)
+    torch.testing.assert_close(server.state["fedmtl/omega"], expected.float())
+    assert not torch.allclose(expected, relations(models, FedMTL().ridge), rtol=1e-3)
+    site = server.engine.site  # type: ignore[attr-defined]
+    site.take_own(site.begin(server.order("own", 3), 1))
+    assert torch.equal(site.flat, models[1])  # statistics are the client's own
+
+
+@pytest.mark.parametrize("part", [Apple(), FedMTL(lam=0.01)])
 def test_large_orders_reach_workers_with_the_same_bits(tmp_path: Path, part: Part) -> None:
     """More models than shared memory has room for go through the pipe."""
     found = []
@@ -252,10 +282,12 @@ def test_what_would_not_fit_is_refused_with_the_number(tmp_path: Path, name: str
     small = {name: {"most_gb": 0.002}}
     with pytest.raises(
         SettingError,
-        match=rf"all 20 clients to each of them: 0.00442 GB, more than {name}.most_gb = 0.002; use at most 9 clients",
+        match=rf"and their mean to each of them: 0.00464 GB, more than {name}.most_gb = 0.002; use at most 8 clients",
     ):
         fedframe.run(name, clients=20, out=tmp_path / "run", progress=False, set=small)
     assert not (tmp_path / "run").exists()
+    run = fedframe.run(name, clients=8, rounds=1, out=tmp_path / "run", progress=False, personal=False, set=small)
+    assert 0.0015e9 < run.history[0]["bytes_down"] / 8 < 0.0021e9  # what was said is what is sent, with some names
 
 
 @pytest.mark.parametrize("method", ["apple+scaffold", "fedmtl+ffc", "apple+spherefed"])

@@ -19,6 +19,7 @@ from fedframe.errors import SettingError
 from fedframe.parts.ditto import Ditto
 from fedframe.parts.fedrod import FedRoD
 from fedframe.parts.frame_head import SimplexETF
+from fedframe.parts.losses import BalancedCrossEntropy
 from fedframe.parts.pfedme import Mix, PFedMe
 from fedframe.parts.scaffold import Scaffold
 from fedframe.recipes import make_method
@@ -106,6 +107,31 @@ def test_client_that_was_in_no_round_gets_an_own_model_near_the_shared_one(tmp_p
     assert not torch.equal(site.flat, server.model)
 
 
+def test_client_that_was_in_no_round_is_pulled_towards_the_shared_model(tmp_path: Path) -> None:
+    far = []
+    for lam in (0.0, 9.0):
+        job = job_of(tmp_path / str(lam), Ditto(lam=lam), participation=0.34, epochs=3)
+        server = trained(job, 1)
+        absent = next(client for client in range(3) if client not in server.choose(1))
+        site = server.engine.site  # type: ignore[attr-defined]
+        site.take_own(site.begin(server.order("personalise", 2), absent))
+        far.append(float((site.flat - server.model).norm()))
+    assert far[1] < 0.5 * far[0]
+
+
+def test_ditto_has_a_personal_head_of_its_own_and_leaves_the_round_with_its(tmp_path: Path) -> None:
+    """Fed-RoD's phi_k twice: that of the shared side as without Ditto, bit for bit, and one in the own model."""
+    both, alone = job_of(tmp_path / "a", FedRoD(), Ditto()), job_of(tmp_path / "b", FedRoD())
+    trained(both, 2)
+    trained(alone, 2)
+    for client in range(3):
+        memory, expected = both.store.load(client, before=3), alone.store.load(client, before=3)
+        own = memory["ditto/extras.fedrod.weight"]
+        assert torch.equal(memory["model/extras.fedrod.weight"], expected["model/extras.fedrod.weight"])
+        assert float(own.abs().max()) > 0
+        assert not torch.equal(own, memory["model/extras.fedrod.weight"])
+
+
 # -- pFedMe ------------------------------------------------------------------------------------------------------------
 def test_pfedme_equals_a_plain_loop(tmp_path: Path) -> None:
     job = job_of(tmp_path, PFedMe(lam=4.0, steps=3, eta=0.1), Mix(beta=0.7), epochs=2, lr=0.1)
@@ -145,6 +171,35 @@ def test_pfedme_with_one_inner_step_is_fedavg_with_another_rate(tmp_path: Path) 
     ours = trained(job_of(tmp_path / "a", PFedMe(lam=5.0, steps=1, eta=0.1), lr=0.2), 3)
     theirs = trained(job_of(tmp_path / "b", lr=0.2 * 5.0 * 0.1), 3)
     torch.testing.assert_close(ours.model, theirs.model, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_pfedme_with_one_inner_step_that_is_taken_whole_is_fedavg_bit_for_bit(tmp_path: Path, momentum: float) -> None:
+    settings = {"epochs": 2, "lr": 0.1, "momentum": momentum, "participation": 0.67}
+    ours = trained(job_of(tmp_path / "a", PFedMe(lam=8.0, steps=1, eta=1 / 8), Mix(), **settings), 3)
+    assert torch.equal(ours.model, trained(job_of(tmp_path / "b", **settings), 3).model)
+
+
+def test_loss_of_pfedme_is_that_of_the_model_before_its_step(tmp_path: Path) -> None:
+    losses = []
+    for name, parts in (("a", (PFedMe(),)), ("b", ())):
+        job = job_of(tmp_path / name, *parts, steps=1)
+        losses.append(Server(job, InlineEngine(job), nothing).run_round(1, nothing).loss)
+    assert losses[0] == losses[1]
+
+
+def test_client_that_was_in_no_round_of_pfedme_gets_theta_of_its_own_steps(tmp_path: Path) -> None:
+    job = job_of(tmp_path, PFedMe(lam=4.0, eta=0.1), participation=0.34)
+    server = trained(job, 1)
+    absent = next(client for client in range(3) if client not in server.choose(1))
+    site = server.engine.site  # type: ignore[attr-defined]
+    site.perform(server.order("own", 2), absent)
+    assert torch.equal(site.flat, server.model)  # between rounds it has the shared one
+    work = site.begin(server.order("personalise", 2), absent)
+    site.take_own(work)
+    assert not torch.equal(site.flat, server.model)
+    for name, value in work.scratch["pfedme/theta"].items():
+        assert torch.equal(dict(site.model.named_parameters())[name], value)
 
 
 def test_mix_of_one_is_the_mean_bit_for_bit(tmp_path: Path) -> None:
@@ -197,6 +252,15 @@ def test_generic_side_of_fedrod_without_the_balanced_loss_is_fedavg_bit_for_bit(
     for name in theirs.job.template.state_dict():
         assert torch.equal(ours.tensor(name), theirs.tensor(name)), name
     assert score_round(ours).generic == score_round(theirs).generic
+
+
+def test_fedrod_brings_the_balanced_loss_and_without_its_counts_its_generic_side_is_fedavg(tmp_path: Path) -> None:
+    assert make_method("fedrod", {}).slot("loss") == BalancedCrossEntropy()
+    ours = trained(job_of(tmp_path / "a", FedRoD(), BalancedCrossEntropy(gamma=0.0)), 2)
+    balanced = trained(job_of(tmp_path / "b", FedRoD(), BalancedCrossEntropy()), 2)
+    theirs = trained(job_of(tmp_path / "c"), 2)
+    assert torch.equal(ours.tensor("head.weight"), theirs.tensor("head.weight"))
+    assert not torch.equal(balanced.tensor("head.weight"), theirs.tensor("head.weight"))
 
 
 def test_personal_head_of_fedrod_equals_a_plain_loop_and_predicts_with_the_sum(tmp_path: Path) -> None:

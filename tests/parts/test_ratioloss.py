@@ -128,3 +128,11 @@ def test_model_that_is_not_shared_is_refused() -> None:
 def test_settings_that_cannot_be_are_refused_with_the_default() -> None:
     with pytest.raises(SettingError, match=r"ratioloss.beta = -1.*the default is 0.1"):
         make_method("ratioloss", {"ratioloss": {"beta": -1}})
+
+
+def test_without_beta_alpha_still_scales_the_loss(tmp_path: Path) -> None:
+    job = job_with(tmp_path, RatioLoss(alpha=0.5, beta=0.0))
+    engine = InlineEngine(job)
+    work = engine.site.begin(Server(job, engine, nothing).order("train", 1), 0)
+    logits, labels = torch.randn(4, 3), torch.tensor([0, 1, 1, 0])
+    assert torch.equal(RatioLoss(alpha=0.5, beta=0.0).loss(logits, labels, work), 0.5 * F.cross_entropy(logits, labels))

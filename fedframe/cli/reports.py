@@ -1,0 +1,78 @@
+"""Commands that make pages and pictures: report, watch, plot."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from fedframe.cli.app import app, interruptible
+
+Folders = Annotated[
+    list[Path], typer.Argument(help="run folder, several to compare, or a folder of 'fedframe compare'")
+]
+
+
+@contextlib.contextmanager
+def told(text: str) -> Iterator[None]:
+    """Say what an interruption means here."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        stop.add_note(text)
+        raise
+
+
+@app.command()
+def report(
+    folders: Folders,
+    out: Annotated[Optional[Path], typer.Option(help="page to write (default: report.html in the folder)")] = None,
+    embedding: Annotated[
+        Optional[str], typer.Option(help="picture of the features: tsne or pca (default: tsne, or what is there)")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="do not look at models that were not examined yet")] = False,
+) -> None:
+    """Write one HTML page about a run, or about several side by side: scores, curves, clients, classes, cost."""
+    with interruptible(), told("No page was written."):
+        from fedframe.report.page.making import write_page
+
+        typer.echo(f"Page: {write_page(folders, out, quick=quick, embedding=embedding, say=typer.echo)}")
+
+
+@app.command()
+def watch(
+    folders: Folders,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="port to serve on (0: a free one)")] = 8765,
+    host: Annotated[str, typer.Option(help="address to serve on; any but this one is open to others")] = "127.0.0.1",
+) -> None:
+    """Serve the page of a run live in the browser while the run goes on; Ctrl-C ends it."""
+    with interruptible():
+        from fedframe.report.watching import Server, is_loopback
+
+        with Server(folders, host, port) as server:
+            if not is_loopback(host):
+                warning = f"Everybody who can reach {host} can see this page, names of clients and classes included."
+                typer.secho(warning, fg=typer.colors.YELLOW, err=True)
+            typer.echo(f"Live at {server.url} (Ctrl-C ends it)")
+            with contextlib.suppress(KeyboardInterrupt):
+                server.serve_forever()
+            typer.echo("\nThe page is closed; a run that goes on is not touched by that.")
+
+
+@app.command()
+def plot(
+    folders: Folders,
+    what: Annotated[
+        str,
+        typer.Option(help="curves, partition, confusion, gram, drift, collapse, clients or embedding"),
+    ] = "curves",
+    out: Annotated[Optional[Path], typer.Option(help="picture to write: .svg, .png or .pdf")] = None,
+) -> None:
+    """Draw a figure for a paper, by default accuracy over rounds as an SVG picture in the first run's folder."""
+    with interruptible(), told("No picture was written."):
+        from fedframe.report.figures import draw
+
+        typer.echo(f"Picture: {draw(folders, what, out, say=typer.echo)}")

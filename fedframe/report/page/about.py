@@ -1,0 +1,101 @@
+"""What was run: method, data, clients, the command that runs it again, and every setting."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fedframe.report.page.command import command
+from fedframe.report.page.runs import Run, Subject
+from fedframe.report.page.section import Section
+from fedframe.report.words import plural
+
+READ = "The command repeats the run to the same bits; all settings are below it."
+
+
+def section(subject: Subject) -> Section:
+    """The first section of the page."""
+    entries = [
+        {
+            "label": group.label,
+            "seeds": [run.seed for run in group.runs],
+            "commands": [command(run.config, run.path) for run in group.runs],
+            "facts": facts(group.first),
+            "settings": {name: setting_text(value) for name, value in group.first.config.items()},
+            "state": state(group.first),
+        }
+        for group in subject.groups
+    ]
+    data = {"groups": entries, "command": subject.comparison.get("command", "")}
+    return Section("about", "What was run", READ, data)
+
+
+def facts(run: Run) -> list[list[str]]:
+    """The few settings that everybody asks for, as name and text."""
+    config = run.config
+    clients, share = config.get("clients"), float(config.get("participation") or 1)
+    each = f"{share:.0%} of them in a round" if share < 1 else "all of them in every round"
+    counts = run.summary.get("train_per_class", {})
+    samples = (
+        f", {sum(counts.values()):,} training samples in {plural(len(counts), 'class', 'classes')}" if counts else ""
+    )
+    work = plural(int(config["steps"]), "step") if config.get("steps") else plural(int(config["epochs"]), "epoch")
+    rows = {
+        "method": str(config.get("method")),
+        "data": f"{Path(str(config.get('data'))).name}{samples}",
+        "clients": f"{clients}, {each}; split {config.get('partition')}",
+        "net": str(config.get("model")).rpartition("/")[2] + parameters(run),
+        "training": f"{plural(int(config['rounds']), 'round')} of {work}, batch {config.get('batch')}, "
+        f"{config.get('optimizer')} with learning rate {config.get('lr')}",
+        "folder": run.path.as_posix(),
+    }
+    return [[name, text] for name, text in rows.items()]
+
+
+def parameters(run: Run) -> str:
+    """The size of the net, where it is known."""
+    count = run.summary.get("parameters")
+    return f", {int(count):,} parameters" if count else ""
+
+
+def setting_text(value: Any) -> str:
+    """A setting's value as people read it."""
+    return "" if value is None or value == {} else str(value)
+
+
+def state(run: Run) -> str:
+    """Whether the run is finished, or how far it has come."""
+    if run.summary:
+        return "finished"
+    return f"round {run.rounds_done} of {run.config.get('rounds')}"
+
+
+def progress(subject: Subject) -> str:
+    """How far all runs have come, in a few words."""
+    states = [state(run) for run in subject.runs]
+    if len(set(states)) == 1:
+        return states[0]
+    return f"{states.count('finished')} of {plural(len(states), 'run')} finished"
+
+
+def title(subject: Subject) -> str:
+    """The headline of the page."""
+    data = {Path(str(run.config.get("data"))).name for run in subject.runs}
+    where = data.pop() if len(data) == 1 else "different data"
+    names = [group.label for group in subject.groups]
+    listed = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+    return f"{listed if len(listed) <= 60 else plural(len(names), 'method')} on {where}"
+
+
+def subtitle(subject: Subject) -> str:
+    """What all runs have in common, in one line."""
+    configs = [run.config for run in subject.runs]
+    parts = []
+    for name in ("partition", "clients", "rounds"):
+        values = {config.get(name) for config in configs}
+        if len(values) == 1:
+            value = values.pop()
+            parts.append(f"split {value}" if name == "partition" else plural(int(value or 0), name[:-1]))
+    seeds = sorted({run.seed for run in subject.runs})
+    parts.append(f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} seeds")
+    return " · ".join(parts)

@@ -1,0 +1,57 @@
+// What every other script uses: making elements, writing numbers, and the reader's choices.
+
+const figures = {}; // by section: what draws it; each file in figures/ adds one
+
+// Text goes in as text nodes only, so that no name in the data can become markup.
+function make(tag, attributes = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else if (name === "class") node.className = value;
+    else node.setAttribute(name, value === true ? "" : value);
+  }
+  node.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  return node;
+}
+
+const DASH = "\u2013";
+const known = (value) => value !== null && value !== undefined && Number.isFinite(value);
+
+const percent = (share, places = 1) => (known(share) ? `${(100 * share).toFixed(places)}\u00a0%` : DASH);
+
+function number(value, digits = 3) {
+  if (!known(value)) return DASH;
+  if (value !== 0 && (Math.abs(value) >= 1e6 || Math.abs(value) < 1e-3)) return value.toExponential(digits - 1).replace(/\.?0+e/, "e");
+  return Number.isInteger(value) ? count(value) : String(Number(value.toPrecision(digits)));
+}
+
+const whole = new Intl.NumberFormat("en"); // made once: figures write thousands of numbers
+const count = (value) => (known(value) ? whole.format(Math.round(value)) : DASH);
+
+function bytes(value) {
+  if (!known(value)) return DASH;
+  const units = ["bytes", "kB", "MB", "GB", "TB", "PB"];
+  let unit = 0;
+  while (value >= 1000 && unit < units.length - 1) [value, unit] = [value / 1000, unit + 1];
+  return `${unit ? Number(value.toPrecision(3)) : value}\u00a0${units[unit]}`;
+}
+
+function duration(seconds) {
+  if (!known(seconds)) return DASH;
+  if (seconds < 60) return `${seconds.toFixed(seconds < 10 ? 1 : 0)}\u00a0s`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)}\u00a0min ${String(Math.round(seconds % 60)).padStart(2, "0")}\u00a0s`;
+  return `${Math.floor(seconds / 3600)}\u00a0h ${String(Math.round((seconds % 3600) / 60)).padStart(2, "0")}\u00a0min`;
+}
+
+// A mean with its interval: 93.1 % (91.2 to 95.0)
+function interval(mean, low, high, write = percent) {
+  if (!known(mean)) return DASH;
+  const bare = (value) => write(value).replace("\u00a0%", "");
+  return known(low) ? `${write(mean)} (${bare(low)} to ${bare(high)})` : write(mean);
+}
+
+const shorten = (text, most = 28) => (text.length > most ? `${text.slice(0, most - 1)}\u2026` : text);
+
+// The reader's choices by section and control; they outlive every redraw, and a live page's news.
+const choices = new Map();

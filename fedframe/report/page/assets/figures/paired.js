@@ -1,0 +1,44 @@
+// Against the baseline: differences seed by seed, with their intervals and p-values.
+
+figures.paired = {
+  controls: (data) => [{ key: "score", label: "Score", options: data.scores.map(({ score, label }) => [score, label]) }],
+  draw(data, tools) {
+    const { rows } = data.scores.find(({ score }) => score === tools.get("score"));
+    const columns = ["method", "mean", "95 % interval", `difference to ${data.baseline} (points)`, "95 % interval", "p", "p (Holm)"];
+    const points = (value, sign = true) => (known(value) ? `${sign && value > 0 ? "+" : ""}${(100 * value).toFixed(1)}` : DASH);
+    const range = (low, high, sign) => (known(low) ? `${points(low, sign)} to ${points(high, sign)}` : DASH);
+    const p = (value) => (known(value) ? (value < 0.001 ? "< 0.001" : value.toFixed(3)) : DASH);
+    const lines = rows.map((row) => [row.label, points(row.mean, false), range(row.low, row.high, false), ...(row.difference
+      ? [points(row.difference.mean), range(row.difference.low, row.difference.high, true), p(row.difference.p), p(row.difference.p_holm)]
+      : [row.label === data.baseline ? "baseline" : DASH, "", "", ""])]);
+    const table = drawTable({ columns, rows: lines }, (line, i) => {
+      const row = rows.find(({ label }) => label === line[0]);
+      const sure = row.difference && (known(row.difference.p_holm) ? row.difference.p_holm : row.difference.p) < 0.05;
+      return i === 3 && sure ? (row.difference.mean > 0 ? "good" : "bad") : "";
+    });
+    table.className = "figure-table";
+    const known_ = rows.filter((row) => row.difference && known(row.difference.mean));
+    return [table, known_.length ? differences(known_, data, tools) : null, make("p", { class: "note" }, data.note)];
+  },
+  table(data) {
+    const rows = data.scores.flatMap(({ score, rows: found }) => found.map((row) => [row.label, score, row.mean, row.low, row.high,
+      ...["mean", "low", "high", "p", "p_holm", "test"].map((key) => row.difference?.[key] ?? null)]));
+    return { columns: ["method", "score", "mean", "low", "high", "difference", "difference low", "difference high", "p", "p (Holm)", "test"], rows };
+  },
+};
+
+function differences(rows, data, tools) {
+  const left = Math.min(Math.max(...rows.map(({ label }) => measure(shorten(label, 26)))) + 16, tools.width * 0.4);
+  return plot({
+    width: tools.width, height: 60 + 30 * rows.length, marginLeft: left, marginTop: 8,
+    x: { label: `difference to ${data.baseline} in points of accuracy`, tickFormat: (value) => `${value > 0 ? "+" : ""}${Math.round(1000 * value) / 10}`, nice: true, ticks: roundTicks(tools.width - left) },
+    y: { domain: rows.map(({ label }) => label), label: null, tickFormat: (label) => shorten(label, 26), tickSize: 0 },
+    marks: [
+      gridX({ ticks: roundTicks(tools.width - left) }),
+      Plot.ruleX([0], { stroke: theme.style("--dim"), strokeWidth: 1.5 }),
+      Plot.ruleY(rows.filter(({ difference }) => known(difference.low)), { x1: (row) => row.difference.low, x2: (row) => row.difference.high, y: "label", stroke: (row) => theme.series(row.index), strokeWidth: 2.5 }),
+      Plot.dot(rows, { x: (row) => row.difference.mean, y: "label", fill: (row) => theme.series(row.index), r: 5 }),
+      Plot.tip(rows, Plot.pointer({ x: (row) => row.difference.mean, y: "label", maxRadius: Infinity, title: (row) => `${row.label}: ${(100 * row.difference.mean).toFixed(2)} points\np ${number(row.difference.p)}`, ...tipLook() })),
+    ],
+  });
+}

@@ -1,0 +1,42 @@
+// Every client's accuracy, from the worst served to the best, or against the client's amount of data.
+
+const MOST_DOTS = 1200;
+
+figures.spread = {
+  controls: (data) => [
+    { key: "panel", label: "Show", options: data.panels.map(({ key, label }) => [key, label]) },
+    { key: "over", label: "Clients by", options: [["rank", "accuracy"], ["train", "training samples"]] },
+  ],
+  draw(data, tools) {
+    const panel = data.panels.find(({ key }) => key === tools.get("panel"));
+    const ranked = tools.get("over") === "rank";
+    const points = panel.series.flatMap((line, i) => tools.hidden.has(line.label) ? [] : line.values.map((y, rank) => ({
+      x: ranked ? (line.values.length > 1 ? rank / (line.values.length - 1) : 0.5) : line.train[rank], y, i, label: line.label,
+      title: `client ${line.clients[rank]}\n${line.label}: ${percent(y)}\n${count(line.train[rank])} training, ${count(line.test[rank])} test samples`,
+    })));
+    const entries = panel.series.map((line, index) => ({ label: line.label, index, value: `mean ${percent(line.mean)}, worst tenth ${percent(line.worst)}, standard deviation ${(100 * line.std).toFixed(1)}` }));
+    const legend = drawLegend(entries, tools.hidden, tools.toggle);
+    if (!points.length) return [legend, make("p", { class: "missing" }, "All lines are hidden; choose one above.")];
+    const colour = (p) => theme.series(p.i);
+    const dots = !ranked || points.length <= MOST_DOTS;
+    return [legend, plot({
+      width: tools.width, height: tools.width > 700 ? 340 : 260,
+      x: ranked
+        ? { label: "clients, worst to best (%)", tickFormat: (x) => String(Math.round(100 * x)), ticks: 5, domain: [0, 1] }
+        : { label: "training samples of the client", type: "log", ticks: tools.width > 500 ? 6 : 4, tickFormat: "~s" },
+      y: { ...percentAxis, nice: true, ticks: 6 },
+      marks: [
+        gridY({ ticks: 6 }),
+        ranked ? Plot.rectX([0], { x1: -0.005, x2: 0.1, fill: theme.style("--bad"), fillOpacity: 0.09 }) : null,
+        ...(ranked ? panel.series.map((line, i) => Plot.line(points.filter((p) => p.label === line.label), { x: "x", y: "y", stroke: theme.series(i), strokeWidth: 2, strokeDasharray: theme.dash(i), curve: "step" })) : []),
+        dots ? Plot.dot(points, { x: "x", y: "y", fill: colour, fillOpacity: ranked ? 1 : 0.65, r: points.length > 150 ? 2 : 3.5 }) : null,
+        Plot.dot(points, Plot.pointer({ x: "x", y: "y", maxRadius: Infinity, stroke: theme.style("--ink"), r: 5 })),
+        Plot.tip(points, Plot.pointer({ x: "x", y: "y", maxRadius: Infinity, title: "title", ...tipLook() })),
+      ],
+    }), ranked ? make("p", { class: "note" }, "Shaded: the worst tenth.") : null];
+  },
+  table: (data) => ({
+    columns: ["figure", "line", "client", "accuracy", "training samples", "test samples"],
+    rows: data.panels.flatMap((panel) => panel.series.flatMap((line) => line.values.map((value, i) => [panel.label, line.label, line.clients[i], value, line.train[i], line.test[i]]))),
+  }),
+};

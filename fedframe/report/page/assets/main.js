@@ -1,0 +1,106 @@
+// The page: its sections in order, redrawn when the width, the theme or the data change.
+
+const SHORT = {
+  paired: "Differences", curves: "Curves", partition: "Split", spread: "Clients", classes: "Classes", confusion: "Confusion", features: "Features",
+  gram: "Geometry", heads: "Classifiers", alike: "Nets", collapse: "Collapse", drift: "Drift", degeneration: "Degeneration", about: "Settings",
+};
+
+const whenIdle = window.requestIdleCallback ? (task) => requestIdleCallback(task, { timeout: 300 }) : (task) => setTimeout(task, 20);
+
+const page = {
+  data: null,
+  shells: [],
+  links: [],
+
+  start() {
+    page.data = JSON.parse(document.getElementById("page-data").textContent);
+    theme.start();
+    page.build();
+    theme.listeners.push(() => page.draw());
+    let width = page.width();
+    new ResizeObserver(() => {
+      if (Math.abs(page.width() - width) < 4) return;
+      width = page.width();
+      page.draw();
+    }).observe(document.getElementById("main"));
+    addEventListener("beforeprint", () => page.shells.forEach((shell) => shell.stale && shell.draw()));
+    if (page.data.live) setTimeout(live.ask, 1000);
+  },
+
+  width: () => document.getElementById("main").clientWidth,
+
+  build() {
+    page.shells = page.data.sections.map((section) => new Shell(section));
+    document.getElementById("main").replaceChildren(...page.shells.map((shell) => shell.node));
+    page.list();
+    page.say(page.data.state);
+    page.follow();
+    page.draw();
+  },
+
+  // The contents: what there is to see. What is missing stands at the end of the page, and says why.
+  list() {
+    const filled = page.data.sections.filter(({ missing }) => !missing);
+    page.links = filled.map(({ id, title }) => make("a", { href: `#${id}`, title }, SHORT[id] || title));
+    document.getElementById("contents").replaceChildren(...page.links);
+  },
+
+  // Mark in the contents where the reader is.
+  follow() {
+    const watcher = new IntersectionObserver((entries) => {
+      for (const entry of entries.filter(({ isIntersecting }) => isIntersecting)) {
+        page.links.forEach((link) => (link.hash === `#${entry.target.id}` ? link.setAttribute("aria-current", "true") : link.removeAttribute("aria-current")));
+      }
+    }, { rootMargin: "-20% 0px -70% 0px" });
+    // Somebody who scrolls faster than the idle browser draws does not wait.
+    const drawer = new IntersectionObserver((entries) => {
+      for (const { isIntersecting, target } of entries) {
+        const shell = page.shells.find(({ node }) => node === target);
+        if (isIntersecting && shell?.stale) shell.draw();
+      }
+    });
+    page.shells.forEach(({ node }) => [watcher, drawer].forEach((each) => each.observe(node)));
+  },
+
+  say(text) {
+    document.getElementById("state").textContent = text || "";
+  },
+
+  draw(shells = page.shells) {
+    shells.forEach((shell) => (shell.stale = true));
+    delete document.documentElement.dataset.drawn;
+    if (!page.working) page.work();
+  },
+
+  // What can be seen is drawn first, one figure a turn; the rest when the browser has nothing else to do. So a page of
+  // a thousand clients can be read before its last figure is there.
+  work() {
+    const stale = page.shells.filter((shell) => shell.stale);
+    const near = stale.find((shell) => shell.near());
+    page.working = stale.length > 0;
+    if (!near) document.documentElement.dataset.drawn = stale.length ? "seen" : "all";
+    if (near) {
+      near.draw();
+      setTimeout(page.work);
+    } else if (stale.length) {
+      whenIdle(() => {
+        if (stale[0].stale) stale[0].draw();
+        page.work();
+      });
+    }
+  },
+
+  update(data) {
+    page.data = data;
+    document.title = data.title;
+    document.querySelector("h1").textContent = data.title;
+    document.getElementById("subtitle").textContent = data.subtitle;
+    page.say(data.state);
+    const same = data.sections.length === page.shells.length && data.sections.every(({ id }, i) => id === page.shells[i].id);
+    if (!same) return page.build();
+    if (data.sections.filter(({ missing }) => !missing).length !== page.links.length) page.list();
+    return page.draw(page.shells.filter((shell, i) => shell.update(data.sections[i])));
+  },
+};
+
+page.start();

@@ -1,0 +1,68 @@
+"""What it cost: time, memory, bytes and operations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fedframe.measure.statistics import estimate
+from fedframe.report.page.runs import Group, Run, Subject
+from fedframe.report.page.scores import read as read_score
+from fedframe.report.page.section import Data, Section, rounded
+
+TITLE = "Cost"
+READ = (
+    "What the scores were bought with: bytes are what all clients together sent and received in all rounds, and CPU "
+    "time adds up all cores."
+)
+MEASURES = {
+    "seconds": ("time", "s"),
+    "cpu_seconds": ("CPU time", "s"),
+    "bytes_up": ("sent by clients", "bytes"),
+    "bytes_down": ("sent to clients", "bytes"),
+    "peak_memory_mb": ("peak memory", "MB"),
+    "parameters": ("parameters", ""),
+    "flops_per_sample": ("a prediction", "FLOPs"),
+    "training_flops_per_sample": ("a training sample", "FLOPs"),
+}
+
+
+def section(subject: Subject) -> Section:
+    """A row per method, and bytes by what they carry."""
+    rows = [build(group) for group in subject.groups]
+    if not any(row["values"] for row in rows):
+        return Section("cost", TITLE, READ, missing="Appears after the first finished round.")
+    data = {"rows": rows, "measures": {key: list(words) for key, words in MEASURES.items()}}
+    return Section("cost", TITLE, READ, data, "The numbers are in the table.")
+
+
+def build(group: Group) -> Data:
+    """A method's costs, means over seeds, and its scores beside them."""
+    values = {}
+    for key in MEASURES:
+        known = [value for run in group.runs if (value := read(run, key)) is not None]
+        if known:
+            values[key] = [rounded(number) for number in estimate(known).interval]
+    scores: dict[str, float | None] = {}
+    for score in ("generic", "client", "personal"):
+        found = [value for run in group.runs if (value := read_score(run, score, "final")) is not None]
+        scores[score] = rounded(estimate(found).mean)
+    return {"label": group.label, "values": values, "scores": scores, "parts": parts(group.first)}
+
+
+def read(run: Run, key: str) -> float | None:
+    """A cost from the summary, the examination or, while the run goes on, its rounds so far."""
+    cost = run.examination.get("cost") or {}
+    found: Any = run.summary.get(key, cost.get(key))
+    if found is None and not run.summary and run.metrics and key in ("seconds", "bytes_up", "bytes_down"):
+        found = sum(float(line.get(key) or 0) for line in run.metrics)
+    return float(found) if isinstance(found, int | float) else None
+
+
+def parts(run: Run) -> list[list[Any]]:
+    """Bytes by part and direction: [part, up, down]."""
+    found = (run.examination.get("cost") or {}).get("by_part") or {}
+    rows = []
+    for name, entry in found.items():
+        if isinstance(entry, dict):
+            rows.append([str(name), int(entry.get("up") or 0), int(entry.get("down") or 0)])
+    return rows

@@ -1,0 +1,187 @@
+"""What a page is about: run folders read into plain values, and runs of one method put together."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from fedframe.core.files import read_json
+from fedframe.errors import DataError
+from fedframe.folder import CLIENT_SCORES, CONFIG, EXAMINATION, SUMMARY, RunFolder, read_config
+
+COMPARISON = "comparison.json"
+
+# Settings that say where a run is done, or which of several equal runs it is: not what its method is.
+NOT_THE_METHOD = frozenset({"seed", "workers", "engine", "device", "data_dir", "log"})
+
+
+@dataclass(frozen=True)
+class Run:
+    """The files of one run; what is not there is empty."""
+
+    path: Path
+    trouble: str = ""  # why the saved models could not be looked at
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """Every setting of the run, unchecked: a page of an old run must not fail for a setting that is gone."""
+        return read_config(self.path / CONFIG)
+
+    @cached_property
+    def metrics(self) -> list[dict[str, Any]]:
+        """A dictionary per finished round."""
+        return RunFolder(self.path).metrics()
+
+    @cached_property
+    def drift(self) -> list[dict[str, Any]]:
+        """A dictionary per round: clients, cosines, norms."""
+        return RunFolder(self.path).drift()
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """Final scores; empty while the run goes on."""
+        return self._json(SUMMARY)
+
+    @cached_property
+    def client_scores(self) -> dict[str, Any]:
+        """Scores of every client."""
+        return self._json(CLIENT_SCORES)
+
+    @cached_property
+    def examination(self) -> dict[str, Any]:
+        """What a look at the saved models has brought."""
+        return self._json(EXAMINATION)
+
+    @cached_property
+    def names(self) -> list[str]:
+        """What the clients are called; empty if they are numbers."""
+        return RunFolder(self.path).names()
+
+    @property
+    def seed(self) -> int:
+        """The seed of the run."""
+        return int(self.config.get("seed") or 0)
+
+    @property
+    def rounds_done(self) -> int:
+        """Finished rounds."""
+        return int(self.metrics[-1]["round"]) if self.metrics else 0
+
+    def client_name(self, client: int) -> str:
+        """A client as people call it."""
+        return self.names[client] if 0 <= client < len(self.names) else str(client)
+
+    def _json(self, name: str) -> dict[str, Any]:
+        return dict(read_json(self.path / name)) if (self.path / name).exists() else {}
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ in nothing but the seed: one method with one setting."""
+
+    label: str
+    runs: tuple[Run, ...]
+
+    @property
+    def first(self) -> Run:
+        """The run whose details are shown."""
+        return self.runs[0]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """All that a page shows."""
+
+    groups: tuple[Group, ...]
+    comparison: dict[str, Any] = field(default_factory=dict)  # of `fedframe compare`, if the page is about one
+    folder: Path | None = None  # of the comparison
+
+    @property
+    def runs(self) -> list[Run]:
+        """All runs."""
+        return [run for group in self.groups for run in group.runs]
+
+    @property
+    def single(self) -> bool:
+        """Whether there is one method only."""
+        return len(self.groups) == 1
+
+
+def open_runs(folders: Sequence[Path]) -> Subject:
+    """Read run folders, or one folder of `fedframe compare`."""
+    for folder in folders:
+        if (folder / COMPARISON).exists() and len(folders) > 1:
+            raise DataError(f"{folder} is a whole comparison; give it alone, or give run folders.")
+    if len(folders) == 1 and (folders[0] / COMPARISON).exists():
+        comparison = dict(read_json(folders[0] / COMPARISON))
+        if "cases" not in comparison:
+            return open_comparison(folders[0], comparison)
+    if len(folders) == 1 and not (folders[0] / CONFIG).exists() and (inside := runs_inside(folders[0])):
+        return Subject(group_runs(inside), folder=folders[0])
+    runs = [Run(RunFolder.open(folder).path) for folder in dict.fromkeys(folders)]
+    return Subject(group_runs(runs))
+
+
+def runs_inside(folder: Path) -> list[Run]:
+    """The runs of a comparison that still goes on, or has cases; those that only choose a setting are left out."""
+    runs = [Run(path) for path in folders_inside(folder)]
+    return [run for run in runs if not run.config.get("validate_share")]
+
+
+def folders_inside(folder: Path) -> list[Path]:
+    """The run folders below a folder, as deep as a comparison with cases has them: case/runs/method/seed."""
+    return sorted(path.parent for depth in range(1, 5) for path in folder.glob(f"{'*/' * depth}{CONFIG}"))
+
+
+def open_comparison(folder: Path, comparison: dict[str, Any]) -> Subject:
+    """Read what `fedframe compare` has left; runs that never started are left out."""
+    groups = []
+    for method in comparison.get("methods", []):
+        started = tuple(Run(folder / path) for path in method["runs"] if (folder / path / CONFIG).exists())
+        if started:
+            groups.append(Group(str(method.get("label") or method["name"]), started))
+    if not groups:
+        raise DataError(f"{folder} holds no started run; the same 'fedframe compare' command goes on.")
+    return Subject(tuple(groups), comparison, folder)
+
+
+def group_runs(runs: Sequence[Run]) -> tuple[Group, ...]:
+    """Put runs together that differ in the seed alone, named by what tells the groups apart.
+
+    The same run made twice is no second sample: it stands beside the first, or intervals would be too narrow.
+    """
+    found: dict[tuple[str, int], list[Run]] = {}
+    times: dict[tuple[str, int], int] = {}
+    for run in runs:
+        what = {name: value for name, value in run.config.items() if name not in NOT_THE_METHOD}
+        text = json.dumps(what, sort_keys=True, default=str)
+        times[text, run.seed] = times.get((text, run.seed), 0) + 1
+        found.setdefault((text, times[text, run.seed]), []).append(run)
+    members = list(found.values())
+    labels = group_labels([group[0].config for group in members])
+    labels = [
+        label if labels.count(label) == 1 else f"{label} ({group[0].path.as_posix()})"
+        for label, group in zip(labels, members, strict=True)
+    ]
+    return tuple(Group(label, tuple(group)) for label, group in zip(labels, members, strict=True))
+
+
+def group_labels(configs: Sequence[dict[str, Any]]) -> list[str]:
+    """The method's name, and the settings in which methods of one name differ."""
+    labels = []
+    for config in configs:
+        method = str(config.get("method"))
+        rivals = [other for other in configs if other.get("method") == config.get("method")]
+        names = dict.fromkeys(name for other in rivals for name in other if name not in NOT_THE_METHOD)
+        differing = [name for name in names if any(other.get(name) != config.get(name) for other in rivals)]
+        words = [f"{name}={_short(config.get(name))}" for name in differing]
+        labels.append(", ".join([method, *words]))
+    return labels
+
+
+def _short(value: object) -> str:
+    return json.dumps(value, default=str) if isinstance(value, dict | list) else str(value)

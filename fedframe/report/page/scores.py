@@ -1,0 +1,83 @@
+"""The three scores with their definitions: mean and interval over seeds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fedframe.core.evaluate import DEFINITIONS
+from fedframe.measure.statistics import estimate
+from fedframe.report.page.runs import Group, Run, Subject
+from fedframe.report.page.section import Data, Section, rounded
+from fedframe.report.words import percent
+
+SCORES = ("generic", "client", "personal")
+NAMES = {
+    "generic": "Shared model, global test",
+    "client": "Shared model, clients' own tests",
+    "personal": "Personal models, own tests",
+    "new": "New clients' own models",
+}
+KINDS = {
+    "final": "saved models",
+    "last_five": "mean of last 5 evaluations",
+    "weighted": "saved models, weighted by test samples",
+    "client": "shared model on the same clients",  # of new clients only
+}
+SO_FAR = {"final": 1, "last_five": 5}  # how many evaluations are the mean of a run that still goes on
+READ = (
+    "Each number answers another question; all are accuracies, the share of test samples that are classified correctly."
+)
+
+
+def section(subject: Subject) -> Section:
+    """Tiles of one method, or a row per method."""
+    entries: list[Data] = [{"label": group.label, "scores": group_scores(group)} for group in subject.groups]
+    words = definitions(subject)
+    data = {"groups": entries, "names": NAMES, "kinds": KINDS, "definitions": words, "seeds": seed_count(subject)}
+    alt = "; ".join(f"{e['label']}: " + ", ".join(headline(e["scores"])) for e in entries)
+    if not any(entry["scores"] for entry in entries):
+        return Section("scores", "Scores", READ, missing="No round has been evaluated yet.")
+    return Section("scores", "Scores", READ, data, alt)
+
+
+def group_scores(group: Group) -> Data:
+    """Each score of a method by kind: its values over the seeds, mean and interval."""
+    found: Data = {}
+    for score in (*SCORES, "new"):
+        for kind in KINDS:
+            values = [value for run in group.runs if (value := read(run, score, kind)) is not None]
+            if values:
+                mean, low, high = map(rounded, estimate(values).interval)
+                entry = {"values": values, "mean": mean, "low": low, "high": high}
+                found.setdefault(score, {})[kind] = entry
+    return found
+
+
+def read(run: Run, score: str, kind: str) -> float | None:
+    """A score of a run; of one that still goes on, what the last evaluated round says."""
+    if run.summary:
+        entry: Any = run.summary.get("scores", {}).get(score) or {}
+        return rounded(entry.get(kind), 6)
+    values = [line[score] for line in run.metrics if line.get(score) is not None]
+    if kind not in SO_FAR or not values:
+        return None
+    shown = values[-SO_FAR[kind] :]
+    return rounded(sum(shown) / len(shown), 6)
+
+
+def definitions(subject: Subject) -> dict[str, str]:
+    """What the scores mean, in the words of the first finished run."""
+    said: dict[str, str] = next(
+        (run.summary["definitions"] for run in subject.runs if run.summary.get("definitions")), {}
+    )
+    return {**DEFINITIONS, **said}
+
+
+def seed_count(subject: Subject) -> int:
+    """The most seeds that a method has been run with."""
+    return max(len(group.runs) for group in subject.groups)
+
+
+def headline(scores: Data) -> list[str]:
+    """The final scores in words."""
+    return [f"{score} {percent(kinds['final']['mean'])}" for score, kinds in scores.items() if "final" in kinds]

@@ -1,0 +1,87 @@
+"""A section of the page: a figure's title, how to read it, its data, or why there is none."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from fedframe.report.page.runs import Run, Subject
+
+Data = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Section:
+    """One figure of the page, as plain values that its script draws."""
+
+    id: str
+    title: str
+    read: str  # one sentence that tells a newcomer how to read it
+    data: Data = field(default_factory=dict)
+    alt: str = ""  # what the figure shows, in words, for those who cannot see it
+    missing: str = ""  # why there is nothing to draw, and what would help
+    wide: bool = True  # takes the whole width of a wide page
+
+    def plain(self) -> Data:
+        """The section for JSON."""
+        return {key: value for key, value in asdict(self).items() if value not in ("", {})}
+
+
+def by_run(subject: Subject, build: Callable[[Run], Data | None]) -> list[Data]:
+    """The details of one run of each method, as far as there are any; equal ones are given once."""
+    variants: list[Data] = []
+    for group in subject.groups:
+        data = build(group.first)
+        if data is None:
+            continue
+        name = group.label if len(group.runs) == 1 else f"{group.label}, seed {group.first.seed}"
+        same = next((each for each in variants if each["data"] == data), None)
+        if same is not None:
+            same["name"] += f"; {name}"
+        else:
+            variants.append({"name": name, "data": data})
+    return variants
+
+
+def of_single_runs(
+    subject: Subject,
+    section: Section,
+    build: Callable[[Run], Data | None],
+    spoken: Callable[[Data], str],
+    missing: str = "",
+) -> Section:
+    """A section on the models of one run of each method, its words on the first; `missing` if there is nothing."""
+    variants = by_run(subject, build)
+    if not variants:
+        return replace(section, missing=missing or why_not_examined(subject))
+    return replace(section, data={"variants": variants}, alt=spoken(variants[0]["data"]))
+
+
+def why_not_examined(subject: Subject) -> str:
+    """The sentence that stands where a look at the saved models would have been needed."""
+    first = subject.groups[0].first
+    if first.trouble:
+        return first.trouble
+    if not first.summary:
+        return "Appears when the run is finished: it needs the saved models."
+    return "Needs a look at the saved models; make the page with: fedframe report " + first.path.as_posix()
+
+
+def rounded(value: float | None, digits: int = 5) -> float | None:
+    """A number in as few digits as the eye needs; None for what is missing or not finite."""
+    if value is None or not math.isfinite(value):
+        return None
+    return float(f"{value:.{digits}g}")
+
+
+def finite(values: Any) -> Any:
+    """Plain values with None in the place of what JSON does not know: NaN and the infinities."""
+    if isinstance(values, float):
+        return values if math.isfinite(values) else None
+    if isinstance(values, dict):
+        return {str(key): finite(value) for key, value in values.items()}
+    if isinstance(values, list | tuple):
+        return [finite(value) for value in values]
+    return values

@@ -1,0 +1,271 @@
+"""The page in a real browser: every figure drawn, nothing on the console, hover, toggles, themes, widths."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fedframe.report.page import make_page
+from fedframe.report.page.runs import open_runs
+from tests.report.browser import PATIENCE, Seen, address
+from tests.report.made import made_comparison, made_run
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+EVIL = "</script><script>document.title='broken'</script><img src=x onerror=alert(1)>"
+# How many pixels of a canvas are painted, and how many marks a drawing has.
+PAINTED = """canvas => {
+  const data = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
+  let painted = 0;
+  for (let i = 3; i < data.length; i += 4) painted += data[i] > 0;
+  return painted;
+}"""
+FIGURES = {
+    "curves": "svg.plot path",
+    "partition": "canvas",
+    "spread": "svg.plot path",
+    "classes": "svg.plot rect",
+    "confusion": "canvas",
+    "calibration": "svg.plot circle",
+    "features": "svg.plot circle",
+    "gram": "canvas",
+    "heads": "canvas",
+    "alike": "svg.plot rect",
+    "collapse": "svg.plot path",
+    "drift": "canvas",
+    "degeneration": "svg.plot path",
+    "cost": "svg.plot :is(rect, circle)",
+}
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("pages")
+    folders = {
+        "run": made_run(root / "run", names=[EVIL, *"bcdef"], client_names=[EVIL, *(f"c{i}" for i in range(11))]),
+        "one client": made_run(root / "one", clients=1, classes=2, rounds=1, samples=5),
+        "thousand": made_run(root / "thousand", clients=1000, classes=100, rounds=60, samples=2000),
+        "comparison": made_comparison(root / "comparison"),
+    }
+    for name, folder in folders.items():
+        (root / f"{name}.html").write_text(make_page(open_runs([folder])), "utf-8")
+    return {name: root / f"{name}.html" for name in folders}
+
+
+@pytest.fixture(scope="module")
+def desk(browser: Browser, pages: dict[str, Path]) -> Iterator[Seen]:
+    """The page of a run as it is on a desk, opened once: tests of one figure each do not get in each other's way."""
+    seen = Seen(browser, address(pages["run"]))
+    yield seen
+    seen.close()
+
+
+@pytest.fixture
+def see(browser: Browser, pages: dict[str, Path]) -> Iterator[Any]:
+    opened: list[Seen] = []
+
+    def look(name: str, **more: Any) -> Seen:
+        opened.append(Seen(browser, address(pages[name]), **more))
+        return opened[-1]
+
+    yield look
+    for seen in opened:
+        seen.close()
+
+
+@pytest.mark.parametrize("name", ["run", "one client", "thousand", "comparison"])
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+def test_every_figure_is_drawn_and_nothing_complains(see: Any, name: str, width: int, scheme: str) -> None:
+    seen = see(name, width=width, scheme=scheme)
+    assert seen.complaints == []
+    assert [url for url in seen.asked_for if not url.startswith(("file:", "data:"))] == []  # no network
+    for section, mark in FIGURES.items():
+        found = seen.page.locator(f"#{section} .body {mark}")
+        assert found.count() > 0, section
+        if mark == "canvas":
+            assert found.first.evaluate(PAINTED) > 50, section
+    assert "could not be drawn" not in seen.page.inner_text("main")
+    wide, room = seen.page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+    assert wide <= room, "the page scrolls sideways"
+    assert seen.page.get_attribute("html", "data-theme") == scheme
+
+
+LOOK = """new MutationObserver(() => {
+  const filled = (name) => document.querySelector(`#${name} .body`).childElementCount;
+  if (document.documentElement.dataset.drawn === 'seen') window.then ??= [filled('scores'), filled('cost')];
+}).observe(document, { subtree: true, attributes: true, attributeFilter: ['data-drawn'] })"""
+
+
+def test_what_can_be_seen_is_drawn_first_and_the_rest_follows(browser: Browser, pages: dict[str, Path]) -> None:
+    tab = browser.new_page(viewport={"width": 1280, "height": 900})
+    tab.add_init_script(LOOK)
+    tab.goto(address(pages["thousand"]))
+    tab.wait_for_selector("html[data-drawn=all]", state="attached", timeout=PATIENCE)
+    first, last = tab.evaluate("window.then")
+    assert first > 0
+    assert last == 0
+    assert tab.locator("#cost .body > *").count() > 0
+    tab.close()
+
+
+def test_names_are_text_and_never_markup(desk: Seen) -> None:
+    seen = desk
+    assert seen.page.title().startswith("fedavg on")
+    assert seen.page.locator("img").count() == 0
+    seen.page.locator("#confusion summary").click()
+    assert EVIL in seen.page.inner_text("#confusion table")
+
+
+def test_hover_shows_what_is_under_the_pointer(desk: Seen) -> None:
+    page = desk.page
+    # Curves answer wherever the pointer is, points only to one that is near.
+    for section, target in {"curves": "svg.plot", "spread": "svg.plot", "features": "svg.plot circle"}.items():
+        drawing = page.locator(f"#{section} {target}").last
+        drawing.scroll_into_view_if_needed()
+        box = drawing.bounding_box()
+        assert box is not None
+        page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + box["height"] * 0.5, steps=4)
+        tip = page.locator(f"#{section} [aria-label=tip] text")
+        tip.first.wait_for(state="attached")
+        assert tip.first.text_content()
+    for section, word in {"partition": "training samples", "confusion": "test samples", "gram": "cosine"}.items():
+        canvas = page.locator(f"#{section} canvas").first
+        canvas.scroll_into_view_if_needed()
+        box = canvas.bounding_box()
+        assert box is not None
+        page.mouse.move(box["x"] + box["width"] * 0.55, box["y"] + box["height"] * 0.45, steps=3)
+        page.wait_for_selector("#tip:not([hidden])")
+        assert word in page.inner_text("#tip")
+
+
+def test_arrow_keys_read_a_heat_map(desk: Seen) -> None:
+    page = desk.page
+    page.locator("#drift canvas").first.focus()
+    for key in ("ArrowRight", "ArrowDown"):
+        page.keyboard.press(key)
+    assert page.inner_text("#tip").startswith("client c0, round 2")
+    assert "round 2" in (page.locator("#drift canvas").first.get_attribute("aria-label") or "")
+    page.keyboard.press("Escape")
+    assert page.is_hidden("#tip")
+
+
+def picture(page: Any, section: str) -> str:
+    """What a section looks like, as a text that changes with it."""
+    text: str = page.eval_on_selector(
+        f"#{section} .body", "body => body.innerHTML + [...body.querySelectorAll('canvas')].map(c => c.toDataURL())"
+    )
+    return text
+
+
+@pytest.mark.parametrize(
+    ("section", "choice"),
+    [
+        ("curves", "training loss"),
+        ("curves", "seconds"),
+        ("partition", "size"),
+        ("partition", "share of client"),
+        ("spread", "training samples"),
+        ("classes", "accuracy"),
+        ("confusion", "samples"),
+        ("gram", "minus ideal"),
+        ("drift", "length of the update"),
+        ("features", "client"),
+    ],
+)
+def test_toggles_change_the_figure_by_keyboard_too(desk: Seen, section: str, choice: str) -> None:
+    seen = desk
+    before = picture(seen.page, section)
+    option = seen.page.locator(f"#{section} .choice label", has_text=choice).last.locator("input")
+    option.focus()
+    seen.page.keyboard.press("Space")
+    assert option.is_checked()
+    assert picture(seen.page, section) != before
+    assert seen.complaints == []
+
+
+def test_a_line_can_be_hidden_and_brought_back(see: Any) -> None:
+    page = see("comparison").page
+    button = page.locator("#curves .legend button").first
+    lines = page.locator("#curves svg.plot g[aria-label=line]")
+    assert lines.count() == 3
+    button.click()
+    assert lines.count() == 2
+    page.locator("#curves .legend button").first.click()
+    assert lines.count() == 3
+
+
+def test_the_theme_button_changes_the_colours_of_page_and_canvas(see: Any) -> None:
+    page = see("run", scheme="light").page
+    before = picture(page, "partition"), page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.click("#theme")
+    page.wait_for_selector("html[data-theme=dark][data-drawn=all]", state="attached")
+    after = picture(page, "partition"), page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert before[0] != after[0]
+    assert before[1] != after[1]
+
+
+def test_every_figure_is_a_table_too_and_can_be_saved(see: Any) -> None:
+    page = see("run").page
+    for section in FIGURES:
+        page.locator(f"#{section} details.numbers summary").click()
+        assert page.locator(f"#{section} details.numbers tbody tr").count() > 0, section
+    with page.expect_download() as waiting:
+        page.locator("#partition details.numbers button").click()
+    lines = Path(waiting.value.path()).read_text().splitlines()
+    assert waiting.value.suggested_filename == "fedframe-partition.csv"
+    assert len(lines) == 13  # a head and twelve clients
+    assert lines[1].startswith(EVIL)  # quoted only if it needs to be
+
+
+def test_a_comparison_shows_the_run_that_is_chosen(see: Any) -> None:
+    page = see("comparison").page
+    assert "+2.0" in page.inner_text("#paired table")
+    before = picture(page, "confusion")
+    page.locator("#gram .choice label", has_text="fedetf").locator("input").check()
+    page.wait_for_selector("html[data-drawn=all]", state="attached")
+    assert picture(page, "confusion") != before  # one choice for all sections
+    assert page.locator("#confusion .choice label", has_text="fedetf").locator("input").is_checked()
+
+
+def test_contents_list_what_there_is_and_the_rest_says_why_it_is_missing(see: Any, tmp_path: Path) -> None:
+    page = see("run").page
+    links = page.locator("#contents a").evaluate_all("links => links.map(link => link.hash)")
+    assert "#drift" in links
+    folder = made_run(tmp_path / "run")
+    (folder / "drift.jsonl").unlink()
+    (tmp_path / "page.html").write_text(make_page(open_runs([folder])), "utf-8")
+    page.goto(address(tmp_path / "page.html"))
+    page.wait_for_selector("html[data-drawn=all]", state="attached")
+    fewer = page.locator("#contents a").evaluate_all("links => links.map(link => link.hash)")
+    assert set(links) - set(fewer) == {"#drift"}
+    assert "--measure drift" in page.inner_text("#drift")
+
+
+def test_names_of_points_that_lie_together_do_not_cover_each_other(see: Any, tmp_path: Path) -> None:
+    runs = [made_run(tmp_path / name) for name in "abc"]  # the same run three times: one point
+    (tmp_path / "page.html").write_text(make_page(open_runs(runs)), "utf-8")
+    page = see("run").page
+    page.goto(address(tmp_path / "page.html"))
+    page.wait_for_selector("html[data-drawn=all]", state="attached")
+    names = page.locator("#cost svg.plot g[aria-label=text] text").all()
+    heights = sorted(box["y"] for name in names if (box := name.bounding_box()) is not None)
+    assert len(heights) == 3
+    assert all(b - a >= 14 for a, b in pairwise(heights))
+
+
+def test_figures_have_names_and_descriptions_for_those_who_cannot_see_them(desk: Seen) -> None:
+    page = desk.page
+    for section in FIGURES:
+        figure = page.locator(f"#{section} figure")
+        title = page.locator(f"#{figure.get_attribute('aria-labelledby')}")
+        described = [
+            page.locator(f"#{name}").text_content() for name in (figure.get_attribute("aria-describedby") or "").split()
+        ]
+        assert title.text_content()
+        assert len(described) == 2
+        assert all(described), section

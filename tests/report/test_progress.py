@@ -1,0 +1,50 @@
+"""What a run prints: scores of every kind that there is, and commands that work on its folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fedframe
+from fedframe.core.evaluate import Scores
+from fedframe.errors import DataError
+from fedframe.report.curves import run_curves
+from fedframe.report.words import scores_text
+
+BRIEF: dict[str, Any] = {"clients": 3, "rounds": 1, "epochs": 1, "workers": 1}
+
+
+def test_personal_score_of_a_round_is_shown_where_there_is_one() -> None:
+    assert scores_text(Scores(generic=0.5, client=0.25)) == "generic 50.0 %  client 25.0 %"
+    assert scores_text(Scores(personal=0.75)).endswith("  personal 75.0 %")
+    assert "generic –" in scores_text(Scores(personal=0.75))  # noqa: RUF001
+
+
+@pytest.mark.parametrize(("method", "option"), [("fedavg", ""), ("fedper", " --client 0")])
+def test_closing_line_names_a_command_that_works(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, method: str, option: str
+) -> None:
+    fedframe.run(method, out=tmp_path / "run", progress=True, **BRIEF)
+    assert f"INPUT{option}'" in capsys.readouterr().out
+    fedframe.Predictor.load(tmp_path / "run", client=0 if option else None)
+
+
+def test_run_without_any_model_that_predicts_says_how_to_get_one(tmp_path: Path) -> None:
+    fedframe.run("fedper", out=tmp_path / "run", save_personal=False, progress=False, **BRIEF)
+    with pytest.raises(DataError, match=r"Client 0 has no personal model in .*; run it with --save-personal\."):
+        fedframe.Predictor.load(tmp_path / "run", client=0)
+
+
+def test_runs_without_a_shared_model_are_drawn_by_their_personal_scores(tmp_path: Path) -> None:
+    """Beside runs that have one, the picture says who is not in it."""
+    paths = {method: tmp_path / method for method in ("fedavg", "fedper", "local")}
+    for method, path in paths.items():
+        fedframe.run(method, out=path, personal=False, progress=False, **BRIEF)
+    alone = run_curves([paths["fedper"], paths["local"]])
+    assert "Personal models on digits" in alone
+    assert "(personal accuracy)" in alone
+    mixed = run_curves([paths["fedavg"], paths["local"]])
+    assert "Shared models on digits" in mixed
+    assert "without a generic score: local" in mixed
