@@ -207,13 +207,14 @@ def made_comparison(
     """Write the folder of a comparison: runs and comparison.json."""
     entries = []
     for method in methods:
-        paths = [made_run(folder / f"{method}-{seed}", method=method, seed=seed, **more) for seed in range(seeds)]
+        room = folder / "runs" / method
+        paths = [made_run(room / f"seed-{seed}", method=method, seed=seed, **more) for seed in range(seeds)]
         finals = [json.loads((path / "summary.json").read_text())["scores"]["generic"]["final"] for path in paths]
         mean = float(np.mean(finals))
         entry: dict[str, Any] = {
             "name": method,
             "label": method,
-            "runs": [path.name for path in paths],
+            "runs": [path.relative_to(folder).as_posix() for path in paths],
             "scores": {"generic.final": {"values": finals, "mean": mean, "low": mean - 0.03, "high": mean + 0.03}},
         }
         if method != methods[0]:

@@ -261,7 +261,7 @@ def test_sorted_features_stand_at_their_ranks(tmp_path: Path) -> None:
 def test_cases_of_a_comparison_stand_side_by_side(tmp_path: Path) -> None:
     out = tmp_path / "out"
     for alpha in ("0.1", "0.5"):
-        made_comparison(out / f"alpha={alpha}" / "runs", ("fedavg",), 2, partition=f"dirichlet:{alpha}")
+        made_comparison(out / f"alpha={alpha}", ("fedavg",), 2, partition=f"dirichlet:{alpha}")
     (out / "comparison.json").write_text(json.dumps({"command": "c", "cases": {}}))
     subject = open_runs([out])
     assert [group.label for group in subject.groups] == [

@@ -12,8 +12,13 @@ from typing import Any
 from fedframe.core.files import read_json
 from fedframe.errors import DataError
 from fedframe.folder import CLIENT_SCORES, CONFIG, EXAMINATION, SUMMARY, RunFolder, read_config
+from fedframe.report.words import plural
+from fedframe.settings import Settings
 
 COMPARISON = "comparison.json"
+
+# What a run has that was made before a setting was there; its method and data it must name itself.
+DEFAULTS = {**Settings().model_dump(mode="json"), "method": "", "data": ""}
 
 # Settings that say where a run is done, or which of several equal runs it is: not what its method is.
 NOT_THE_METHOD = frozenset({"seed", "workers", "engine", "device", "data_dir", "log"})
@@ -29,7 +34,7 @@ class Run:
     @cached_property
     def config(self) -> dict[str, Any]:
         """Every setting of the run, unchecked: a page of an old run must not fail for a setting that is gone."""
-        return read_config(self.path / CONFIG)
+        return {**DEFAULTS, **read_config(self.path / CONFIG)}
 
     @cached_property
     def metrics(self) -> list[dict[str, Any]]:
@@ -122,8 +127,19 @@ def open_runs(folders: Sequence[Path]) -> Subject:
             return open_comparison(folders[0], comparison)
     if len(folders) == 1 and not (folders[0] / CONFIG).exists() and (inside := runs_inside(folders[0])):
         return Subject(group_runs(inside), folder=folders[0])
-    runs = [Run(RunFolder.open(folder).path) for folder in dict.fromkeys(folders)]
-    return Subject(group_runs(runs))
+    return Subject(group_runs([open_run(folder) for folder in dict.fromkeys(folders)]))
+
+
+def open_run(folder: Path) -> Run:
+    """A run folder; one that merely holds runs is not searched, since looking at a run writes into it."""
+    inside = sorted(path.parent for path in folder.glob(f"*/{CONFIG}")) if not (folder / CONFIG).exists() else []
+    if inside:
+        named = " ".join(map(str, inside[:2]))
+        raise DataError(f"{folder} is not a run folder but holds {plural(len(inside), 'run')}; name them: {named} ...")
+    run = Run(RunFolder.open(folder).path)
+    if not run.config["method"] or not run.config["data"]:
+        raise DataError(f"{folder / CONFIG} names no method and no data: it is not the settings of a run.")
+    return run
 
 
 def runs_inside(folder: Path) -> list[Run]:
@@ -133,8 +149,9 @@ def runs_inside(folder: Path) -> list[Run]:
 
 
 def folders_inside(folder: Path) -> list[Path]:
-    """The run folders below a folder, as deep as a comparison with cases has them: case/runs/method/seed."""
-    return sorted(path.parent for depth in range(1, 5) for path in folder.glob(f"{'*/' * depth}{CONFIG}"))
+    """The run folders of a comparison: runs/method/seed-0, with cases below case/."""
+    found = (path.parent for case in ("", "*/") for path in folder.glob(f"{case}runs/*/seed-*/{CONFIG}"))
+    return sorted(found)
 
 
 def open_comparison(folder: Path, comparison: dict[str, Any]) -> Subject:
