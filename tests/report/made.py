@@ -242,6 +242,20 @@ def made_comparison(
     return folder
 
 
+def made_cases(folder: Path, methods: tuple[str, ...], alphas: tuple[str, ...] = ("0.1", "0.5")) -> Path:
+    """Write the folder of a comparison with a case per alpha, two seeds each."""
+    cases = {}
+    for alpha in alphas:
+        case = f"alpha={alpha}"
+        made_comparison(folder / case, methods, 2, partition=f"dirichlet:{alpha}")
+        found = json.loads((folder / case / "comparison.json").read_text())
+        for method in found["methods"]:
+            method["runs"] = [f"{case}/{run}" for run in method["runs"]]
+        cases[case] = found
+    dump(folder / "comparison.json", {"command": "fedframe compare", "cases": cases})
+    return folder
+
+
 def dump(path: Path, value: object) -> None:
     """Write JSON."""
     path.write_text(json.dumps(value))
