@@ -116,7 +116,10 @@ class RunFolder:
 
     def settings(self) -> Settings:
         """The settings of the run."""
-        return check(read_config(self.path / CONFIG))
+        try:
+            return check(read_config(self.path / CONFIG))
+        except SettingError as error:
+            raise DataError(f"{self.path / CONFIG} is not the settings of a run: {error}") from error
 
     def write_names(self, names: Sequence[str] | None) -> None:
         """Keep what the clients are called, where that is more than a number."""

@@ -12,7 +12,7 @@ from fedframe.comparing.notes import remarks_on
 from fedframe.comparing.plan import Plan
 from fedframe.comparing.planning import Request, make_plan, make_plans
 from fedframe.comparing.result import Comparison
-from fedframe.comparing.saving import save, show
+from fedframe.comparing.saving import save, set_aside, show
 from fedframe.comparing.tuning import Tuned, judge, tuning_cells
 from fedframe.data.load import load_raw, read_spec
 from fedframe.errors import RunError
@@ -78,12 +78,17 @@ def carry_out(plans: Sequence[Plan], cores: int | None, progress: bool, command:
         Comparison(plan, found, command or python_command(plan), choice, remarks_on(plan))
         for plan, found, choice in zip(plans, outcomes, tuned, strict=True)
     ]
+    top = first.out.parent if len(results) > 1 else first.out
+    earlier = set_aside(top, results[0].command)
     paths = [path for result in results for path in result.save()]
     if len(results) > 1:
-        paths = save(results, first.out.parent)
+        paths = save(results, top)
     if progress:
         show(results)
+        if earlier is not None:
+            print(f"The tables of an earlier comparison in {top} are now in {earlier}; its runs stay where they are.")
         print(f"Saved: {', '.join(map(str, paths))}")
+        print(f"As a page with pictures: fedframe report {top}")
     states = [outcome for each in outcomes for found in each.values() for outcome in found]
     if states and all(outcome.state == "failed" for outcome in states):
         raise RunError(f"Not one of {plural(len(states), 'run')} could be made. {states[0].reason}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ from typing import Any
 from fedframe.comparing.document import document
 from fedframe.comparing.formats import latex, markdown, page
 from fedframe.comparing.result import Comparison
-from fedframe.core.files import write_json, write_text
+from fedframe.core.files import read_json, write_json, write_text
+from fedframe.errors import DataError
 from fedframe.measure.statistics import Difference
 
 STEM = "comparison"
@@ -32,6 +34,23 @@ def save(comparisons: Sequence[Comparison], folder: Path) -> list[Path]:
         write_text(folder / name, content)
     write_json(folder / f"{STEM}.json", plain(comparisons, folder))
     return [*(folder / name for name in texts), folder / f"{STEM}.json"]
+
+
+def set_aside(folder: Path, command: str) -> Path | None:
+    """Move the tables of another comparison in the same folder out of the way; where they are now, if there were."""
+    try:
+        before = read_json(folder / f"{STEM}.json").get("command")
+    except DataError:  # none, or one that cannot be read
+        return None
+    if before == command:
+        return None
+    number = next(n for n in itertools.count(1) if not (folder / f"earlier-{n}").exists())
+    place = folder / f"earlier-{number}"
+    place.mkdir()
+    for path in (*sorted(folder.glob(f"{STEM}.*")), folder / "tuning.csv"):
+        if path.exists():
+            path.rename(place / path.name)
+    return place
 
 
 def plain(comparisons: Sequence[Comparison], folder: Path) -> dict[str, Any]:

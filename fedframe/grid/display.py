@@ -76,7 +76,7 @@ class PlainGridDisplay(GridDisplay):
     def start(self, outcomes: Sequence[Outcome]) -> None:
         """Say how much there is to do."""
         super().start(outcomes)
-        self.line(f"{plural(self.total, 'cell')}, {self.settled} of them settled before.")
+        self.line(f"{plural(self.total, 'run')}, {self.settled} of them finished before.")
         self.news: dict[str, str] = {}
         self.spoke = time.monotonic()
 
@@ -131,7 +131,7 @@ class LiveGridDisplay(GridDisplay):
     def start(self, outcomes: Sequence[Outcome]) -> None:
         """Draw the bar for all."""
         super().start(outcomes)
-        self.all = self.bars.add_task("all cells", total=self.total, completed=self.settled, text="")
+        self.all = self.bars.add_task("all runs", total=self.total, completed=self.settled, text="")
 
     def begin(self, cell: Cell) -> None:
         """Draw the cell's bar."""

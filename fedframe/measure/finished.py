@@ -31,9 +31,12 @@ class FinishedRun:
     def __init__(self, folder: Path, net: Net | None, data: object) -> None:
         self.folder = RunFolder.open(folder)
         self.path = self.folder.path
+        asked = self.folder.settings()
         if not (self.path / MODEL).exists():
-            raise DataError(f"{folder} has no {MODEL} yet; finish the run with 'fedframe resume {folder}'.")
-        settings = self.folder.settings().model_copy(update={"device": "cpu"})
+            raise DataError(
+                f"{folder} has no {MODEL} yet: wait for the end of the run, or go on with 'fedframe resume {folder}'."
+            )
+        settings = asked.model_copy(update={"device": "cpu"})
         again = f"give it again: fedframe.measure.examine({str(folder)!r}, "
         if settings.data == FROM_PYTHON and data is None:
             raise SettingError(f"The data of {folder} came from Python; {again}data=...).")

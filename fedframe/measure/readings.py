@@ -28,14 +28,17 @@ READINGS: dict[str, str] = {
     "nc4": "Share of samples that the nearest class mean would decide otherwise than the classifier; 0: they agree.",
     "prototypes": "How alike clients' mean features of one class are, 1 being the same: low means they do not mean the "
     "same by a class (shared: under the shared model; own: each under its own).",
-    "prototype_cosine": "The same in a round, under the clients' models as local training has left them.",
+    "prototype_cosine": "How alike clients' mean features of one class are (1: the same), under their models as "
+    "local training has left them in a round.",
     "degeneration": "The features of a class sorted by size: if small ones vary much, they are noise; the pruning "
     "curve shows how many of the largest ones are enough.",
     "embedding": "Training samples as the shared model sees them; points should lie together by class, not by client.",
     "classifier_drift": "How alike two clients' classifiers are: cosine (1: same direction) and difference in length "
     "(0: same) of a class's vectors, mean over classes (SphereFed, Eq. 2 and 3).",
-    "classifier_cosine": "The cosine in a round, over pairs of clients after local training; falls as data disagree.",
-    "classifier_norm_difference": "The difference in length in a round, over pairs of clients; rises as data disagree.",
+    "classifier_cosine": "Cosine of two clients' class vectors after local training in a round, over pairs of "
+    "clients; falls as data disagree.",
+    "classifier_norm_difference": "Difference in length of two clients' class vectors after local training in a "
+    "round, over pairs of clients; rises as data disagree.",
     "drift_cosine": "Cosine between a client's update and the step that the shared model takes, mean over clients; 1 "
     "means all pull the same way, below 0 against it.",
     "drift_norm": "Length of a client's update, mean over clients; far above `step_norm` means that they cancel out.",

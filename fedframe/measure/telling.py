@@ -82,7 +82,7 @@ def mistakes(examination: Mapping[str, Any]) -> str:
         if i != j and count
     ]
     worst = sorted(cells, key=lambda cell: -cell[0])[:WORST]
-    return ", ".join(f"{count} of {i} taken for {j}" for count, i, j in worst) or "no mistakes"
+    return ", ".join(f"{i} taken for {j}: {count} times" for count, i, j in worst) or "no mistakes"
 
 
 def collapse(examination: Mapping[str, Any]) -> Iterator[Line]:

@@ -166,6 +166,8 @@ def closing_lines(summary: dict[str, Any], folder: Path) -> list[str]:
     lines = [""]
     for name, score in summary["scores"].items():
         text = f"  {name:9}{percent(score['final']):>7}  {summary['definitions'][name]}"
+        if name == "new" and score["client"] is not None:
+            text += f" ({percent(score['client'])})"
         over, clients = score.get("clients"), summary["clients"]
         if score["final"] is None:
             text = f"  {name:9}{percent(None):>7}  not measured"
@@ -182,7 +184,7 @@ def closing_lines(summary: dict[str, Any], folder: Path) -> list[str]:
         "",
         f"  {duration(summary['seconds'])}, {summary['peak_memory_mb']:.0f} MB in all processes, "
         f"{plural(summary['updates_refused'], 'update')} refused{REFUSED if summary['updates_refused'] else ''}.",
-        f"  Everything is in {folder}: try '{predict}', 'fedframe plot {folder}'.",
+        f"  Everything is in {folder}: try '{predict}', 'fedframe report {folder}'.",
     ]
     return lines
 

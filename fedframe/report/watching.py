@@ -167,7 +167,8 @@ class Server(ThreadingHTTPServer):
         except (OSError, OverflowError) as error:
             better = f"try --port {port + 1 if 0 < port < 65535 else 8765}"
             reason = getattr(error, "strerror", None) or str(error)
-            raise SettingError(f"Cannot serve on {host}:{port} ({reason}); {better}, or --host 127.0.0.1.") from error
+            here = "" if is_loopback(host) else ", or --host 127.0.0.1"
+            raise SettingError(f"Cannot serve on {host}:{port} ({reason}); {better}{here}.") from error
 
     @property
     def url(self) -> str:

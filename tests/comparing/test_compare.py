@@ -242,3 +242,19 @@ def test_one_seed_gives_means_dashes_and_a_sentence(tmp_path: Path) -> None:
 def test_nothing_that_could_be_run_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="Not one of 2 runs could be made"):
         fedframe.compare(["fedavg"], seeds=2, data="digits", clients=5000, out=tmp_path / "o", progress=False)
+
+
+def test_another_comparison_in_the_same_folder_loses_no_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = {"data": blobs(), "out": tmp_path / "out", "seeds": 1, "cores": 1, **SMALL}
+    fedframe.compare(["fedavg", "fedprox"], progress=False, **first)
+    before = (tmp_path / "out" / "comparison.md").read_text()
+    fedframe.compare(["fedavg", "fedprox"], progress=False, **first)
+    assert not list((tmp_path / "out").glob("earlier-*"))  # the same question
+    fedframe.compare(["fedavg", "fedper"], **first)
+    assert (tmp_path / "out" / "earlier-1" / "comparison.md").read_text() == before
+    assert "fedper" in (tmp_path / "out" / "comparison.md").read_text()
+    said = capsys.readouterr().out
+    assert "earlier-1; its runs stay where they are" in said
+    assert f"fedframe report {tmp_path / 'out'}" in said

@@ -47,7 +47,7 @@ def test_killed_comparison_goes_on_cell_by_cell_to_the_same_numbers(tmp_path: Pa
     said = subprocess.run(command(whole), cwd=tmp_path, check=True, capture_output=True, text=True).stdout
     assert f"Tuning: {TUNING} runs on validation data" in said
     assert "## Difference to fedavg" in said
-    assert said.count("cells, 0 of them settled before") == 2
+    assert said.count("runs, 0 of them finished before") == 2
 
     process = subprocess.Popen(command(cut), cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 300

@@ -226,7 +226,7 @@ def test_what_cannot_be_examined_ends_in_a_sentence(run_folder: Path, tmp_path: 
     unfinished = tmp_path / "unfinished"
     shutil.copytree(run_folder, unfinished)
     (unfinished / "model.safetensors").unlink()
-    with pytest.raises(DataError, match="finish the run with 'fedframe resume"):
+    with pytest.raises(DataError, match="or go on with 'fedframe resume"):
         examine(unfinished)
     with pytest.raises(DataError, match="is not a run folder"):
         examine(tmp_path)

@@ -109,7 +109,7 @@ def test_filled_table_runs_nothing_again(filled: tuple[Path, str]) -> None:
     before = read_json(folder)
     times = {path: path.stat().st_mtime_ns for path in (folder / "out" / "cells").rglob("summary.json")}
     out = fedframe("paper", "tiny.yaml", "--scale", 0.25, "--seeds", 2, "--out", "out", folder=folder)
-    assert "12 cells, 12 of them settled before" in out
+    assert "12 runs, 12 of them finished before" in out
     assert times == {path: path.stat().st_mtime_ns for path in (folder / "out" / "cells").rglob("summary.json")}
     assert read_json(folder) == before
 

@@ -207,13 +207,14 @@ def made_comparison(
     """Write the folder of a comparison: runs and comparison.json."""
     entries = []
     for method in methods:
-        paths = [made_run(folder / f"{method}-{seed}", method=method, seed=seed, **more) for seed in range(seeds)]
+        room = folder / "runs" / method
+        paths = [made_run(room / f"seed-{seed}", method=method, seed=seed, **more) for seed in range(seeds)]
         finals = [json.loads((path / "summary.json").read_text())["scores"]["generic"]["final"] for path in paths]
         mean = float(np.mean(finals))
         entry: dict[str, Any] = {
             "name": method,
             "label": method,
-            "runs": [path.name for path in paths],
+            "runs": [path.relative_to(folder).as_posix() for path in paths],
             "scores": {"generic.final": {"values": finals, "mean": mean, "low": mean - 0.03, "high": mean + 0.03}},
         }
         if method != methods[0]:
@@ -238,6 +239,20 @@ def made_comparison(
             "definitions": {},
         },
     )
+    return folder
+
+
+def made_cases(folder: Path, methods: tuple[str, ...], alphas: tuple[str, ...] = ("0.1", "0.5")) -> Path:
+    """Write the folder of a comparison with a case per alpha, two seeds each."""
+    cases = {}
+    for alpha in alphas:
+        case = f"alpha={alpha}"
+        made_comparison(folder / case, methods, 2, partition=f"dirichlet:{alpha}")
+        found = json.loads((folder / case / "comparison.json").read_text())
+        for method in found["methods"]:
+            method["runs"] = [f"{case}/{run}" for run in method["runs"]]
+        cases[case] = found
+    dump(folder / "comparison.json", {"command": "fedframe compare", "cases": cases})
     return folder
 
 

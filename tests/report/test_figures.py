@@ -6,10 +6,13 @@ import re
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fedframe.errors import DataError, SettingError
 from fedframe.report.figures import FIGURES, draw
+from fedframe.report.figures.drawing import make_figure
+from fedframe.report.page.runs import open_runs
 from tests.report.made import made_comparison, made_run
 
 STARTS = {".svg": b"<", ".png": b"\x89PNG", ".pdf": b"%PDF"}
@@ -47,6 +50,18 @@ def test_every_figure_in_every_format(folder: Path, tmp_path: Path, what: str, s
 def test_several_methods_in_one_figure(compared: Path, tmp_path: Path, what: str) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     assert draw([compared], what, tmp_path / "x.png").stat().st_size > 3000
+
+
+def test_collapse_that_is_rounding_alone_lies_at_zero_on_an_axis_worth_a_look(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    folder = made_run(tmp_path / "run")
+    text = (folder / "metrics.jsonl").read_text()
+    (folder / "metrics.jsonl").write_text(text.replace('"nc2_angles": 0.3', '"nc2_angles": 5.8e-09'))
+    drawn = make_figure(open_runs([folder]), "collapse")
+    (angles,) = [axes for axes in drawn.axes if "angles of class means" in axes.get_title()]
+    assert not np.any(angles.lines[0].get_ydata())
+    assert angles.get_ylim() == pytest.approx((-0.0005, 0.0105))
+    assert all(axes.get_ylim()[0] < 0 < axes.get_ylim()[1] for axes in drawn.axes)  # nearer to 0 is better: show it
 
 
 @pytest.mark.parametrize("what", ["curves", "partition"])

@@ -22,7 +22,7 @@ from fedframe.report.page.lines import MOST_POINTS
 from fedframe.report.page.runs import group_labels, open_runs
 from fedframe.report.page.size import fitted
 from fedframe.report.page.template import VENDOR, asset, digest, program, script_json
-from tests.report.made import made_comparison, made_run
+from tests.report.made import made_cases, made_comparison, made_run
 
 EVIL = "</script><!-- <script> ]]> \u2028 & \" ' \ud800"
 
@@ -258,17 +258,79 @@ def test_sorted_features_stand_at_their_ranks(tmp_path: Path) -> None:
     assert found["pruning"][-1] == [1.0, 0.9, 0.9]
 
 
-def test_cases_of_a_comparison_stand_side_by_side(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    for alpha in ("0.1", "0.5"):
-        made_comparison(out / f"alpha={alpha}" / "runs", ("fedavg",), 2, partition=f"dirichlet:{alpha}")
-    (out / "comparison.json").write_text(json.dumps({"command": "c", "cases": {}}))
+def test_cases_of_a_comparison_are_called_as_they_were_swept(tmp_path: Path) -> None:
+    out = made_cases(tmp_path / "out", ("fedavg", "fedprox"))
+    data = page_data(open_runs([out]))
+    labels = [entry["label"] for entry in section(data, "scores")["data"]["groups"]]
+    assert labels == ["fedavg, alpha=0.1", "fedprox, alpha=0.1", "fedavg, alpha=0.5", "fedprox, alpha=0.5"]
+    assert data["title"] == "fedavg and fedprox in 2 cases on digits"
+    assert section(data, "paired")["missing"].endswith(f"fedframe report {(out / 'alpha=0.1').as_posix()}")
+
+
+def test_cases_that_still_go_on_have_the_same_names(tmp_path: Path) -> None:
+    out = made_cases(tmp_path / "out", ("fedavg",))
+    (out / "comparison.json").unlink()
     subject = open_runs([out])
-    assert [group.label for group in subject.groups] == [
-        "fedavg, partition=dirichlet:0.1",
-        "fedavg, partition=dirichlet:0.5",
-    ]
+    assert [group.label for group in subject.groups] == ["fedavg, alpha=0.1", "fedavg, alpha=0.5"]
     assert [len(group.runs) for group in subject.groups] == [2, 2]
+
+
+def test_only_dirichlets_number_is_called_alpha() -> None:
+    def labels(*splits: str) -> list[str]:
+        return group_labels([{"method": "m", "partition": split} for split in splits])
+
+    assert labels("longtail:9+dirichlet:0.1", "longtail:9+dirichlet:1") == ["m, alpha=0.1", "m, alpha=1"]
+    assert labels("dirichlet:0.1", "iid") == ["m, partition=dirichlet:0.1", "m, partition=iid"]
+    assert labels("dirichlet:1", "longtail:9+dirichlet:1")[0] == "m, partition=dirichlet:1"
+
+
+def test_settings_of_one_method_are_not_several_methods(tmp_path: Path) -> None:
+    folders = [made_run(tmp_path / str(lr), lr=lr) for lr in (0.01, 0.02, 0.03, 0.04, 0.05)]
+    assert page_data(open_runs(folders))["title"] == "fedavg in 5 settings on digits"
+
+
+def test_balanced_classes_have_no_frequent_and_rare_ones(tmp_path: Path) -> None:
+    folder = made_run(tmp_path / "run")
+    summary = json.loads((folder / "summary.json").read_text())
+    for largest, kinds in ((29, []), (30, ["many", "medium", "few"])):  # the smallest class has 10
+        summary["train_per_class"] = dict(zip(summary["per_class"], [largest, 10, 10, 10, 10, 10], strict=True))
+        (folder / "summary.json").write_text(json.dumps(summary))
+        found = section(page_data(open_runs([folder])), "classes")
+        assert found["data"]["kinds"] == kinds
+        assert set(found["data"]["groups"]) <= {*kinds, *([] if kinds else [""])}
+        assert ("many" in found["read"]) == ("many" in found["alt"]) == bool(kinds)
+
+
+@pytest.mark.parametrize("name", ["heads", "alike"])
+def test_what_needs_the_models_of_clients_says_whether_they_can_still_come(tmp_path: Path, name: str) -> None:
+    folder = made_run(tmp_path / "run")
+    known = json.loads((folder / "examination.json").read_text())
+    (folder / "examination.json").write_text(json.dumps({**known, "cka": None, "classifier_drift": None}))
+    assert "none were saved" in section(page_data(open_runs([folder])), name)["missing"]
+    (folder / "examination.json").unlink()
+    assert "fedframe report" in section(page_data(open_runs([folder])), name)["missing"]
+    (folder / "summary.json").unlink()
+    assert section(page_data(open_runs([folder])), name)["missing"].startswith("Appears when the run is finished")
+
+
+def test_bands_are_explained_where_there_are_any(tmp_path: Path) -> None:
+    folders = [made_run(tmp_path / str(seed), seed=seed) for seed in (0, 1)]
+    assert "a band is" in section(page_data(open_runs(folders)), "curves")["read"]
+    assert "band" not in section(page_data(open_runs(folders[:1])), "curves")["read"]
+
+
+def test_collapse_that_is_rounding_alone_is_zero(tmp_path: Path) -> None:
+    folder = made_run(tmp_path / "run")
+    text = (folder / "metrics.jsonl").read_text()
+    (folder / "metrics.jsonl").write_text(text.replace('"nc2_angles": 0.3', '"nc2_angles": 5.8e-09'))
+    known = json.loads((folder / "examination.json").read_text())
+    known["collapse"] |= {"nc2_angles": 5.8e-9, "nc4": 2e-6}
+    (folder / "examination.json").write_text(json.dumps(known))
+    data = section(page_data(open_runs([folder])), "collapse")["data"]
+    assert data["final"][0]["values"]["nc2_angles"] == 0
+    assert data["final"][0]["values"]["nc4"] == 2e-6
+    (angles,) = [panel for panel in data["panels"] if panel["key"] == "nc2_angles"]
+    assert {point[3] for point in angles["series"][0]["points"]} == {0}
 
 
 def test_a_comparison_that_still_goes_on_shows_the_runs_there_are(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -12,7 +14,7 @@ import pytest
 from fedframe.report.page import make_page
 from fedframe.report.page.runs import open_runs
 from tests.report.browser import PATIENCE, Seen, address
-from tests.report.made import made_comparison, made_run
+from tests.report.made import made_cases, made_comparison, made_run
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -199,6 +201,74 @@ def test_a_line_can_be_hidden_and_brought_back(see: Any) -> None:
     assert lines.count() == 3
 
 
+def opened(see: Any, folders: list[Path], target: Path, width: int = 1280) -> Any:
+    """A page of these folders, drawn."""
+    target.write_text(make_page(open_runs(folders)), "utf-8")
+    page = see("run", width=width).page
+    page.goto(address(target))
+    page.wait_for_selector("html[data-drawn=all]", state="attached")
+    return page
+
+
+def test_long_names_stay_apart_on_an_axis(see: Any, tmp_path: Path) -> None:
+    long = "a-rather-long-setting-of-a-method"
+    runs = [made_run(tmp_path / f"{i}", model=f"{long}-{i}-{long}:Net") for i in (1, 2)]
+    page = opened(see, runs, tmp_path / "page.html", width=390)
+    names = page.locator("#scores svg.plot").first.locator("g[aria-label='y-axis tick label'] text").all_text_contents()
+    assert len(names) == len(set(names)) == 2
+    cases = opened(see, [made_cases(tmp_path / "cases", ("fedavg",))], tmp_path / "cases.html")
+    found = (
+        cases.locator("#scores svg.plot").first.locator("g[aria-label='y-axis tick label'] text").all_text_contents()
+    )
+    assert found == ["fedavg, alpha=0.1", "fedavg, alpha=0.5"]
+
+
+def test_equal_lines_are_drawn_in_turns_and_said_to_be_equal(see: Any, tmp_path: Path) -> None:
+    runs = [made_run(tmp_path / name, method=name) for name in ("fedavg", "fedprox", "fedetf")]
+    shutil.copy(runs[0] / "metrics.jsonl", runs[1] / "metrics.jsonl")
+    page = opened(see, runs, tmp_path / "page.html")
+    lines = page.locator("#curves svg.plot g[aria-label=line]")
+    assert [bool(line.get_attribute("stroke-dasharray")) for line in lines.all()] == [False, True, False]
+    assert page.inner_text("#curves .turns") == "Equal, and drawn in turns: fedavg; fedprox."
+    page.locator("#curves .legend button").first.click()  # what lies on nothing is whole again
+    assert [bool(line.get_attribute("stroke-dasharray")) for line in lines.all()] == [False, False]
+    assert page.locator("#curves .turns").count() == 0
+
+
+def test_intervals_that_are_cut_are_said_to_be(see: Any, tmp_path: Path) -> None:
+    folder = made_comparison(tmp_path / "all", ("fedavg", "fedprox"), 2)
+    page = opened(see, [folder], tmp_path / "calm.html")
+    assert page.locator("#curves .cut").count() == 0
+    for seed, score in enumerate((0.1, 0.9)):
+        for name, pattern, text in (
+            ("summary.json", r'"final": [\d.]+', f'"final": {score}'),
+            ("metrics.jsonl", r'"generic": [\d.]+', f'"generic": {score}'),
+        ):
+            path = folder / f"fedavg-{seed}" / name
+            path.write_text(re.sub(pattern, text, path.read_text()))
+    page = opened(see, [folder], tmp_path / "wild.html")
+    for name in ("scores", "curves"):
+        assert "beyond 0 or 100 %" in page.inner_text(f"#{name} .cut")
+
+
+def test_a_phone_shows_differences_and_p_without_scrolling(see: Any) -> None:
+    page = see("comparison", width=390).page
+    wide, room = page.locator("#paired .figure-table").evaluate("table => [table.scrollWidth, table.clientWidth]")
+    assert wide <= room
+    assert page.locator("#paired .figure-table th").all_inner_texts() == ["method, mean", "difference", "p", "p (Holm)"]
+    cells = page.locator("#paired .figure-table tbody tr").nth(1).locator("td").all_inner_texts()
+    assert cells[1:] == ["+2.0\n+1.0 to +3.0", "0.012", "0.024"]
+
+
+def test_differences_of_nothing_are_a_point_and_not_a_line(see: Any, tmp_path: Path) -> None:
+    folders = [made_run(tmp_path / f"{m}{s}", method=m, seed=s) for m in ("fedavg", "fedprox") for s in (0, 1)]
+    for seed in (0, 1):
+        shutil.copy(folders[seed] / "summary.json", folders[2 + seed] / "summary.json")
+    page = opened(see, folders, tmp_path / "page.html")
+    box = page.locator("#paired svg.plot g[aria-label=rule] line").last.bounding_box()
+    assert box is None or box["width"] < 5
+
+
 def test_the_theme_button_changes_the_colours_of_page_and_canvas(see: Any) -> None:
     page = see("run", scheme="light").page
     before = picture(page, "partition"), page.evaluate("getComputedStyle(document.body).backgroundColor")
@@ -213,7 +283,7 @@ def test_every_figure_is_a_table_too_and_can_be_saved(see: Any) -> None:
     page = see("run").page
     for section in FIGURES:
         page.locator(f"#{section} details.numbers summary").click()
-        assert page.locator(f"#{section} details.numbers tbody tr").count() > 0, section
+        page.locator(f"#{section} details.numbers tbody tr").first.wait_for(state="attached")  # filled after the click
     with page.expect_download() as waiting:
         page.locator("#partition details.numbers button").click()
     lines = Path(waiting.value.path()).read_text().splitlines()

@@ -11,6 +11,17 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+NEGLIGIBLE = 0.01  # below it a measure is as good as zero, and its line shall lie there, as on the page
+
+
+def reach(panel: dict[str, Any]) -> tuple[float, float]:
+    """The ends of the axis: from 0 to the largest value, or as far as a measure has to go to be worth a look."""
+    known = [value for line in panel["series"] for point in line["points"] for value in point[3:] if value is not None]
+    low, high = min([0.0, *known]), max([NEGLIGIBLE, *known])
+    margin = 0.05 * (high - low)
+    return low - margin, high + margin
+
+
 def figure(data: dict[str, Any]) -> Figure:
     """A small picture per measure."""
     panels = data["panels"]
@@ -22,6 +33,7 @@ def figure(data: dict[str, Any]) -> Figure:
     for axes, panel in zip(places, panels, strict=False):
         lines(axes, panel["series"])
         axes.set_title(panel["label"])
+        axes.set_ylim(*reach(panel))
     for axes in places[len(panels) :]:
         axes.remove()
     if len(panels[0]["series"]) > 1:

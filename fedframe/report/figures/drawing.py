@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from fedframe.core.files import write_bytes, write_text
 from fedframe.errors import DataError, SettingError, nearest
+from fedframe.report.page.making import in_a_folder
 from fedframe.report.page.runs import Subject, open_runs
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def draw(folders: Sequence[Path], what: str, out: Path | None = None, say: Calla
     """Draw a figure of runs and write it."""
     if what not in FIGURES:
         raise SettingError(f"what = {what!r}: {nearest(what, FIGURES)}")
-    target = out or folders[0] / f"{what}.svg"
+    target = in_a_folder(out) if out is not None else folders[0] / f"{what}.svg"
     if target.suffix.lower() not in FORMATS:
         raise SettingError(f"Pictures are SVG, PNG or PDF: name it {target.with_suffix('.svg')}.")
     subject = open_runs(folders)

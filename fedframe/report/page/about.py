@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from fedframe.report.page.runs import Run, Subject
 from fedframe.report.page.section import Section
 from fedframe.report.words import plural
 
+LONGEST = 60  # characters of a headline's list of methods
 READ = "The command repeats the run to the same bits; all settings are below it."
 
 
@@ -82,9 +84,27 @@ def title(subject: Subject) -> str:
     """The headline of the page."""
     data = {Path(str(run.config.get("data"))).name for run in subject.runs}
     where = data.pop() if len(data) == 1 else "different data"
-    names = [group.label for group in subject.groups]
-    listed = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-    return f"{listed if len(listed) <= 60 else plural(len(names), 'method')} on {where}"
+    return f"{who(subject)} on {where}"
+
+
+def who(subject: Subject) -> str:
+    """Which methods, by name where there is room; settings of one method are not several methods."""
+    labels = [group.label for group in subject.groups]
+    if len(listed(labels)) <= LONGEST:
+        return listed(labels)
+    names = list(dict.fromkeys(str(group.first.config.get("method")) for group in subject.groups))
+    methods = listed(names) if len(listed(names)) <= LONGEST else plural(len(names), "method")
+    cases = {group.case for group in subject.groups if group.case}
+    if cases:
+        return f"{methods} in {plural(len(cases), 'case')}"
+    return methods if len(names) == len(labels) else f"{methods} in {plural(len(labels), 'setting')}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """a, b and c; by semicolons where names have commas of their own."""
+    if len(names) == 1:
+        return names[0]
+    return f"{('; ' if any(',' in name for name in names) else ', ').join(names[:-1])} and {names[-1]}"
 
 
 def subtitle(subject: Subject) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedframe.measure.readings import READINGS
 from fedframe.report.page.runs import Run, Subject
-from fedframe.report.page.section import Data, Section, of_single_runs, rounded
+from fedframe.report.page.section import Data, Section, if_examined, of_single_runs, rounded
 
 TITLE = "Agreement between clients' nets"
 READ = READINGS["cka"]
@@ -13,7 +13,7 @@ NONE = "Needs the personal models of two clients or more; none were saved in thi
 
 def section(subject: Subject) -> Section:
     """Linear CKA by layer, and how alike the clients' class means are."""
-    return of_single_runs(subject, Section("alike", TITLE, READ, wide=False), build, spoken, NONE)
+    return of_single_runs(subject, Section("alike", TITLE, READ, wide=False), build, spoken, if_examined(subject, NONE))
 
 
 def build(run: Run) -> Data | None:

@@ -6,12 +6,14 @@ from fedframe.measure.groups import GROUPS, accuracy_by_group, class_groups
 from fedframe.measure.statistics import estimate
 from fedframe.report.page.runs import Group, Subject
 from fedframe.report.page.section import Data, Section, rounded
+from fedframe.report.progress import TAIL
 from fedframe.report.words import percent
 
 TITLE = "Accuracy by class"
-READ = (
-    "Accuracy on the test samples of each class. Classes are many, medium or few by how much training data they have "
-    "together: the classes with 75 % of the samples, those with the next 20 %, and the rest."
+READ = "Accuracy on the test samples of each class."
+READ_GROUPS = (
+    " Classes are many, medium or few by how much training data they have together: the classes with 75 % of the "
+    "samples, those with the next 20 %, and the rest."
 )
 LATER = "Appears when the run is finished: it needs the final scores."
 NONE = "This run has no accuracy by class: it has no test data."
@@ -31,9 +33,22 @@ def section(subject: Subject) -> Section:
         for key, label in MODELS.items()
         if (lines := [line for group in subject.groups if (line := build(group, key, names)) is not None])
     ]
-    kinds = class_groups(counts) if any(counts) else [""] * len(names)
-    data = {"classes": names, "counts": counts, "groups": kinds, "kinds": list(GROUPS), "models": models}
-    return Section("classes", TITLE, READ, data, spoken(data))
+    tail = any(has_tail(run.summary) for run in subject.runs)
+    groups = class_groups(counts) if tail and any(counts) else [""] * len(names)
+    data = {
+        "classes": names,
+        "counts": counts,
+        "groups": groups,
+        "kinds": list(GROUPS) if tail else [],
+        "models": models,
+    }
+    return Section("classes", TITLE, READ + READ_GROUPS if tail else READ, data, spoken(data))
+
+
+def has_tail(summary: Data) -> bool:
+    """Whether classes differ so much in size that frequent and rare ones are told apart, as at the end of a run."""
+    counts = [int(count) for count in summary.get("train_per_class", {}).values()]
+    return bool(counts) and max(counts) >= TAIL * max(1, min(counts))
 
 
 def known(summary: Data, key: str) -> bool:
@@ -64,11 +79,12 @@ def spoken(data: Data) -> str:
     texts = []
     for line in data["models"][0]["series"]:
         groups = ", ".join(f"{kind} {percent(line['by_group'][kind][0])}" for kind in data["kinds"])
+        groups += "; " if groups else ""
         pairs = zip(line["accuracy"], data["classes"], strict=True)
         shown = [(row[0], name) for row, name in pairs if row[0] is not None]
         low, high = min(shown), max(shown)
         texts.append(
-            f"{line['label']}: {groups}; worst class {low[1]} with {percent(low[0])}, best class {high[1]} with "
+            f"{line['label']}: {groups}worst class {low[1]} with {percent(low[0])}, best class {high[1]} with "
             f"{percent(high[0])}."
         )
     return f"{data['models'][0]['label']}. " + " ".join(texts)

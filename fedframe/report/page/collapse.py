@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from fedframe.measure.readings import READINGS
-from fedframe.report.page.curves import reader
-from fedframe.report.page.lines import panel, series
+from fedframe.report.page.lines import Line, panel, series
 from fedframe.report.page.runs import Subject
 from fedframe.report.page.section import Section, rounded
 
@@ -23,7 +24,18 @@ NAMES = {
     "nc4": "NC4: nearest mean disagrees",
 }
 MEASURES = {key: (name, READINGS[key]) for key, name in NAMES.items()}
+ROUNDING = 1e-6  # below it a measure is 0 but for the arithmetic of floats: a fixed ETF classifier has some 1e-9
 OFF = "Not measured between rounds; run with --measure collapse to see it."
+
+
+def settled(value: float | None) -> float | None:
+    """A measure without what is rounding alone."""
+    return 0.0 if isinstance(value, int | float) and abs(value) < ROUNDING else value
+
+
+def reader(name: str) -> Callable[[Line], float | None]:
+    """A function that reads a measure of a round's line."""
+    return lambda line: settled(line.get(name))
 
 
 def section(subject: Subject) -> Section:
@@ -34,7 +46,7 @@ def section(subject: Subject) -> Section:
         if drawn is not None:
             panels.append(drawn)
     final = [
-        {"label": group.label, "values": {key: rounded(found.get(key), 4) for key in MEASURES if key in found}}
+        {"label": group.label, "values": {key: rounded(settled(found.get(key)), 4) for key in MEASURES if key in found}}
         for group in subject.groups
         if (found := group.first.examination.get("collapse"))
     ]

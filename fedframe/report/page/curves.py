@@ -11,9 +11,10 @@ from fedframe.report.page.scores import NAMES, SCORES
 from fedframe.report.page.section import Data, Section
 from fedframe.report.words import percent
 
-READ = (
-    "Each line is a model's score after every evaluated round; a band is the 95 % confidence interval of the mean "
-    "over seeds: where bands lie apart, the difference is unlikely to be luck."
+READ = "Each line is a model's score after every evaluated round"
+BANDS = (
+    "; a band is the 95 % confidence interval of the mean over seeds: where bands lie apart, the difference is "
+    "unlikely to be luck"
 )
 # Numbers of a round's line that have a place of their own on the page, or are no measure of learning.
 KNOWN = {"round", "lr", "clients", "dropped", "seconds", "bytes_up", "bytes_down", "loss", "generic_loss", "per_class"}
@@ -26,8 +27,14 @@ def section(subject: Subject) -> Section:
     """Curves of one method's scores, or of one score of several methods."""
     panels = [one for one in (*accuracy(subject), *losses(subject), *extras(subject)) if one is not None]
     if not panels:
-        return Section("curves", "Learning curves", READ, missing="No round is finished yet.")
-    return Section("curves", "Learning curves", READ, {"panels": panels}, spoken(panels[0]))
+        return Section("curves", "Learning curves", f"{READ}.", missing="No round is finished yet.")
+    return Section("curves", "Learning curves", read_text(panels), {"panels": panels}, spoken(panels[0]))
+
+
+def read_text(panels: list[Data]) -> str:
+    """How to read the lines; bands only where there are any."""
+    banded = any(point[4] is not None for one in panels for line in one["series"] for point in line["points"])
+    return f"{READ}{BANDS if banded else ''}."
 
 
 def accuracy(subject: Subject) -> list[Data | None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedframe.report.page.runs import Run, Subject
-from fedframe.report.page.section import Data, Section, of_single_runs, rounded
+from fedframe.report.page.section import Data, Section, if_examined, of_single_runs, rounded
 
 TITLE = "Classifiers of the clients"
 READ = (
@@ -15,7 +15,7 @@ NONE = "The clients of this run have no classifiers of their own, or none were s
 
 def section(subject: Subject) -> Section:
     """The client x client picture of each method's first run."""
-    return of_single_runs(subject, Section("heads", TITLE, READ, wide=False), build, spoken, NONE)
+    return of_single_runs(subject, Section("heads", TITLE, READ, wide=False), build, spoken, if_examined(subject, NONE))
 
 
 def build(run: Run) -> Data | None:

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from fedframe.core.files import read_json, write_text
-from fedframe.errors import DataError, FedframeError
+from fedframe.errors import DataError, FedframeError, SettingError, nearest
 from fedframe.folder import EXAMINATION
+from fedframe.measure.embedding import METHODS
 from fedframe.report.page import default_target, make_page
 from fedframe.report.page.runs import Group, Run, Subject, open_runs
 
@@ -25,11 +26,20 @@ def write_page(
     say: Say = print,
 ) -> Path:
     """Write the page of runs; `quick` takes what is known and looks at no model."""
+    target = in_a_folder(out) if out is not None else default_target(folders)
+    if embedding is not None and embedding not in METHODS:
+        raise SettingError(f"embedding = {embedding!r}: {nearest(embedding, METHODS)}")
     subject = open_runs(folders)
     if not quick:
         subject = examined(subject, embedding, say)
-    target = out or default_target(folders)
     write_text(target, make_page(subject))
+    return target
+
+
+def in_a_folder(target: Path) -> Path:
+    """A file to write, whose folder must be there: a slip of the pen makes no folders."""
+    if not target.parent.is_dir():
+        raise SettingError(f"out = {target}: there is no folder {target.parent}; make it, or use --out {target.name}.")
     return target
 
 

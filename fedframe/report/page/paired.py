@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import asdict
 from typing import Any
 
 from fedframe.measure.statistics import against_baseline, estimate
-from fedframe.report.page.runs import Group, Run, Subject
+from fedframe.report.page.runs import COMPARISON, Group, Run, Subject
 from fedframe.report.page.scores import SCORES, read
 from fedframe.report.page.section import Data, Section, rounded
 
@@ -20,6 +21,7 @@ UNPAIRED = (
     "Differences seed by seed need runs with the same seeds on the same clients, split and net: fedframe compare "
     "{methods} --seeds 3, then fedframe report on its folder."
 )
+ONE_CASE = "Differences seed by seed are those of a case: fedframe report {folder}"
 # What a seed turns into clients, split and initial weights; runs that differ in it have no seeds in common.
 PROBLEM = (
     "data", "partition", "clients", "min_client_size", "test_share", "validate_share", "data_share", "local_test",
@@ -34,6 +36,9 @@ def section(subject: Subject) -> Section | None:
     comparison = subject.comparison or compared(subject)
     scores = tables(comparison)
     if not scores:
+        case = next((path for path in subject.groups[0].first.path.parents if (path / COMPARISON).exists()), None)
+        if subject.groups[0].case and case is not None:
+            return Section("paired", TITLE, READ, missing=ONE_CASE.format(folder=shlex.quote(case.as_posix())))
         methods = " ".join(dict.fromkeys(str(group.first.config.get("method")) for group in subject.groups))
         return Section("paired", TITLE, READ, missing=UNPAIRED.format(methods=methods))
     baseline = str(comparison["baseline"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,8 +13,14 @@ from typing import Any
 from fedframe.core.files import read_json
 from fedframe.errors import DataError
 from fedframe.folder import CLIENT_SCORES, CONFIG, EXAMINATION, SUMMARY, RunFolder, read_config
+from fedframe.report.words import plural
+from fedframe.settings import Settings
 
 COMPARISON = "comparison.json"
+ALPHA = re.compile(r"(?<=dirichlet:)[^+]+")  # the number that the field, and --sweep, call alpha
+
+# What a run has that was made before a setting was there; its method and data it must name itself.
+DEFAULTS = {**Settings().model_dump(mode="json"), "method": "", "data": ""}
 
 # Settings that say where a run is done, or which of several equal runs it is: not what its method is.
 NOT_THE_METHOD = frozenset({"seed", "workers", "engine", "device", "data_dir", "log"})
@@ -29,7 +36,7 @@ class Run:
     @cached_property
     def config(self) -> dict[str, Any]:
         """Every setting of the run, unchecked: a page of an old run must not fail for a setting that is gone."""
-        return read_config(self.path / CONFIG)
+        return {**DEFAULTS, **read_config(self.path / CONFIG)}
 
     @cached_property
     def metrics(self) -> list[dict[str, Any]]:
@@ -85,6 +92,7 @@ class Group:
 
     label: str
     runs: tuple[Run, ...]
+    case: str = ""  # of a comparison that has several, such as alpha=0.1
 
     @property
     def first(self) -> Run:
@@ -120,10 +128,23 @@ def open_runs(folders: Sequence[Path]) -> Subject:
         comparison = dict(read_json(folders[0] / COMPARISON))
         if "cases" not in comparison:
             return open_comparison(folders[0], comparison)
+        if comparison["cases"]:
+            return open_cases(folders[0], comparison["cases"])
     if len(folders) == 1 and not (folders[0] / CONFIG).exists() and (inside := runs_inside(folders[0])):
         return Subject(group_runs(inside), folder=folders[0])
-    runs = [Run(RunFolder.open(folder).path) for folder in dict.fromkeys(folders)]
-    return Subject(group_runs(runs))
+    return Subject(group_runs([open_run(folder) for folder in dict.fromkeys(folders)]))
+
+
+def open_run(folder: Path) -> Run:
+    """A run folder; one that merely holds runs is not searched, since looking at a run writes into it."""
+    inside = sorted(path.parent for path in folder.glob(f"*/{CONFIG}")) if not (folder / CONFIG).exists() else []
+    if inside:
+        named = " ".join(map(str, inside[:2]))
+        raise DataError(f"{folder} is not a run folder but holds {plural(len(inside), 'run')}; name them: {named} ...")
+    run = Run(RunFolder.open(folder).path)
+    if not run.config["method"] or not run.config["data"]:
+        raise DataError(f"{folder / CONFIG} names no method and no data: it is not the settings of a run.")
+    return run
 
 
 def runs_inside(folder: Path) -> list[Run]:
@@ -133,20 +154,39 @@ def runs_inside(folder: Path) -> list[Run]:
 
 
 def folders_inside(folder: Path) -> list[Path]:
-    """The run folders below a folder, as deep as a comparison with cases has them: case/runs/method/seed."""
-    return sorted(path.parent for depth in range(1, 5) for path in folder.glob(f"{'*/' * depth}{CONFIG}"))
+    """The run folders of a comparison: runs/method/seed-0, with cases below case/."""
+    found = (path.parent for case in ("", "*/") for path in folder.glob(f"{case}runs/*/seed-*/{CONFIG}"))
+    return sorted(found)
 
 
 def open_comparison(folder: Path, comparison: dict[str, Any]) -> Subject:
     """Read what `fedframe compare` has left; runs that never started are left out."""
+    groups = started_groups(folder, comparison)
+    if not groups:
+        raise DataError(f"{folder} holds no started run; the same 'fedframe compare' command goes on.")
+    return Subject(groups, comparison, folder)
+
+
+def open_cases(folder: Path, cases: dict[str, Any]) -> Subject:
+    """The cases of a sweep side by side, called as the user has called them."""
+    groups = tuple(
+        Group(f"{group.label}, {case}", group.runs, case)
+        for case, comparison in cases.items()
+        for group in started_groups(folder, comparison)
+    )
+    if not groups:
+        raise DataError(f"{folder} holds no started run; the same 'fedframe compare' command goes on.")
+    return Subject(groups, folder=folder)
+
+
+def started_groups(folder: Path, comparison: dict[str, Any]) -> tuple[Group, ...]:
+    """The methods of a comparison, as far as any of their runs has started."""
     groups = []
     for method in comparison.get("methods", []):
         started = tuple(Run(folder / path) for path in method["runs"] if (folder / path / CONFIG).exists())
         if started:
             groups.append(Group(str(method.get("label") or method["name"]), started))
-    if not groups:
-        raise DataError(f"{folder} holds no started run; the same 'fedframe compare' command goes on.")
-    return Subject(tuple(groups), comparison, folder)
+    return tuple(groups)
 
 
 def group_runs(runs: Sequence[Run]) -> tuple[Group, ...]:
@@ -178,9 +218,18 @@ def group_labels(configs: Sequence[dict[str, Any]]) -> list[str]:
         rivals = [other for other in configs if other.get("method") == config.get("method")]
         names = dict.fromkeys(name for other in rivals for name in other if name not in NOT_THE_METHOD)
         differing = [name for name in names if any(other.get(name) != config.get(name) for other in rivals)]
-        words = [f"{name}={_short(config.get(name))}" for name in differing]
+        words = [setting_words(name, config, rivals) for name in differing]
         labels.append(", ".join([method, *words]))
     return labels
+
+
+def setting_words(name: str, config: dict[str, Any], rivals: Sequence[dict[str, Any]]) -> str:
+    """A setting with its value; splits that differ in nothing but Dirichlet's number are told apart by alpha."""
+    value = _short(config.get(name))
+    found = ALPHA.search(value) if name == "partition" else None
+    if found and len({ALPHA.sub("", _short(other.get(name))) for other in rivals}) == 1:
+        return f"alpha={found[0]}"
+    return f"{name}={value}"
 
 
 def _short(value: object) -> str:

@@ -69,6 +69,11 @@ def why_not_examined(subject: Subject) -> str:
     return "Needs a look at the saved models; make the page with: fedframe report " + first.path.as_posix()
 
 
+def if_examined(subject: Subject, missing: str) -> str:
+    """Why there is nothing, where the saved models have been looked at; where they have not, that."""
+    return missing if any(group.first.examination for group in subject.groups) else why_not_examined(subject)
+
+
 def rounded(value: float | None, digits: int = 5) -> float | None:
     """A number in as few digits as the eye needs; None for what is missing or not finite."""
     if value is None or not math.isfinite(value):

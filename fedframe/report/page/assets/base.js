@@ -53,5 +53,25 @@ function interval(mean, low, high, write = percent) {
 
 const shorten = (text, most = 28) => (text.length > most ? `${text.slice(0, most - 1)}\u2026` : text);
 
+const shortenMiddle = (text, most) => (text.length > most ? `${text.slice(0, Math.ceil(most / 3))}\u2026${text.slice(1 + Math.ceil(most / 3) - most)}` : text);
+
+// Names for an axis: long ones on two lines, the settings below the method, cut in the middle; never two alike.
+function axisNames(labels, most = 26) {
+  const write = (label) => {
+    const [first, ...rest] = label.split(", ");
+    return label.length <= most || !rest.length ? shortenMiddle(label, most) : `${shortenMiddle(first, most)}\n${shortenMiddle(rest.join(", "), most)}`;
+  };
+  const names = new Map(labels.map((label) => [label, write(label)]));
+  for (const alike of d3.group(labels, (label) => names.get(label)).values()) {
+    if (alike.length < 2) continue;
+    const same = d3.range(alike[0].length).findIndex((i) => alike.some((label) => label[i] !== alike[0][i]));
+    const from = Math.max(0, (same < 0 ? alike[0].length : same) - 8); // where they part, and a few letters before
+    alike.forEach((label) => names.set(label, `\u2026${shorten(label.slice(from), most)}`));
+  }
+  const text = (label) => names.get(label);
+  const lines = [...names.values()].flatMap((name) => name.split("\n"));
+  return { text, width: Math.max(...lines.map((line) => measure(line))), row: lines.length > names.size ? 38 : 30 };
+}
+
 // The reader's choices by section and control; they outlive every redraw, and a live page's news.
 const choices = new Map();

@@ -11,9 +11,9 @@ figures.classes = {
     const single = data.series.length === 1;
     const wide = tools.width > 760;
     const grouped = data.kinds.filter((kind) => data.series.some((line) => known(line.by_group[kind][0])));
-    const [main, side] = wide ? [((tools.width - 20) * 2) / 3, (tools.width - 20) / 3] : [tools.width, tools.width];
+    const [main, side] = wide && grouped.length > 1 ? [((tools.width - 20) * 2) / 3, (tools.width - 20) / 3] : [tools.width, tools.width];
     const long = order.length > MOST_ROWS_OF_CLASSES;
-    const legend = single
+    const legend = single && !data.kinds.length ? null : single
       ? make("div", { class: "legend" }, data.kinds.filter((kind) => data.groups.includes(kind)).map((kind) => {
           const patch = make("i", { "aria-hidden": "true" });
           patch.style.background = kindColour(kind);
@@ -22,7 +22,8 @@ figures.classes = {
       : drawLegend(data.series.map(({ label }, index) => ({ label, index })), tools.hidden, tools.toggle);
     const classes = (long ? manyClasses : fewClasses)(data, order, main, single, tools.hidden);
     const groups = grouped.length > 1 ? make("div", {}, make("h3", {}, "Groups of classes"), groupBars(data, grouped, side, single, tools.hidden)) : null;
-    return [legend, groups ? make("div", { class: "pair main-side" }, make("div", {}, classes), groups) : classes];
+    const note = long ? null : cutNote(classRows(data, order, tools.hidden));
+    return [legend, groups ? make("div", { class: "pair main-side" }, make("div", {}, classes), groups) : classes, note];
   },
   table: (data) => ({
     columns: ["class", "group", "training samples", ...data.models.flatMap((model) => model.series.flatMap(({ label }) => [`${label}, ${model.label}`, "low (95 %)", "high (95 %)"]))],
@@ -57,7 +58,7 @@ function fewClasses(data, order, width, single, hidden) {
       gridX({ ticks: 6 }),
       single ? Plot.barX(rows, { x: "y", y: "name", fill: colour, rx: 2 }) : null,
       single ? Plot.text(rows, { x: "y", y: "name", text: (row) => percent(row.y), textAnchor: "start", dx: 5, fill: theme.style("--dim") }) : null,
-      Plot.ruleY(rows.filter((row) => known(row.low)), { x1: (row) => Math.max(0, row.low), x2: (row) => Math.min(1, row.high), y: "name", stroke: single ? theme.style("--ink") : colour, strokeWidth: single ? 1.2 : 2, strokeOpacity: 0.55 }),
+      Plot.ruleY(rows.filter((row) => known(row.low)), { x1: (row) => within(row.low), x2: (row) => within(row.high), y: "name", stroke: single ? theme.style("--ink") : colour, strokeWidth: single ? 1.2 : 2, strokeOpacity: 0.55 }),
       single ? null : Plot.dot(rows, { x: "y", y: "name", fill: colour, r: 5, stroke: theme.style("--card") }),
       Plot.tip(rows, Plot.pointer({ x: "y", y: "name", title: "title", maxRadius: 60, ...tipLook() })),
     ],

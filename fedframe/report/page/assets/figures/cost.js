@@ -41,7 +41,7 @@ function against(data, tools, write) {
     marks: [
       gridX({ ticks: Math.max(2, Math.floor(tools.width / 170)) }), gridY({ ticks: 5 }),
       Plot.dot(rows, { x: "x", y: "y", fill: (row) => theme.series(row.i), r: 6 }),
-      ...apart(rows, tools.width - 48 - marginRight, height - 64).map(({ row, up }) => Plot.text([row], { x: "x", y: "y", text: () => shorten(row.label, 22), dx: 10, dy: -up, textAnchor: "start" })),
+      ...apart(rows, tools.width - 48 - marginRight, height - 64).map(({ row, up }) => Plot.text([row], { x: "x", y: "y", text: () => shortenMiddle(row.label, 24), dx: 10, dy: -up, textAnchor: "start" })),
       Plot.tip(rows, Plot.pointer({ x: "x", y: "y", maxRadius: Infinity, title: (row) => `${row.label}\n${percent(row.y)}\n${write(measure_)(row.x)}`, ...tipLook() })),
     ],
   });
@@ -56,7 +56,7 @@ function apart(rows, width, height) {
   const taken = rows.map(place).map(([x, y]) => ({ left: x - 7, right: x + 7, level: y })); // the points themselves
   return d3.sort(rows, (row) => row.y, (row) => row.x).map((row) => {
     const [x, y] = place(row);
-    const name = { left: x + 10, right: x + 16 + measure(shorten(row.label, 22)), level: y };
+    const name = { left: x + 10, right: x + 16 + measure(shortenMiddle(row.label, 24)), level: y };
     const clash = (each) => name.left < each.right && each.left < name.right && Math.abs(name.level - each.level) < LINE;
     for (let other = taken.find(clash); other; other = taken.find(clash)) name.level = other.level + LINE;
     taken.push(name);

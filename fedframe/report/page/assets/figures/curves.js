@@ -13,6 +13,7 @@ figures.curves = {
       panel.read ? make("p", { class: "small-read" }, panel.read) : null,
       drawLegend(entries, tools.hidden, tools.toggle),
       lineChart({ panel, over: tools.get("over"), width: tools.width, height: tools.width > 700 ? 400 : 280, hidden: tools.hidden }),
+      ...lineNotes(panel, tools.get("over"), tools.hidden),
     ];
   },
   table: (data) => lineTable(data.panels),

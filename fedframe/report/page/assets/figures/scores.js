@@ -5,7 +5,7 @@ figures.scores = {
     const said = make("details", {}, make("summary", {}, "Definitions"), drawTable({ columns: ["word", "meaning"], rows: Object.entries(data.definitions) }));
     said.querySelectorAll("td").forEach((cell) => (cell.style.cssText = "white-space:normal;text-align:left"));
     said.querySelectorAll("th").forEach((cell) => (cell.style.textAlign = "left"));
-    if (data.groups.length > 1) return [forest(data, tools), said];
+    if (data.groups.length > 1) return [forest(data, tools), cutNote(data.groups.flatMap(({ scores }) => Object.values(scores).flatMap(({ final }) => final || []))), said];
     const { scores } = data.groups[0];
     const tiles = Object.entries(scores).map(([score, kinds]) => {
       const { mean, low, high } = kinds.final || Object.values(kinds)[0];
@@ -31,19 +31,20 @@ function forest(data, tools) {
   const scores = Object.keys(data.names).filter((score) => data.groups.some((group) => group.scores[score]));
   const columns = tools.width > 760 ? scores.length : 1;
   const width = tools.width / columns - 12 * (columns > 1);
-  const left = Math.min(Math.max(...order.map((label) => measure(shorten(label, 26)))) + 16, width * 0.45);
+  const names = axisNames(order);
+  const left = Math.min(names.width + 16, width * 0.45);
   const pictures = scores.map((score) => {
     const rows = data.groups.flatMap(({ label, scores: found }, i) => (found[score]?.final ? [{ label, i, ...found[score].final }] : []));
     const seeds = rows.flatMap((row) => row.values.map((value) => ({ label: row.label, i: row.i, value })));
     const colour = (row) => theme.series(row.i);
     const drawn = plot({
-      width, height: 54 + 30 * order.length, marginLeft: left, marginTop: 8,
+      width, height: 54 + names.row * order.length, marginLeft: left, marginTop: 8,
       x: { ...percentAxis, nice: true, ticks: roundTicks(width - left) },
-      y: { domain: order, label: null, tickFormat: (label) => shorten(label, 26), tickSize: 0 },
+      y: { domain: order, label: null, tickFormat: names.text, tickSize: 0 },
       marks: [
         gridX({ ticks: roundTicks(width - left) }),
         Plot.dot(seeds, { x: "value", y: "label", stroke: colour, strokeOpacity: 0.6, r: 3 }),
-        Plot.ruleY(rows.filter((row) => known(row.low)), { x1: (row) => Math.max(0, row.low), x2: (row) => Math.min(1, row.high), y: "label", stroke: colour, strokeWidth: 2.5 }),
+        Plot.ruleY(rows.filter((row) => known(row.low)), { x1: (row) => within(row.low), x2: (row) => within(row.high), y: "label", stroke: colour, strokeWidth: 2.5 }),
         Plot.dot(rows, { x: "mean", y: "label", fill: colour, r: 5 }),
         Plot.tip(rows, Plot.pointer({ x: "mean", y: "label", maxRadius: Infinity, title: (row) => `${row.label}\n${interval(row.mean, row.low, row.high)}\n${row.values.length} seed${row.values.length > 1 ? "s" : ""}`, ...tipLook() })),
       ],

@@ -18,9 +18,10 @@ figures.spread = {
     const legend = drawLegend(entries, tools.hidden, tools.toggle);
     if (!points.length) return [legend, make("p", { class: "missing" }, "All lines are hidden; choose one above.")];
     const colour = (p) => theme.series(p.i);
+    const turns = inTurns(ranked ? linesOf(points) : []);
     const dots = !ranked || points.length <= MOST_DOTS;
     return [legend, plot({
-      width: tools.width, height: tools.width > 700 ? 340 : 260,
+      width: tools.width, height: tools.width > 700 ? 340 : 260, r: { type: "identity" },
       x: ranked
         ? { label: "clients, worst to best (%)", tickFormat: (x) => String(Math.round(100 * x)), ticks: 5, domain: [0, 1] }
         : { label: "training samples of the client", type: "log", ticks: tools.width > 500 ? 6 : 4, tickFormat: "~s" },
@@ -28,12 +29,12 @@ figures.spread = {
       marks: [
         gridY({ ticks: 6 }),
         ranked ? Plot.rectX([0], { x1: -0.005, x2: 0.1, fill: theme.style("--bad"), fillOpacity: 0.09 }) : null,
-        ...(ranked ? panel.series.map((line, i) => Plot.line(points.filter((p) => p.label === line.label), { x: "x", y: "y", stroke: theme.series(i), strokeWidth: 2, strokeDasharray: theme.dash(i), curve: "step" })) : []),
-        dots ? Plot.dot(points, { x: "x", y: "y", fill: colour, fillOpacity: ranked ? 1 : 0.65, r: points.length > 150 ? 2 : 3.5 }) : null,
+        ...(ranked ? panel.series.map((line, i) => Plot.line(points.filter((p) => p.label === line.label), { x: "x", y: "y", stroke: theme.series(i), strokeWidth: 2, strokeDasharray: turns.dash(line.label, theme.dash(i)), curve: "step" })) : []),
+        dots ? Plot.dot(points, { x: "x", y: "y", fill: colour, fillOpacity: ranked ? 1 : 0.65, r: (p) => turns.radius(p.label, points.length > 150 ? 2 : 3.5) }) : null,
         Plot.dot(points, Plot.pointer({ x: "x", y: "y", maxRadius: Infinity, stroke: theme.style("--ink"), r: 5 })),
         Plot.tip(points, Plot.pointer({ x: "x", y: "y", maxRadius: Infinity, title: "title", ...tipLook() })),
       ],
-    }), ranked ? make("p", { class: "note" }, "Shaded: the worst tenth.") : null];
+    }), ranked ? make("p", { class: "note" }, "Shaded: the worst tenth.") : null, turns.note];
   },
   table: (data) => ({
     columns: ["figure", "line", "client", "accuracy", "training samples", "test samples"],
