@@ -31,7 +31,7 @@ def plane(features: Tensor, method: str, seed: int) -> tuple[str, npt.NDArray[np
 
     perplexity = min(PERPLEXITY, (len(X) - 1) / 3)
     # Its threads meet a thousand times and spin while they wait: on a busy machine two took more than three times as
-    # long as one, and where cores are free they gain a few seconds.
+    # long as one. What two gain where cores are free was not measured.
     with threadpool_limits(1):
         points = TSNE(2, perplexity=perplexity, init="pca", random_state=seed).fit_transform(reduced)
     return "tsne", np.asarray(points, dtype=np.float64)

@@ -7,6 +7,12 @@ from statistics import fmean
 
 GROUPS = ("many", "medium", "few")
 CUTS = (0.75, 0.95)  # shares of the training samples, as in FedLoGe (Xiao et al., ICLR 2024, A.1)
+TAIL = 3  # frequent and rare classes are told apart if the largest class is this many times the smallest
+
+
+def has_tail(counts: Mapping[str, int]) -> bool:
+    """Whether classes differ so much in size that one mean hides the rare ones."""
+    return bool(counts) and max(counts.values()) >= TAIL * max(1, min(counts.values()))
 
 
 def class_groups(counts: Sequence[int], cuts: Sequence[float] = CUTS) -> list[str]:

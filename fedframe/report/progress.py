@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from fedframe.measure.groups import has_tail
 from fedframe.report.words import duration, headline, loss_text, percent, plural, scores_text
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from fedframe.core.server import RoundRecord
 
 REFUSED = " (log.txt says why; most often numbers are no longer finite, and a smaller --lr helps)"
-TAIL = 3  # frequent and rare classes are told apart if the largest class is this many times the smallest
 
 
 class Display:
@@ -197,9 +197,8 @@ def whose(summary: dict[str, Any]) -> str:
 
 def tail_lines(summary: dict[str, Any]) -> list[str]:
     """Frequent and rare classes apart, where their numbers differ so much that one mean hides the rare ones."""
-    counts = summary["train_per_class"].values()
     groups = {name: value for name, value in summary["per_group"].items() if value is not None}
-    if len(groups) < 2 or max(counts) < TAIL * max(1, min(counts)):  # no groups where labels stay with the clients
+    if len(groups) < 2 or not has_tail(summary["train_per_class"]):  # no groups where labels stay with the clients
         return []
     found = ", ".join(f"{name} {percent(value)}" for name, value in groups.items())
     return [f"  {'':9}{'':7}  generic by how frequent a class is in the training data: {found}"]

@@ -244,7 +244,7 @@ def test_intervals_that_are_cut_are_said_to_be(see: Any, tmp_path: Path) -> None
             ("summary.json", r'"final": [\d.]+', f'"final": {score}'),
             ("metrics.jsonl", r'"generic": [\d.]+', f'"generic": {score}'),
         ):
-            path = folder / f"fedavg-{seed}" / name
+            path = folder / "runs" / "fedavg" / f"seed-{seed}" / name
             path.write_text(re.sub(pattern, text, path.read_text()))
     page = opened(see, [folder], tmp_path / "wild.html")
     for name in ("scores", "curves"):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from fedframe.measure.groups import GROUPS, accuracy_by_group, class_groups
+from fedframe.measure.groups import GROUPS, accuracy_by_group, class_groups, has_tail
 from fedframe.measure.statistics import estimate
 from fedframe.report.page.runs import Group, Subject
 from fedframe.report.page.section import Data, Section, rounded
-from fedframe.report.progress import TAIL
 from fedframe.report.words import percent
 
 TITLE = "Accuracy by class"
@@ -33,7 +32,7 @@ def section(subject: Subject) -> Section:
         for key, label in MODELS.items()
         if (lines := [line for group in subject.groups if (line := build(group, key, names)) is not None])
     ]
-    tail = any(has_tail(run.summary) for run in subject.runs)
+    tail = any(has_tail(run.summary.get("train_per_class", {})) for run in subject.runs)
     groups = class_groups(counts) if tail and any(counts) else [""] * len(names)
     data = {
         "classes": names,
@@ -43,12 +42,6 @@ def section(subject: Subject) -> Section:
         "models": models,
     }
     return Section("classes", TITLE, READ + READ_GROUPS if tail else READ, data, spoken(data))
-
-
-def has_tail(summary: Data) -> bool:
-    """Whether classes differ so much in size that frequent and rare ones are told apart, as at the end of a run."""
-    counts = [int(count) for count in summary.get("train_per_class", {}).values()]
-    return bool(counts) and max(counts) >= TAIL * max(1, min(counts))
 
 
 def known(summary: Data, key: str) -> bool:
