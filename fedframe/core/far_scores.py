@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from fedframe.core.evaluate import (
     ByClient,
@@ -26,6 +27,8 @@ from fedframe.core.remote import Remote
 
 if TYPE_CHECKING:
     from fedframe.core.server import Server
+
+NAMES = ("hits", "samples", "diverged")  # what a client counts; the last only of a model that it has just made
 
 
 def score_round_from_afar(server: Server, engine: Remote) -> Scores:
@@ -127,10 +130,15 @@ def usable_hits(server: Server, order: Message, reply: Message) -> bool:
     """Whether a client's count of right predictions can be believed to be one; if not, say why."""
     if server.is_lost(reply, order):
         return False
-    hits, samples = (reply.tensors.get(name, torch.empty(0)) for name in ("hits", "samples"))
-    counts = hits.dtype == samples.dtype == torch.int64 and hits.shape == samples.shape == torch.Size([])
-    fair = counts and 0 <= int(hits) <= int(samples)
-    if reply.kind == order.kind and fair and int(samples) <= len(server.job.federation.local_test[reply.unit]):
-        return True
+    names = NAMES if reply.kind == "personalise" else NAMES[:2]
+    if reply.kind == order.kind and set(reply.tensors) == set(names) and all(map(is_count, reply.tensors.values())):
+        hits, samples, diverged = (int(reply.tensors[name]) if name in names else 0 for name in NAMES)
+        if 0 <= hits <= samples <= len(server.job.federation.local_test[reply.unit]) and 0 <= diverged <= 1:
+            return True
     server.note(f"Round {order.round}, {order.kind}: the counts of client {reply.unit} were refused.")
     return False
+
+
+def is_count(tensor: Tensor) -> bool:
+    """Whether it is one whole number."""
+    return tensor.dtype == torch.int64 and tensor.shape == ()

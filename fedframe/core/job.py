@@ -71,7 +71,7 @@ class Job:
         for values in (
             source.train.y,
             self.federation.train.offsets,
-            self.federation.train.values,
+            self.federation.train.values if len(source.train) else source.train.y,  # samples are elsewhere: no rows
             source.mean,
             source.std,
         ):

@@ -22,7 +22,8 @@ from fedframe.errors import DataError
 
 MOST_HEAD = 4 << 20  # bytes of names, shapes and numbers
 MOST_BYTES = 4 << 30  # of a whole letter, where nobody knows better
-MOST_TEXT = 10_000  # characters of one text
+MOST_TEXT = 1000  # characters of one text
+MOST_NUMBER = 2**63  # whole numbers stay below: a larger one overflows whatever is reckoned with it
 TYPES = {"F32", "F64", "I32", "I64", "U8", "BOOL"}  # of tensors, in safetensors' words
 FIELDS = {"kind": str, "round": int, "unit": int, "numbers": dict}  # of a message's head
 
@@ -43,15 +44,15 @@ def read_letter(content: bytes, most: int = MOST_BYTES) -> tuple[list[Message], 
     try:
         # Clones start on 64-byte lines, as in the sender's memory: kernels then round alike.
         found = {name: tensor.clone() for name, tensor in safetensors.torch.load(content).items()}
-    except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
-        raise refusal(str(error)) from error
-    sorted_out: list[dict[str, torch.Tensor]] = [{} for _ in described]
+    except (safetensors.SafetensorError, ValueError, KeyError, TypeError, RuntimeError, OverflowError) as error:
+        raise refusal(str(error)[:200]) from error
+    sorted_out: dict[str, dict[str, torch.Tensor]] = {str(number): {} for number in range(len(described))}
     for name, tensor in found.items():
-        number, slash, rest = name.partition("/")
-        if not slash or not number.isdecimal() or int(number) >= len(described) or not rest:
+        number, _, rest = name.partition("/")
+        if number not in sorted_out or not rest:
             raise refusal(f"the tensor {name[:80]!r} belongs to no message")
-        sorted_out[int(number)][rest] = tensor
-    return [Message(tensors=t, **h) for h, t in zip(described, sorted_out, strict=True)], head["notes"]
+        sorted_out[number][rest] = tensor
+    return [Message(tensors=t, **h) for h, t in zip(described, sorted_out.values(), strict=True)], head["notes"]
 
 
 def read_head(content: bytes) -> dict[str, Any]:
@@ -66,7 +67,7 @@ def read_head(content: bytes) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise refusal("its head cannot be read") from error
     for name, entry in header.items():
-        if name != "__metadata__" and (not isinstance(entry, dict) or entry.get("dtype") not in TYPES):
+        if name != "__metadata__" and (not isinstance(entry, dict) or str(entry.get("dtype")) not in TYPES):
             raise refusal(f"the tensor {name[:80]!r} is of a type that is not sent")
     fine = isinstance(head, dict) and isinstance(head.get("messages"), list) and isinstance(head.get("notes"), dict)
     if not fine:
@@ -81,6 +82,8 @@ def read_message_head(head: object) -> dict[str, Any]:
     for name, kind in FIELDS.items():
         if type(head[name]) is not kind:
             raise refusal(f"the {name} of a message is a {type(head[name]).__name__}")
+        if kind is not dict and not plain(head[name]):
+            raise refusal(f"the {name} of a message is too large or cannot be printed")
     for name, number in head["numbers"].items():
         if not plain(number):
             raise refusal(f"{name[:80]!r} of a message is not a plain finite number or short text")
@@ -88,10 +91,12 @@ def read_message_head(head: object) -> dict[str, Any]:
 
 
 def plain(number: object) -> bool:
-    """Whether it is a whole number, a finite number or a short text."""
+    """Whether it is a whole number of 64 bits, a finite number or a short text that can be printed."""
     if type(number) is str:
-        return len(number) <= MOST_TEXT
-    return type(number) is int or (type(number) is float and math.isfinite(number))
+        return len(number) <= MOST_TEXT and number.isprintable()
+    if type(number) is int:
+        return -MOST_NUMBER < number < MOST_NUMBER
+    return type(number) is float and math.isfinite(number)
 
 
 def refusal(reason: str) -> DataError:

@@ -66,10 +66,9 @@ def hollow(
     """Clients of which only the names and the numbers of samples are known; the test set, if any, is the server's."""
     nothing = Samples(NoInputs(form.shape), torch.empty(0, dtype=torch.int64))
     source = Source(NOWHERE, nothing, test, form.classes, form.mean, form.std, tuple(names), form.columns)
-    lists = [
-        Ragged(torch.tensor([0, *each], dtype=torch.int64).cumsum(0), torch.arange(sum(each)))
-        for each in (train, tested)
-    ]
+    # Of rows that are elsewhere only the number is known: one zero, seen as often as it takes, without its memory.
+    row = torch.zeros(1, dtype=torch.int64)
+    lists = [Ragged(torch.tensor([0, *each]).cumsum(0), row.expand(sum(each))) for each in (train, tested)]
     return Federation(source, lists[0], lists[1], "train", tuple(names), "nodes")
 
 

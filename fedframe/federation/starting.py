@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from fedframe.api import JobMaker, Result, anchored
 from fedframe.core.files import read_json, write_json
 from fedframe.core.job import Job
+from fedframe.core.message import Number
 from fedframe.data.newcomer import load_newcomer
 from fedframe.data.source import Samples
 from fedframe.engines.flower.link import Link, ServerTask
@@ -26,6 +27,7 @@ from fedframe.folder import RunFolder
 from fedframe.report.progress import Display, choose_display
 from fedframe.session import execute
 
+MOST_SAMPLES = 10**9  # of one member: more is a mistake, or meant to outweigh everybody
 NOTES = "federation.json"  # in the run folder: the run's name at the nodes, and what the nodes said of themselves
 
 
@@ -112,13 +114,17 @@ def ask_members(
     engine = RemoteEngine(job, post, agreement.members, run, note)
     said = engine.hello(everyone)
     check_hello(job, said, template_digest(job))
-    for client, name in enumerate(agreement.members):
-        numbers = said[client].numbers
-        if not all(type(numbers.get(key)) is int and int(numbers[key]) >= 0 for key in ("train", "test")):
-            raise RunError(f"{name} did not say how many samples it has ({HELLO}).")
-        if numbers["train"] == 0:
-            raise RunError(f"{name} has no training samples; it cannot take part.")
-    return [{"name": name, **said[client].numbers} for client, name in enumerate(agreement.members)]
+    return [member(name, said[client].numbers) for client, name in enumerate(agreement.members)]
+
+
+def member(name: str, said: Mapping[str, Number]) -> dict[str, Any]:
+    """What is kept of a member's first word; numbers of samples that cannot be right are refused."""
+    sizes = {key: said.get(key) for key in ("train", "test")}
+    if not all(type(size) is int and 0 <= size <= MOST_SAMPLES for size in sizes.values()):
+        raise RunError(f"{name} did not say how many samples it has, from 0 to {MOST_SAMPLES:,} ({HELLO}).")
+    if sizes["train"] == 0:
+        raise RunError(f"{name} has no training samples; it cannot take part.")
+    return {"name": name, **sizes, **{key: said[key] for key in ("version", "template", "key") if key in said}}
 
 
 def prepare(

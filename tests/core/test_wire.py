@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedframe.core.files import tensors_to_bytes
-from fedframe.core.message import Message
+from fedframe.core.message import Message, flaw
 from fedframe.core.wire import MOST_HEAD, read_letter, write_letter
 from fedframe.errors import DataError
 
@@ -22,6 +23,20 @@ HEAD = {"kind": "train", "round": 1, "unit": 0, "numbers": {}}
 def letter(heads: object, tensors: dict[str, torch.Tensor] | None = None, notes: object = None) -> bytes:
     """A letter with any head."""
     return tensors_to_bytes(tensors or {}, {"messages": heads, "notes": {} if notes is None else notes})
+
+
+def with_header(content: bytes, change: Callable[[dict[str, Any]], None]) -> bytes:
+    """A letter whose tensors are described otherwise."""
+    length = struct.unpack("<Q", content[:8])[0]
+    header: dict[str, Any] = json.loads(content[8 : 8 + length])
+    change(header)
+    head = json.dumps(header).encode()
+    return struct.pack("<Q", len(head)) + head + content[8 + length :]
+
+
+def reshaped(shape: object) -> bytes:
+    """A letter with an empty tensor of any shape."""
+    return with_header(letter([HEAD], {"0/h": torch.zeros(0)}), lambda header: header["0/h"].update(shape=shape))
 
 
 def test_a_letter_is_read_back_bit_for_bit() -> None:
@@ -53,6 +68,12 @@ def test_a_letter_is_read_back_bit_for_bit() -> None:
         letter([HEAD], {"1/update": torch.zeros(2)}), letter([HEAD], {"update": torch.zeros(2)}),
         letter([HEAD], {"0/": torch.zeros(2)}), letter([HEAD], {"0/h": torch.zeros(2, dtype=torch.bfloat16)}),
         letter([HEAD], {"0/h": torch.zeros(2)})[:-1], letter([HEAD], {"0/h": torch.zeros(2)}) + b"x",
+        letter([{**HEAD, "numbers": {"samples": 10**400}}]), letter([{**HEAD, "numbers": {"samples": -(2**63)}}]),
+        letter([{**HEAD, "round": 2**63}]), letter([{**HEAD, "unit": 10**400}]), letter([{**HEAD, "kind": "\ud800"}]),
+        letter([{**HEAD, "numbers": {"version": "\x1b[2J"}}]), letter([{**HEAD, "numbers": {"version": "a\nb"}}]),
+        letter([HEAD], {"1" * 5000 + "/h": torch.zeros(2)}), letter([HEAD], {"00/h": torch.zeros(2)}),
+        reshaped([0, 2**40, 2**40]), reshaped([0, 2**62, 2**62]), reshaped([0, 2**63]), reshaped([0, 2**64]),
+        reshaped([-1, 2]), reshaped([1.5]), reshaped("2"), reshaped(None),
     ],
 )  # fmt: skip
 def test_what_is_no_letter_is_refused(content: bytes) -> None:
@@ -67,13 +88,10 @@ def test_a_letter_beyond_the_limit_is_refused_unread() -> None:
 
 
 def test_a_head_that_claims_more_than_there_is_costs_nothing() -> None:
-    content = letter([HEAD], {"0/h": torch.zeros(2)})
-    length = struct.unpack("<Q", content[:8])[0]
-    header: dict[str, Any] = json.loads(content[8 : 8 + length])
-    header["0/h"] |= {"shape": [10**12], "data_offsets": [0, 4 * 10**12]}
-    head = json.dumps(header).encode()
+    claim = {"shape": [10**12], "data_offsets": [0, 4 * 10**12]}
+    content = with_header(letter([HEAD], {"0/h": torch.zeros(2)}), lambda header: header["0/h"].update(claim))
     with pytest.raises(DataError):
-        read_letter(struct.pack("<Q", len(head)) + head + bytes(8))
+        read_letter(content)
 
 
 @settings(max_examples=300, deadline=None)
@@ -89,3 +107,56 @@ def test_a_damaged_letter_is_refused_or_still_a_letter(data: st.DataObject) -> N
         return
     assert len(messages) == 1
     assert isinstance(notes, dict)
+
+
+# What JSON can say: values that a head may hold, and those that it must not.
+ODD = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.integers(-(10**400), 10**400), st.floats(), st.text(),
+    st.integers(4000, 6000).map(lambda count: "1" * count), st.sampled_from([2**63, -(2**63), 2**40, 10**400]),
+)  # fmt: skip
+VALUES = st.recursive(ODD, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4))
+INDICES = st.text("0123456789", min_size=1, max_size=5000)
+PLACES = [
+    ("0/update", "shape"), ("0/update", "dtype"), ("0/update", "data_offsets"), ("0/update",), ("__metadata__",),
+    ("messages",), ("messages", 0), ("messages", 0, "kind"), ("messages", 0, "round"), ("messages", 0, "unit"),
+    ("messages", 0, "numbers"), ("messages", 0, "numbers", "loss"), ("messages", 0, "numbers", "samples"), ("notes",),
+]  # fmt: skip
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from(PLACES), VALUES), min_size=1, max_size=3),
+    st.none() | st.text(min_size=1) | INDICES.map(lambda index: f"{index}/update"),
+)
+def test_a_head_of_any_json_is_refused_or_can_be_reckoned_with(
+    changes: list[tuple[tuple[Any, ...], Any]], name: str | None
+) -> None:
+    content = write_letter(
+        [Message("train", 1, 0, {"update": torch.ones(4)}, {"loss": 0.5, "samples": 3})], {"run": "r"}
+    )
+
+    def change(header: dict[str, Any]) -> None:
+        inner = json.loads(header["__metadata__"]["fedframe"])
+        for place, value in changes:
+            where: Any = inner if place[0] in inner else header
+            try:
+                for step in place[:-1]:
+                    where = where[step]
+                where[place[-1]] = value
+            except (KeyError, TypeError, IndexError):  # an earlier change has taken the place away
+                continue
+        if isinstance(header.get("__metadata__"), dict):
+            header["__metadata__"]["fedframe"] = json.dumps(inner)
+        if name is not None:
+            header[name] = header.pop("0/update")
+
+    try:
+        messages, notes = read_letter(with_header(content, change))
+    except DataError:
+        return
+    assert isinstance(notes, dict)
+    order = Message("train", 1)
+    for message in messages:
+        for number in message.numbers.values():
+            float(number) if not isinstance(number, str) else number.encode()
+        flaw(message, order, {"update": torch.Size([4])})  # ends in a sentence or in None

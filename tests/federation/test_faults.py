@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import replace
 from functools import partial
@@ -67,6 +68,9 @@ FLAWS: dict[str, Any] = {
     "another client": lambda content: changed(content, unit=2),
     "another kind": lambda content: changed(content, kind="own"),
     "no samples": lambda content: changed(content, numbers={"samples": 0, "loss": 0.0, "steps": 1}),
+    "an endless number of samples": lambda content: with_number(content, "samples", "1" + "0" * 400),
+    "an endless loss": lambda content: with_number(content, "loss", "1" + "0" * 400),
+    "more samples than it has": lambda content: with_number(content, "samples", str(2**62)),
     "another run": lambda content: write_letter(read_letter(content)[0], {"run": "another"}),
     "garbage": lambda content: b"\x80\x04garbage",
     "nothing for its client": lambda content: write_letter([], read_letter(content)[1]),
@@ -104,6 +108,45 @@ def test_a_flawed_answer_is_never_merged_but_counted_and_shown(tmp_path: Path, f
     assert [record.dropped for record in records] == [0, 1, 1]
     assert sum("Round 2" in note for note in notes) == 1
     assert equal_states(spoilt.tensors(), absent.tensors())  # as if it had not been there
+
+
+def with_number(content: bytes, name: str, digits: str) -> bytes:
+    """An answer whose messages have this number in JSON, whatever its size."""
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    inner = json.loads(header["__metadata__"]["fedframe"])
+    for message in inner["messages"]:
+        message["numbers"][name] = "HERE"
+    header["__metadata__"]["fedframe"] = json.dumps(inner).replace('"HERE"', digits)
+    head = json.dumps(header).encode()
+    return len(head).to_bytes(8, "little") + head + content[8 + length :]
+
+
+COUNTS: dict[str, Any] = {
+    "NaN for whether its stage diverged": {"diverged": torch.tensor(float("nan"))},
+    "many diverged stages of one client": {"diverged": torch.tensor(10**6)},
+    "two numbers in the place of one": {"diverged": torch.zeros(2, dtype=torch.int64)},
+    "a count more": {"more": torch.tensor(1)},
+    "fewer than no hits": {"hits": torch.tensor(-1)},
+    "more samples than it has": {"samples": torch.tensor(10**6)},
+    "hits as fractions": {"hits": torch.tensor(0.5)},
+}
+
+
+@pytest.mark.parametrize("flaw", COUNTS)
+def test_flawed_counts_of_own_models_are_left_out_and_the_run_ends_well(tmp_path: Path, flaw: str) -> None:
+    def spoil(node: str, content: bytes) -> bytes:
+        messages, notes = read_letter(content)
+        if node != "node1":
+            return content
+        worse = [replace(m, tensors={**m.tensors, **COUNTS[flaw]}) if m.kind == "personalise" else m for m in messages]
+        return write_letter(worse, notes)
+
+    job, run = make("fedavg", tmp_path / "run", rounds=1)
+    execute(job, run, Recorder(), lambda job, note: remote_engine(job, tmp_path / "nodes", 4, spoil))
+    assert run.finished
+    assert "the counts of client 1 were refused" in (run.path / "log.txt").read_text()
+    assert read_json(run.path / "summary.json")["scores"]["personal"] is not None
 
 
 def test_a_lost_reply_leaves_no_private_state_behind(tmp_path: Path) -> None:

@@ -1,0 +1,59 @@
+"""What members say of themselves before the first round: impossible sizes are refused, large ones cost nothing."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("flwr")
+
+from fedframe.core.message import Message
+from fedframe.core.wire import read_letter, write_letter
+from fedframe.errors import RunError
+from fedframe.federation.making import form_from_words
+from fedframe.federation.shares import hollow
+from fedframe.federation.starting import MOST_SAMPLES, member
+from tests.federation.test_remote import make
+
+
+@pytest.mark.parametrize("size", [10**30, 10**14, MOST_SAMPLES + 1, -1, 1.0, "3", None])
+@pytest.mark.parametrize("key", ["train", "test"])
+def test_numbers_of_samples_that_cannot_be_right_are_refused(key: str, size: Any) -> None:
+    with pytest.raises(RunError, match="north did not say how many samples it has, from 0 to 1,000,000,000"):
+        member("north", {"train": 5, "test": 2, key: size})
+
+
+def test_only_what_is_known_is_kept_of_a_first_word() -> None:
+    said: dict[str, Any] = {"train": 5, "test": 2, "version": "1", "template": "ab", "key": "cd"}
+    assert member("north", {**said, "name": "south", "more": "x"}) == {"name": "north", **said}
+    with pytest.raises(RunError, match="no training samples"):
+        member("north", {"train": 0, "test": 2})
+
+
+def test_a_server_of_many_samples_takes_no_memory_for_them(tmp_path: Path) -> None:
+    form = form_from_words("a,b,c", "6", "0", "1")
+    many = hollow(form, ["x", "y", "z"], [MOST_SAMPLES] * 3, [MOST_SAMPLES] * 3, None)
+    assert many.train.sizes().tolist() == [MOST_SAMPLES] * 3
+    assert len(many.local_test[2]) == MOST_SAMPLES
+    assert all(rows.values.untyped_storage().nbytes() <= 8 for rows in (many.train, many.local_test))
+    job, _ = make("fedavg", tmp_path / "run")
+    began = time.monotonic()
+    first = replace(job, federation=many).fingerprint()
+    assert time.monotonic() - began < 1.0  # it does not go through the rows, of which there are none
+    few = hollow(form, ["x", "y", "z"], [MOST_SAMPLES] * 2 + [7], [0, 0, 0], None)
+    assert replace(job, federation=few).fingerprint() != first
+
+
+def test_a_first_word_of_any_size_passes_the_wire_only_below_64_bits() -> None:
+    def through(size: int) -> object:
+        letter = write_letter([Message("hello", 0, 1, {"x": torch.zeros(1)}, {"train": size})], {})
+        return read_letter(letter)[0][0].numbers["train"]
+
+    assert through(2**63 - 1) == 2**63 - 1
+    with pytest.raises(Exception, match="'train' of a message is not a plain"):
+        through(10**30)
