@@ -50,8 +50,8 @@ class Post(Protocol):
     def send(self, node: str, letter: bytes, round: int, seconds: float | None) -> str:
         """Send a letter that is good for so many seconds; a ticket for its answer."""
 
-    def collect(self, tickets: Collection[str]) -> list[Delivery]:
-        """What has arrived for these tickets; each comes once."""
+    def collect(self, tickets: Mapping[str, int]) -> list[Delivery]:
+        """What has arrived for these tickets, each with the bytes that its answer may have; each comes once."""
 
     def processes(self) -> list[int]:
         """Ids of the processes that were started for it on this machine."""
@@ -190,7 +190,9 @@ class RemoteEngine:
             except DataError as error:
                 reasons[node] = str(error)
         while out:
-            for delivery in self.post.collect(list(out)):
+            for delivery in self.post.collect({ticket: self.most(errand) for ticket, (_, errand, _) in out.items()}):
+                if delivery.ticket not in out:  # an answer to nothing that was asked
+                    continue
                 node, errand, limit = out.pop(delivery.ticket)
                 try:
                     if delivery.problem:  # a letter that has expired on the way is one that took too long

@@ -47,7 +47,7 @@ class LinkPost:
         """As Flower does."""
         return self.flower.send(node, letter, round, seconds)
 
-    def collect(self, tickets: Collection[str]) -> list[Delivery]:
+    def collect(self, tickets: Mapping[str, int]) -> list[Delivery]:
         """As Flower does."""
         return self.flower.collect(tickets)
 

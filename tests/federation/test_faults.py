@@ -149,6 +149,17 @@ def test_flawed_counts_of_own_models_are_left_out_and_the_run_ends_well(tmp_path
     assert read_json(run.path / "summary.json")["scores"]["personal"] is not None
 
 
+def test_an_answer_to_nothing_that_was_asked_is_left_alone(tmp_path: Path) -> None:
+    server, post = server_with(tmp_path, None)
+    collect = post.collect
+
+    def with_another(tickets: Any) -> list[remote.Delivery]:
+        return [remote.Delivery("of nobody", b"x"), *collect(tickets), remote.Delivery("0", problem="once more")]
+
+    post.collect = with_another  # type: ignore[method-assign]
+    assert server.run_round(1, nothing).dropped == 0
+
+
 def test_a_lost_reply_leaves_no_private_state_behind(tmp_path: Path) -> None:
     """A control variate of a round that the server has not merged is forgotten; the node goes on from the last one."""
     lose = {"now": False}

@@ -7,7 +7,7 @@ from __future__ import annotations
 import secrets
 import shutil
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from fedframe.core.job import Job
@@ -60,7 +60,7 @@ class TrialPost:
         """As Flower does."""
         return self.flower.send(node, letter, round, seconds)
 
-    def collect(self, tickets: Collection[str]) -> list[Delivery]:
+    def collect(self, tickets: Mapping[str, int]) -> list[Delivery]:
         """As Flower does."""
         return self.flower.collect(tickets)
 

@@ -1,16 +1,22 @@
-"""Flower's grid as a post: letters go out as Flower messages, answers are matched by the message they reply to."""
+"""Flower's grid as a post: letters go out as Flower messages, answers are matched by the message they reply to.
+
+Which one that is says the SuperLink, not the sender. Whatever else is wrong with a reply is its node's problem alone.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
 import httpx
 from flwr.app import Message
-from flwr.serverapp import Grid
+from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PullObjectRequest, PullObjectResponse
+from flwr.proto.runtime_pb2 import PullAppMessagesRequest
 from flwr.supercore.run import RunNotRunningException
 
+from fedframe.engines.flower.arriving import Arriving
 from fedframe.engines.flower.letter import from_record, to_record
 from fedframe.engines.remote import Delivery
 from fedframe.errors import DataError, RunError
@@ -24,9 +30,10 @@ Found = TypeVar("Found")
 class FlowerPost:
     """Carries letters over a Flower grid whose nodes are known by name."""
 
-    def __init__(self, grid: Grid, name_of: Callable[[Any], str]) -> None:
-        self.grid, self.name_of = grid, name_of
+    def __init__(self, grid: Any, name_of: Callable[[Any], str]) -> None:
+        self.grid, self.name_of = grid, name_of  # Flower's HttpGrid; replies are pulled with its client, not by itself
         self._ids: dict[str, int] = {}
+        self._arriving: dict[str, Arriving] = {}
 
     def nodes(self) -> Collection[str]:
         """Names of the nodes that Flower has heard of lately."""
@@ -43,9 +50,53 @@ class FlowerPost:
             raise DataError("the SuperLink did not take its letter")
         return str(ticket)
 
-    def collect(self, tickets: Collection[str]) -> list[Delivery]:
-        """Pull what has arrived."""
-        return [delivery(message) for message in persistently(lambda: self.grid.pull_messages(list(tickets)))]
+    def collect(self, tickets: Mapping[str, int]) -> list[Delivery]:
+        """Pull what has arrived; a reply of which pieces are still to come waits for another look."""
+        found: list[Delivery] = []
+        self._arriving = {ticket: reply for ticket, reply in self._arriving.items() if ticket in tickets}
+        asked = PullAppMessagesRequest(message_ids=[ticket for ticket in tickets if ticket not in self._arriving])
+        if asked.message_ids:
+            new = persistently(lambda: self.grid._runtime_client.PullMessages(asked))
+            for envelope, tree in zip(new.messages_list, new.message_object_trees, strict=True):
+                ticket = envelope.metadata.reply_to_message_id
+                if ticket in tickets:
+                    try:
+                        self._arriving[ticket] = Arriving.announced(tree, tickets[ticket])
+                    except DataError as error:
+                        self.confirm(tree.object_id)
+                        found.append(Delivery(ticket, problem=one_line(str(error))))
+        for ticket, reply in list(self._arriving.items()):
+            arrived = self.look(ticket, reply)
+            if arrived is not None:
+                del self._arriving[ticket]
+                found.append(arrived)
+        return found
+
+    def look(self, ticket: str, reply: Arriving) -> Delivery | None:
+        """What a reply brings, or what is wrong with it; None if it is not all here yet."""
+        try:
+            if not reply.whole(self.pull):
+                return None
+            self.confirm(reply.root)
+            return delivery(ticket, reply.opened())
+        except RunError:  # the SuperLink is gone: no node's fault
+            raise
+        except Exception as error:  # what Flower stumbles over in pieces that a member made can be anything
+            self.confirm(reply.root)
+            said = str(error) if isinstance(error, DataError) else f"It cannot be read ({type(error).__name__})"
+            return Delivery(ticket, problem=one_line(said))
+
+    def pull(self, name: str) -> PullObjectResponse:
+        """A piece of a reply."""
+        asked = PullObjectRequest(node=self.grid.node, run_id=self.grid.run.run_id, object_id=name)
+        found: PullObjectResponse = persistently(lambda: self.grid._runtime_client.PullObject(asked))
+        return found
+
+    def confirm(self, name: str) -> None:
+        """Tell the SuperLink that it need not keep a reply; if it is gone, the next call says so."""
+        asked = ConfirmMessageReceivedRequest(node=self.grid.node, run_id=self.grid.run.run_id, message_object_id=name)
+        with contextlib.suppress(httpx.HTTPError):
+            self.grid._runtime_client.ConfirmMessageReceived(asked)
 
     def processes(self) -> list[int]:
         """Whoever starts processes knows them."""
@@ -55,16 +106,19 @@ class FlowerPost:
         """The grid belongs to whoever opened it."""
 
 
-def delivery(message: Message) -> Delivery:
+def delivery(ticket: str, message: Message) -> Delivery:
     """What a Flower reply is to us."""
-    ticket = message.metadata.reply_to_message_id
     if message.has_error():
-        reason = " ".join(str(message.error.reason or f"Flower's error {message.error.code}").split())
-        return Delivery(ticket, problem=reason[:500])
+        return Delivery(ticket, problem=one_line(message.error.reason or f"Flower's error {message.error.code}"))
     try:
         return Delivery(ticket, from_record(message.content))
     except DataError as error:
-        return Delivery(ticket, problem=str(error).rstrip("."))
+        return Delivery(ticket, problem=one_line(str(error)))
+
+
+def one_line(text: str) -> str:
+    """A text of somebody else as part of a sentence."""
+    return " ".join(text.split())[:500].rstrip(".") or "no reason"
 
 
 def persistently(call: Callable[[], Found]) -> Found:

@@ -10,7 +10,7 @@ import logging
 import shutil
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from queue import Empty, Queue
 from typing import Any
@@ -21,9 +21,9 @@ from flwr.simulation import run_simulation
 
 from fedframe.core.job import Job
 from fedframe.engines.flower.letter import to_record
-from fedframe.engines.flower.post import WEEK, FlowerPost
+from fedframe.engines.flower.post import WEEK, FlowerPost, delivery
 from fedframe.engines.flower.sim_app import WHERE, app
-from fedframe.engines.remote import RemoteEngine, check_hello, keys_of
+from fedframe.engines.remote import Delivery, RemoteEngine, check_hello, keys_of
 from fedframe.errors import RunError
 from fedframe.federation.trial import RUN, deal, write_nodes
 from fedframe.federation.work import template_digest
@@ -52,6 +52,11 @@ class SimulationPost(FlowerPost):
         ttl = seconds if seconds is not None else WEEK
         message = Message(record, self._ids[node], "train", ttl=ttl, group_id=str(round))
         return str(next(iter(self.grid.push_messages([message]))))
+
+    def collect(self, tickets: Mapping[str, int]) -> list[Delivery]:
+        """As Flower does: these nodes are processes of our own."""
+        found = self.grid.pull_messages(list(tickets))
+        return [delivery(message.metadata.reply_to_message_id, message) for message in found]
 
     def nodes(self) -> Collection[str]:
         """All of them, unless the simulation has ended."""
