@@ -71,8 +71,8 @@ class Message:
             raise DataError(f"This is not a Fedframe message: {error}.") from error
 
 
-def flaw(reply: Message, order: Message, expected: Mapping[str, torch.Size]) -> str | None:
-    """Say why a reply must not reach the model, or None when it may.
+def flaw(reply: Message, order: Message, expected: Mapping[str, torch.Size], most: int | None = None) -> str | None:
+    """Say why a reply must not reach the model, or None when it may; `most` is how many samples its client has.
 
     Names, shapes and types are checked before values, so that a hostile reply costs nothing.
     """
@@ -90,6 +90,8 @@ def flaw(reply: Message, order: Message, expected: Mapping[str, torch.Size]) -> 
     samples, loss = reply.numbers.get("samples"), reply.numbers.get("loss")
     if not isinstance(samples, int) or samples < 1:
         return f"samples is {samples!r}, not a positive whole number"
+    if most is not None and samples > most:
+        return f"samples is {samples}, and the client has {most}"
     if not isinstance(loss, (int, float)) or not math.isfinite(loss):
         return f"loss is {loss!r}, not a finite number"
     return None

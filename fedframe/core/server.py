@@ -209,19 +209,16 @@ class Server:
         """Whether a reply may be used; if not, say why."""
         if self.is_lost(reply, order):
             return False
-        problem = flaw(reply, order, expected) or self.overstated(reply)
+        problem = flaw(reply, order, expected, self.most_samples(reply))
         if problem is not None:
             self.note(f"Round {order.round}: the reply of client {reply.unit} was refused: {problem}.")
         return problem is None
 
-    def overstated(self, reply: Message) -> str | None:
-        """Why a weight cannot be right: nobody has more training samples than it said before the first round."""
+    def most_samples(self, reply: Message) -> int | None:
+        """What a client's weight can be: nobody has more training samples than it said before the first round."""
         if not isinstance(self.engine, Remote) or self.job.settings.secure:  # there the engine has seen to it
             return None
-        most = len(self.job.federation.train[reply.unit])
-        if float(reply.numbers["samples"]) > most:
-            return f"samples is {reply.numbers['samples']}, and the client has {most}"
-        return None
+        return len(self.job.federation.train[reply.unit])
 
     def is_lost(self, reply: Message, order: Message) -> bool:
         """Whether a reply never came; if so, say why."""

@@ -1,9 +1,9 @@
 """Clients at nodes of a network: one letter per node and order, replies in the order of the units.
 
 What carries the letters is a `Post`: Flower, or a few lines in a test. Whatever happens on the way (a node that is
-gone, slow or raises, a letter that is none) ends as a `lost` reply with its reason. With fewer replies than
-`min_clients` the engine waits, says so, and asks again; a client that is asked twice gives the same reply, so nothing
-is counted twice.
+gone, slow or raises, a letter that is none) ends as a `lost` reply with its reason. With fewer replies that can be used
+than `min_clients` the engine waits, says so, and asks again; a client that is asked twice gives the same reply, so
+nothing is counted twice.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 
 from fedframe.core.job import Job
-from fedframe.core.message import Message
+from fedframe.core.message import Message, flaw
 from fedframe.core.site import Site
 from fedframe.errors import DataError, RunError
 from fedframe.federation.errand import HELLO, UNMASK, Errand, read_answer
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 POLL = 0.25  # seconds between two looks for replies
 RETRY = 5.0  # seconds between two attempts to reach enough clients
 REMIND = 60.0  # seconds between two sentences that say what is waited for
+LEFT_OUT = "its node's answer leaves it out"
 SUMMED = ("train", "statistics")  # orders whose replies are added up with secure aggregation
 ROOM = 4  # a reply is at most so many times what is expected of the largest client's, plus a little
 
@@ -94,7 +95,7 @@ class RemoteEngine:
         found, reasons = self.fetch(order, wanted, self.job.fewest(len(units)), circle)
 
         def reply(kind: str, client: int) -> Message:
-            reason = reasons.get(self.seats[client], "its node's answer leaves it out")
+            reason = reasons.get(self.seats[client], LEFT_OUT)
             return found.get((kind, client)) or Message.lost(order, client, reason)
 
         self._heard = {kind: [reply(kind, client) for client in clients] for kind, clients in also.items()}
@@ -134,27 +135,37 @@ class RemoteEngine:
     def fetch(
         self, order: Message, wanted: Mapping[str, Sequence[int]], fewest: int, circle: Circle | None = None
     ) -> tuple[dict[tuple[str, int], Message], dict[str, str]]:
-        """Replies by kind and client, and for nodes without one the reason; at least `fewest` of the order's own."""
+        """Replies by kind and client, and for nodes without a good one the reason.
+
+        At least `fewest` of the order's own can be used, unless every one has come and none can: then asking again
+        would not help, and the server says what would.
+        """
         began = time.monotonic()
         tasks = self.by_node(wanted)
         found: dict[tuple[str, int], Message] = {}
         reasons: dict[str, str] = {}
-        waiting = list(tasks)
+        units = set(wanted.get(order.kind, ()))
+        fine: set[int] = set()  # clients whose replies to the order itself can be used
+        waiting, pause = list(tasks), RETRY / 2
         while True:
             connected = self.post.nodes()
             reasons |= {node: "its node is not connected" for node in waiting if node not in connected}
             reachable = [node for node in waiting if node in connected]
-            hopeful = sum(len(tasks[node].get(order.kind, ())) for node in reachable)
-            within_reach = self.count(found, order.kind) + hopeful
-            if within_reach >= fewest:
+            within_reach = fine.union(*(tasks[node].get(order.kind, ()) for node in reachable))
+            asked = len(within_reach) >= fewest
+            if asked:
                 self.exchange(order, {node: tasks[node] for node in reachable}, found, reasons, circle)
-                waiting = [node for node in waiting if node in reasons]
-                within_reach = self.count(found, order.kind)
-            if not waiting or self.count(found, order.kind) >= fewest:
+                problems = {client: self.problem(order, client, found, circle) for client in units}
+                fine = {client for client, problem in problems.items() if problem is None}
+                reasons = {self.seats[client]: text for client, text in problems.items() if text is not None} | reasons
+                waiting, within_reach = [node for node in waiting if node in reasons], fine
+            hopeless = circle is None and not fine and all((order.kind, client) in found for client in units)
+            if not waiting or len(fine) >= fewest or hopeless:
                 self.seconds.append(time.monotonic() - began)
                 return found, reasons
-            self.remind(order, fewest, within_reach, {node: reasons[node] for node in waiting if node in reasons})
-            time.sleep(RETRY)
+            self.remind(order, fewest, len(within_reach), {node: reasons[node] for node in waiting if node in reasons})
+            pause = min(2 * pause, REMIND) if asked else RETRY  # whoever is asked for the same again does work for it
+            time.sleep(pause)
 
     def by_node(self, wanted: Mapping[str, Sequence[int]]) -> dict[str, dict[str, list[int]]]:
         """The tasks of every node that has any."""
@@ -164,9 +175,22 @@ class RemoteEngine:
                 tasks.setdefault(self.seats[client], {}).setdefault(kind, []).append(client)
         return tasks
 
-    def count(self, found: Mapping[tuple[str, int], Message], kind: str) -> int:
-        """How many clients have replied to the order itself."""
-        return sum(each == kind for each, _ in found)
+    def problem(
+        self, order: Message, client: int, found: Mapping[tuple[str, int], Message], circle: Circle | None
+    ) -> str | None:
+        """Why a client's reply to the order itself cannot be used, if so; the server says it where it refuses one."""
+        reply, shapes = found.get((order.kind, client)), self.expected.get(order.kind)
+        if reply is None:
+            return LEFT_OUT
+        if shapes is None:
+            return None
+        most = len(self.job.federation.train[client])
+        if circle is None:
+            return flaw(reply, order, shapes, most)
+        from fedframe.federation.sums import masked_words
+
+        words = masked_words(reply, 1 + sum(shape.numel() for shape in shapes.values()), most)
+        return words if isinstance(words, str) else None
 
     def exchange(
         self,

@@ -208,6 +208,59 @@ def test_below_the_minimum_a_round_waits_and_says_so(tmp_path: Path) -> None:
     assert any("waiting for 1 more of at least 3" in text and "not connected" in text for text in notes)
 
 
+SPOILT: dict[str, Any] = {
+    "NaN": FLAWS["NaN"],
+    "more samples than it has": FLAWS["more samples than it has"],
+    "left out": FLAWS["nothing for its client"],
+}
+
+
+@pytest.mark.parametrize(
+    ("flaw", "secure"),
+    [(flaw, False) for flaw in SPOILT] + [(flaw, True) for flaw in SPOILT if flaw != "NaN"],  # masked words have none
+)
+def test_replies_that_cannot_be_used_are_no_part_of_the_minimum(tmp_path: Path, flaw: str, secure: bool) -> None:
+    well = {"node0"}
+    notes: list[str] = []
+
+    def spoil(node: str, content: bytes) -> bytes:
+        kinds = {message.kind for message in read_letter(content)[0]}
+        spoilt: bytes = SPOILT[flaw](content) if node not in well and kinds == {"train"} else content
+        return spoilt
+
+    def note(text: str) -> None:
+        notes.append(text)
+        if "waiting" in text:  # somebody hears of it and mends a node
+            well.add(f"node{len(well)}")
+
+    job, _ = make("fedavg", tmp_path / "run", min_clients=3, secure=secure)
+    engine = remote_engine(job, tmp_path / "nodes", 4, spoil)
+    engine.note = note
+    record = Server(job, engine, note).run_round(1, nothing)
+    assert (record.clients, record.dropped) == (4, 1)
+    assert "waiting for 2 more of at least 3 clients (node1: " in notes[0]
+    assert "waiting for 1 more of at least 3 clients (node2: " in notes[1]
+    assert "client 3" in notes[2]  # refused or left out in the end, and said
+
+
+def test_a_node_that_is_asked_again_and_again_gets_longer_pauses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 6:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(remote, "RETRY", 5.0)
+    monkeypatch.setattr(remote.time, "sleep", sleep)
+    server, _ = server_with(tmp_path, lambda node, content: content if node == "node0" else "disk full")
+    with pytest.raises(KeyboardInterrupt):
+        server.run_round(1, nothing)
+    assert pauses == [5.0, 10.0, 20.0, 40.0, 60.0, 60.0]
+
+
 def test_a_slow_node_is_dropped_after_patience(tmp_path: Path) -> None:
     server, post = server_with(tmp_path, lambda node, content: None if node == "node3" else content, patience=0.2)
     record = server.run_round(1, nothing)
