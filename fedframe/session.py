@@ -28,6 +28,7 @@ from fedframe.report.loggers import Loggers
 from fedframe.report.progress import Display
 
 HARM = 0.02  # personal accuracy this far below that of the shared model is not chance
+MOST_NOTE = 1000  # characters of a note
 MEMORY_EVERY = 2.0  # seconds between two looks at the memory: a look costs a few milliseconds
 
 
@@ -49,6 +50,7 @@ class Session:
 
     def note(self, text: str) -> None:
         """Something the user should know: shown and kept."""
+        text = harmless(text)
         self.folder.log(text)
         self.display.note(text)
 
@@ -108,6 +110,12 @@ class Session:
             return
         self._memory_seen = time.perf_counter()
         self.peak_memory = max(self.peak_memory, memory_bytes(self.engine.processes()))
+
+
+def harmless(text: str) -> str:
+    """One line of bounded length: a node's words in it can neither steer a terminal nor forge or flood a log."""
+    line = "".join(each if each.isprintable() else " " for each in text[: MOST_NOTE + 1])
+    return line if len(line) <= MOST_NOTE else f"{line[: MOST_NOTE - 4]} ..."
 
 
 def execute(

@@ -77,14 +77,14 @@ def flaw(reply: Message, order: Message, expected: Mapping[str, torch.Size], mos
     Names, shapes and types are checked before values, so that a hostile reply costs nothing.
     """
     if reply.kind != order.kind or reply.round != order.round:
-        return f"it answers {reply.kind!r} of round {reply.round}, not {order.kind!r} of round {order.round}"
+        return f"it answers {reply.kind[:40]!r} of round {reply.round}, not {order.kind!r} of round {order.round}"
     if set(reply.tensors) != set(expected):
         odd = sorted(set(reply.tensors) ^ set(expected))
-        return f"tensors missing or not asked for: {', '.join(odd)}"
+        return f"tensors missing or not asked for: {', '.join(name[:80] for name in odd[:5])}"
     for name, shape in expected.items():
         tensor = reply.tensors[name]
         if tensor.shape != shape or tensor.dtype not in (torch.float32, torch.float64):
-            return f"{name} is {tensor.dtype} {tuple(tensor.shape)}, not float {tuple(shape)}"
+            return f"{name} is {tensor.dtype} {tuple(tensor.shape)[:10]}, not float {tuple(shape)}"
         if not all_finite(tensor):
             return f"{name} holds NaN or infinite values"
     samples, loss = reply.numbers.get("samples"), reply.numbers.get("loss")

@@ -29,6 +29,7 @@ POLL = 0.25  # seconds between two looks for replies
 RETRY = 5.0  # seconds between two attempts to reach enough clients
 REMIND = 60.0  # seconds between two sentences that say what is waited for
 LEFT_OUT = "its node's answer leaves it out"
+MOST_REASON = 200  # characters of each, where the reasons of all nodes stand in one sentence
 SUMMED = ("train", "statistics")  # orders whose replies are added up with secure aggregation
 ROOM = 4  # a reply is at most so many times what is expected of the largest client's, plus a little
 
@@ -245,7 +246,7 @@ class RemoteEngine:
 
     def remind(self, order: Message, fewest: int, within_reach: int, reasons: Mapping[str, str]) -> None:
         """Say what is waited for: at once when it changes, else from time to time."""
-        text = "; ".join(f"{node}: {reason}" for node, reason in sorted(reasons.items()))
+        text = "; ".join(f"{node}: {reason[:MOST_REASON]}" for node, reason in sorted(reasons.items()))
         when, before = self._said
         if text != before or time.monotonic() - when > REMIND:
             self._said = (time.monotonic(), text)

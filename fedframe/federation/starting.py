@@ -25,7 +25,7 @@ from fedframe.federation.shares import hollow
 from fedframe.federation.work import template_digest
 from fedframe.folder import RunFolder
 from fedframe.report.progress import Display, choose_display
-from fedframe.session import execute
+from fedframe.session import execute, harmless
 
 MOST_SAMPLES = 10**9  # of one member: more is a mistake, or meant to outweigh everybody
 NOTES = "federation.json"  # in the run folder: the run's name at the nodes, and what the nodes said of themselves
@@ -77,9 +77,13 @@ def start(
             if path is None and test_data is not None:
                 notes["test_data"] = anchored(test_data)
             post = LinkPost(link_to(folder))
+
+            def say(text: str) -> None:
+                display.note(harmless(text))
+
             try:
                 if path is None:
-                    notes |= {"members": ask_members(agreement, post, notes["run"], folder, display.note)}
+                    notes |= {"members": ask_members(agreement, post, notes["run"], folder, say)}
                 job, run = prepare(agreement, folder, path, notes)
             except BaseException:
                 post.close()

@@ -149,6 +149,36 @@ def test_flawed_counts_of_own_models_are_left_out_and_the_run_ends_well(tmp_path
     assert read_json(run.path / "summary.json")["scores"]["personal"] is not None
 
 
+ESCAPE = "\x1b[2J\r\n2026-01-01 00:00:00 forged\u202e"
+
+
+@pytest.mark.parametrize("way", ["the name of a tensor", "an error", "the name of another run"])
+def test_a_nodes_words_reach_the_screen_and_the_log_as_one_short_line(tmp_path: Path, way: str) -> None:
+    words = ESCAPE + "A" * 100_000
+
+    def spoil(node: str, content: bytes) -> bytes | str:
+        if node != "node1":
+            return content
+        if way == "the name of a tensor":
+            return tensors_changed(content, lambda tensors: {**tensors, words: torch.zeros(1)})
+        return words if way == "an error" else write_letter(read_letter(content)[0], {"run": words})
+
+    job, run = make("fedavg", tmp_path / "run", rounds=1, personal=False)
+    display = Recorder()
+    execute(job, run, display, lambda job, note: noting(remote_engine(job, tmp_path / "nodes", 4, spoil), note))
+    shown = [text for text in display.notes if "client 1" in text]
+    assert shown
+    assert all(text.isprintable() and len(text) <= 1000 for text in display.notes)
+    lines = (run.path / "log.txt").read_text().splitlines()
+    assert not [line for line in lines if line.startswith("2026-01-01")]
+    assert all(line.isprintable() and len(line) <= 1100 for line in lines)
+
+
+def noting(engine: remote.RemoteEngine, note: Any) -> remote.RemoteEngine:
+    engine.note = note
+    return engine
+
+
 def test_an_answer_to_nothing_that_was_asked_is_left_alone(tmp_path: Path) -> None:
     server, post = server_with(tmp_path, None)
     collect = post.collect
