@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import socket
 import ssl
 import threading
@@ -19,11 +20,17 @@ pytest.importorskip("uvicorn")
 import uvicorn
 
 from fedframe.engines.flower import superlink
-from fedframe.engines.flower.superlink import HEADER, MOST_LINES, Guard
-from fedframe.federation.certificates import make_certificates
+from fedframe.engines.flower.superlink import HEADER, MOST_LINES, MOST_STRANGE, Guard, Members
+from fedframe.federation.certificates import make_certificates, make_node_key
 from fedframe.federation.processes import free_ports
 
 SECRET = "open sesame"
+KEY = "of a member"
+MEMBER = {"flwr-public-key": KEY}
+
+
+def known(shown: bytes) -> bool:
+    return shown == KEY.encode()
 
 
 class Inside:
@@ -68,7 +75,7 @@ def ask(
 
     given = [(name.encode(), value.encode()) for name, value in headers.items()]
     scope = {"type": "http", "method": "POST", "path": path, "client": (client, 1), "headers": given}
-    asyncio.run(Guard(inside, SECRET, most, lines.append)(scope, receive, send))
+    asyncio.run(Guard(inside, SECRET, known, most, lines.append)(scope, receive, send))
     return (sent[0]["status"] if sent else None), inside.bodies, lines
 
 
@@ -97,19 +104,47 @@ def test_the_organiser_reaches_all_with_the_secret_from_this_machine(client: str
 
 
 def test_a_body_that_says_it_is_too_large_is_not_read() -> None:
-    status, bodies, _ = ask("/v1/fleet/push-object", "203.0.113.9", {"content-length": "101"})
-    assert (status, bodies) == (403, [])
+    for declared in ("101", "1" * 5000, "-1", "x"):
+        status, bodies, _ = ask("/v1/fleet/push-object", "203.0.113.9", {**MEMBER, "content-length": declared})
+        assert (status, bodies) == (403, [])
 
 
 def test_a_body_that_turns_out_too_large_is_cut_off() -> None:
-    _, bodies, lines = ask("/v1/fleet/push-object", "203.0.113.9", {}, (b"x" * 60, b"x" * 60, b"x"))
+    _, bodies, lines = ask("/v1/fleet/push-object", "203.0.113.9", MEMBER, (b"x" * 60, b"x" * 60, b"x"))
     assert bodies == [None]
     assert len(lines) == 1
 
 
+@pytest.mark.parametrize("headers", [{}, {"flwr-public-key": "of a stranger"}, {HEADER: SECRET}])
+def test_whoever_shows_no_members_key_is_not_listened_to_for_long(headers: dict[str, str]) -> None:
+    large, path = MOST_STRANGE + 1, "/v1/fleet/push-object"
+    assert ask(path, "203.0.113.9", headers, (b"x" * 100,), most=1 << 20)[:2] == (200, [b"x" * 100])
+    status, bodies, lines = ask(path, "203.0.113.9", {**headers, "content-length": str(large)}, most=1 << 20)
+    assert (status, bodies, len(lines)) == (403, [], 1)
+    assert f"larger than {MOST_STRANGE:,}" in lines[0]
+    assert ask(path, "203.0.113.9", headers, (b"x" * large, b""), most=1 << 20)[1] == [None]
+    assert ask(path, "203.0.113.9", MEMBER, (b"x" * large, b""), most=1 << 20)[:2] == (200, [b"x" * large])
+
+
+def test_members_are_those_whose_keys_lie_in_the_folder(tmp_path: Path) -> None:
+    flower = pytest.importorskip("flwr.supercore.primitives.asymmetric")
+    ssh = pytest.importorskip("cryptography.hazmat.primitives.serialization")
+    members = Members(tmp_path)
+    assert not members(b"")
+    (tmp_path / "half").mkdir()
+    (tmp_path / "half" / "written.pub").write_bytes(b"ecdsa-sha2-nistp384 AAAA")
+    for place in ("nodes/north", "west/node"):  # of a federation, of a trial; made while the guard stands
+        path = tmp_path / f"{place}.pub"
+        path.parent.mkdir()
+        make_node_key(tmp_path / f"{place}.key", path)
+        shown = base64.b64encode(flower.public_key_to_bytes(ssh.load_ssh_public_key(path.read_bytes())))
+        assert members(shown)
+        assert not members(shown[:-4])
+
+
 def test_a_flood_of_strangers_does_not_flood_the_log() -> None:
     lines: list[str] = []
-    guard = Guard(Inside(), SECRET, log=lines.append)
+    guard = Guard(Inside(), SECRET, known, log=lines.append)
     for _ in range(3 * MOST_LINES):
         guard.note({"path": "/"}, "no")
     assert MOST_LINES <= len(lines) <= 2 * MOST_LINES  # a minute may end in between
@@ -134,7 +169,7 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     monkeypatch.setattr(asyncio.sslproto.SSLProtocol, "_on_handshake_complete", complete)  # is put back afterwards
     make_certificates(tmp_path, ["127.0.0.2"], "this")
     lines: list[str] = []
-    guard = Guard(Inside(), SECRET, log=lines.append)
+    guard = Guard(Inside(), SECRET, known, log=lines.append)
     superlink.note_failed_handshakes(guard)
     config = uvicorn.Config(
         guard, loop="asyncio", lifespan="off", log_level="critical",

@@ -4,15 +4,20 @@ Flower serves three interfaces on one port: Fleet (for nodes, which prove who th
 runs, register nodes) and Runtime (be a run's server). The last two ask for no password. The guard stands before the
 whole application in the same process: whatever is not Fleet is refused unless it comes from this machine *and* carries
 the organiser's secret, so a forgotten firewall, another user of the machine or a proxy beside the SuperLink gain
-nothing. Bodies above a limit are cut off before anything reads them. Each refusal is a line in the log, Flower's own
-(an unknown key) and those of TLS (no TLS, a stranger who does not know this CA) too.
+nothing. Flower reads a body before it looks at the key, so a body above a limit is cut off before anything reads it:
+a small limit for whoever shows no member's key, a large one for members. Each refusal is a line in the log, Flower's
+own (an unknown key) and those of TLS (no TLS, a stranger who does not know this CA) too.
 
     python -m fedframe.engines.flower.superlink SECRET_FILE [options of flower-superlink]
+
+Members' public keys are the *.pub files in the folders beside SECRET_FILE.
 """
 
 from __future__ import annotations
 
 import asyncio.sslproto
+import base64
+import contextlib
 import hmac
 import ipaddress
 import logging
@@ -25,8 +30,11 @@ from pathlib import Path
 from typing import Any
 
 HEADER = "x-fedframe-organiser"
+KEY_HEADER = b"flwr-public-key"  # in which nodes show their key
 FLEET = "/v1/fleet/"
 MOST_BODY = 64 << 20  # bytes of one request: Flower sends large arrays in chunks of 5 MB
+MOST_STRANGE = 64 << 10  # bytes of one request without a member's key: enough to be told that it is none
+MOST_REQUESTS = 1000  # at a time, and connections; the next is turned away
 STRANGER = (401, 403, 412)  # what Flower answers to whoever has no key that it knows
 MOST_LINES = 1000  # of refusals in a minute: a flood must not fill the disk
 Scope = MutableMapping[str, Any]
@@ -38,8 +46,15 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 class Guard:
     """Lets nodes to the Fleet interface, and the organiser on this machine to the rest."""
 
-    def __init__(self, app: App, secret: str, most: int = MOST_BODY, log: Callable[[str], None] | None = None) -> None:
-        self.app, self.secret, self.most = app, secret.encode(), most
+    def __init__(
+        self,
+        app: App,
+        secret: str,
+        members: Callable[[bytes], bool],
+        most: int = MOST_BODY,
+        log: Callable[[str], None] | None = None,
+    ) -> None:
+        self.app, self.secret, self.members, self.most = app, secret.encode(), members, most
         self.log = log or (lambda text: print(text, flush=True))
         self._minute, self._lines = 0, 0
 
@@ -53,14 +68,14 @@ class Guard:
             self.note(scope, reason)
             await refuse(send, 403)
             return
-        left = self.most
+        most = left = self.limit(scope)
 
         async def limited() -> MutableMapping[str, Any]:
             nonlocal left
             event = await receive()
             left -= len(event.get("body", b""))
             if left < 0:
-                self.note(scope, f"its body is larger than {self.most:,} bytes")
+                self.note(scope, f"its body is larger than {most:,} bytes")
                 return {"type": "http.disconnect"}
             return event
 
@@ -77,8 +92,9 @@ class Guard:
             return f"it is {scope['type']}"
         headers = dict(scope["headers"])
         declared = headers.get(b"content-length", b"0")
-        if not declared.isdigit() or int(declared) > self.most:
-            return f"its body is larger than {self.most:,} bytes"
+        most = self.limit(scope)
+        if not declared.isdigit() or len(declared) > 20 or int(declared) > most:
+            return f"its body is larger than {most:,} bytes"
         if scope["path"].startswith(FLEET):
             return None
         if not from_here(scope):
@@ -86,6 +102,12 @@ class Guard:
         if not hmac.compare_digest(headers.get(HEADER.encode(), b""), self.secret):
             return "it does not carry the organiser's secret"
         return None
+
+    def limit(self, scope: Scope) -> int:
+        """How many bytes a request may have: of nodes only members send much."""
+        if scope["path"].startswith(FLEET) and not self.members(dict(scope["headers"]).get(KEY_HEADER, b"")):
+            return min(self.most, MOST_STRANGE)
+        return self.most
 
     def note(self, scope: Scope, reason: str) -> None:
         """A line in the log, but no flood of them."""
@@ -95,6 +117,28 @@ class Guard:
             where = (scope.get("client") or ("unknown",))[0]
             what = f"{scope.get('method', '')} {scope.get('path', '')[:200]!r}" if "path" in scope else "a connection"
             self.log(f"Refused {what} from {where}: {reason}.")
+
+
+class Members:
+    """Who is a member: the holders of keys in the folders of a folder, as nodes show them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._keys: dict[Path, bytes] = {}
+
+    def __call__(self, shown: bytes) -> bool:
+        """Whether a key is a member's; in a trial keys are made after the SuperLink has started."""
+        return bool(shown) and (shown in self._keys.values() or shown in self._look().values())
+
+    def _look(self) -> dict[Path, bytes]:
+        from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+        from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+
+        for path in set(self.folder.glob("*/*.pub")) - set(self._keys):
+            with contextlib.suppress(ValueError):  # it is just being written
+                key = load_ssh_public_key(path.read_bytes())
+                self._keys[path] = base64.b64encode(public_key_to_bytes(key))  # type: ignore[arg-type]
+        return self._keys
 
 
 def from_here(scope: Scope) -> bool:
@@ -149,16 +193,19 @@ def main() -> None:
     import uvicorn
     from flwr.superlink.cli import flower_superlink
 
-    secret = Path(sys.argv.pop(1)).read_text().strip()
+    path = Path(sys.argv.pop(1))
+    secret = path.read_text().strip()
 
     def guarded(app: App, host: str, port: int, **options: Any) -> None:
-        guard = Guard(app, secret)
+        guard = Guard(app, secret, Members(path.parent))
         note_failed_handshakes(guard)
         for name in ("flwr", "uvicorn.access"):
             logging.getLogger(name).addFilter(without_routine)
         # Behind a proxy uvicorn would believe its word on where a request comes from. asyncio's own loop: only its
         # handshakes can be watched.
-        ours = {"proxy_headers": False, "server_header": False, "loop": "asyncio"}
+        ours = {
+            "proxy_headers": False, "server_header": False, "loop": "asyncio", "limit_concurrency": MOST_REQUESTS
+        }  # fmt: skip
         uvicorn.Server(uvicorn.Config(guard, host=host, port=port, **{**options, **ours})).run(sockets(host, port))
 
     uvicorn.run = guarded  # type: ignore[assignment]
