@@ -284,7 +284,7 @@ def test_a_node_that_is_asked_again_and_again_gets_longer_pauses(
             raise KeyboardInterrupt
 
     monkeypatch.setattr(remote, "RETRY", 5.0)
-    monkeypatch.setattr(remote.time, "sleep", sleep)
+    monkeypatch.setattr(time, "sleep", sleep)
     server, _ = server_with(tmp_path, lambda node, content: content if node == "node0" else "disk full")
     with pytest.raises(KeyboardInterrupt):
         server.run_round(1, nothing)

@@ -111,7 +111,7 @@ class SimulationPost(FlowerPost):
                 waiting.discard(message.metadata.reply_to_message_id)
                 if message.has_error():
                     raise RunError(f"A simulated node could not start: {message.error.reason}.")
-                number = int(message.content.config_records[WHERE]["number"])  # type: ignore[arg-type]
+                number = int(message.content.config_records[WHERE]["number"])
                 self._names[int(message.metadata.src_node_id)] = f"node-{number + 1}"
             if time.monotonic() > deadline:
                 raise RunError("The simulated nodes did not say who they are in time; is the machine out of memory?")
