@@ -21,7 +21,7 @@ def circle_of(engine: RemoteEngine, order: Message, units: Sequence[int]) -> Cir
     keys = {unit: engine.keys[unit] for unit in units}
     train = engine.job.federation.train
     scale = float(len(train.values) if engine.job.settings.weighting == "samples" else len(train))
-    return Circle(keys, scale, context_of(engine.run_name, order.kind, order.round, keys, order.tensors))
+    return Circle(keys, scale, context_of(engine.run_name, order, keys, scale))
 
 
 def added_up(engine: RemoteEngine, order: Message, replies: Sequence[Message], circle: Circle) -> Iterator[Message]:

@@ -71,7 +71,7 @@ def test_what_is_printed_is_what_leaves(tmp_path: Path, method: str, secure: boo
         circle = None
         if secure:
             keys = {0: "22" * 32, 1: node.masker(print).public}
-            circle = Circle(keys, 60.0, context_of("run1", kind, 1, keys, order.tensors)).notes()
+            circle = Circle(keys, 60.0, context_of("run1", order, keys, 60.0)).notes()
         node.work(print)(Errand("run1", order, {kind: [1]}, {}, circle).to_bytes())
         log = (tmp_path / "node" / "leaves.log").read_text()
         (sent,) = [line for line in log.splitlines() if f" {kind}: " in line]

@@ -24,7 +24,7 @@ from fedframe.engines.secure import circle_of
 from fedframe.errors import DataError, RunError, SettingError
 from fedframe.federation.errand import Errand
 from fedframe.federation.fitting import check_secure
-from fedframe.federation.masks import BITS, Circle, Masker, Words, from_words, to_words, unmask
+from fedframe.federation.masks import BITS, Circle, Masker, Words, context_of, from_words, to_words, unmask
 from fedframe.federation.sums import masked_reply
 from fedframe.recipes import make_method
 from fedframe.session import execute
@@ -41,6 +41,7 @@ def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # -- masks -------------------------------------------------------------------------------------------------------------
 CONTEXT = "ab" * 32
+ROUND = "run-train-1"
 
 
 def maskers(folder: Path, count: int) -> tuple[list[Masker], Circle]:
@@ -56,7 +57,7 @@ def words(seed: int, count: int = 1000) -> Words:
 def test_the_sum_of_those_who_are_there_comes_out_exactly(tmp_path: Path, gone: tuple[int, ...]) -> None:
     made, circle = maskers(tmp_path, 5)
     alive = tuple(i for i in range(5) if i not in gone)
-    masked = {i: made[i].mask(words(i), i, circle) for i in alive}
+    masked = {i: made[i].mask(words(i), i, circle, ROUND) for i in alive}
     told = {i: made[i].reveal(i, replace(circle, alive=alive), 2) for i in alive}
     total = unmask(masked, told)
     assert np.array_equal(total, sum((words(i) for i in alive), np.zeros(1000, dtype=np.uint64)))
@@ -65,7 +66,7 @@ def test_the_sum_of_those_who_are_there_comes_out_exactly(tmp_path: Path, gone: 
 def test_what_is_left_out_of_the_telling_leaves_noise(tmp_path: Path) -> None:
     """Without one client's stream, or with what it would tell for others, the sum is as good as random."""
     made, circle = maskers(tmp_path, 3)
-    masked = {i: made[i].mask(words(i), i, circle) for i in range(3)}
+    masked = {i: made[i].mask(words(i), i, circle, ROUND) for i in range(3)}
     told = {i: made[i].reveal(i, replace(circle, alive=(0, 1, 2)), 2) for i in range(3)}
     truth = sum((words(i) for i in range(3)), np.zeros(1000, dtype=np.uint64))
     for missing in range(3):
@@ -77,13 +78,14 @@ def test_what_is_left_out_of_the_telling_leaves_noise(tmp_path: Path) -> None:
 def test_a_masked_reply_is_noise_of_its_own_in_every_order(tmp_path: Path) -> None:
     (one, _), circle = maskers(tmp_path, 2)
     zero = np.zeros(4000, dtype=np.uint64)
-    first, second = (one.mask(zero, 0, replace(circle, context=each * 32)) for each in ("ab", "cd"))
+    first, second = (one.mask(zero, 0, replace(circle, context=each * 32), each) for each in ("ab", "cd"))
     for found in (first, second, first - second):
         assert 0.49 < np.unpackbits(found.view(np.uint8)).mean() < 0.51
 
 
 def test_streams_are_told_for_one_set_of_clients_only(tmp_path: Path) -> None:
     made, circle = maskers(tmp_path, 4)
+    made[0].mask(words(0), 0, circle, ROUND)
     first = made[0].reveal(0, replace(circle, alive=(0, 1, 2)), 2)
     assert first == made[0].reveal(0, replace(circle, alive=(2, 1, 0)), 2)  # a repeated question
     again = Masker(tmp_path / "0", lambda text: None)  # after a restart, too
@@ -91,11 +93,43 @@ def test_streams_are_told_for_one_set_of_clients_only(tmp_path: Path) -> None:
         again.reveal(0, replace(circle, alive=(0, 1)), 2)
 
 
+def test_in_a_round_streams_of_one_order_only_are_told(tmp_path: Path) -> None:
+    """The same update in two circles: the difference of the two sums would be the client that is in one of them."""
+    made, circle = maskers(tmp_path, 4)
+    three = replace(circle, keys={i: circle.keys[i] for i in range(3)}, context="cd" * 32)
+    for each in (circle, three):
+        made[0].mask(words(0), 0, each, ROUND)
+    made[0].reveal(0, replace(circle, alive=(0, 1, 2, 3)), 2)
+    with pytest.raises(DataError, match="other clients already"):
+        made[0].reveal(0, replace(three, alive=(0, 1, 2)), 2)
+
+
 def test_streams_are_not_told_for_too_few(tmp_path: Path) -> None:
     made, circle = maskers(tmp_path, 4)
-    for alive, fewest in (((0,), 1), ((0, 1), 3), ((1, 2, 3), 2)):
+    made[0].mask(words(0), 0, circle, ROUND)
+    for alive, fewest in (((0,), 1), ((0, 1), 3), ((1, 2, 3), 2), ((0, 0, 0, 0), 4), ((0, 1, 1), 3)):
         with pytest.raises(DataError, match="at least"):
             made[0].reveal(0, replace(circle, alive=alive), fewest)
+
+
+def test_streams_are_told_for_the_clients_of_the_order_only(tmp_path: Path) -> None:
+    """With others in the place of those who were masked with, one client's update would be left."""
+    made, circle = maskers(tmp_path, 7)
+    few = replace(circle, keys={i: circle.keys[i] for i in range(4)})
+    with pytest.raises(DataError, match="that was answered"):
+        made[0].reveal(0, replace(few, alive=(0, 1, 2, 3)), 4)
+    made[0].mask(words(0), 0, few, ROUND)
+    with pytest.raises(DataError, match="its own clients"):
+        made[0].reveal(0, replace(circle, alive=(0, 4, 5, 6)), 4)
+
+
+def test_streams_hide_one_thing_only(tmp_path: Path) -> None:
+    made, circle = maskers(tmp_path, 3)
+    first = made[0].mask(words(0), 0, circle, ROUND)
+    again = Masker(tmp_path / "0", lambda text: None)  # after a restart, too
+    assert np.array_equal(first, again.mask(words(0), 0, circle, ROUND))  # a repeated question
+    with pytest.raises(DataError, match="answered before with other numbers"):
+        again.mask(words(1), 0, circle, ROUND)
 
 
 def test_a_key_that_changes_is_refused(tmp_path: Path) -> None:
@@ -127,7 +161,8 @@ def test_values_that_cannot_be_added_up_are_not_sent(bad: float) -> None:
 @pytest.mark.parametrize(
     "change",
     [{"keys": {"0": "zz"}}, {"keys": {"0": "ab"}}, {"keys": 3}, {"scale": 0.0}, {"scale": "x"}, {"context": "../x"},
-     {"alive": [7]}, {"alive": None}],
+     {"alive": [7]}, {"alive": None}, {"alive": [0, 0]}, {"alive": [0, 0.5]}, {"keys": {}},
+     {"keys": {"0": "00" * 32, "-1": "11" * 32}}],
 )  # fmt: skip
 def test_a_circle_that_is_none_is_refused(change: dict[str, Any]) -> None:
     good = Circle({0: "00" * 32, 1: "11" * 32}, 1.0, CONTEXT).notes()
@@ -272,6 +307,38 @@ def test_a_node_that_agreed_on_secure_sends_nothing_else(tmp_path: Path) -> None
     other = replace(order, tensors={**order.tensors, "model": order.tensors["model"] + 1})
     with pytest.raises(DataError, match="not be bound"):
         node.answer(Errand("run1", other, {"train": [client]}, circle=circle.notes()).to_bytes())
+    with pytest.raises(DataError, match="not be bound"):  # nor with a question for streams beside it
+        node.answer(Errand("run1", other, {"unmask": [], "train": [client]}, circle=circle.notes()).to_bytes())
+
+
+@pytest.mark.parametrize("change", ["lr", "scale", "data"])
+def test_two_answers_never_share_a_mask(tmp_path: Path, change: str) -> None:
+    """Whatever differs between two letters, the difference of the answers is not that of the updates."""
+    server, post, _ = secure_server(tmp_path)
+    node, order = post.known["node0"], server.order("train", 1)
+    assert isinstance(server.engine, remote.RemoteEngine)
+    circle = circle_of(server.engine, order, [0, 1, 2, 3])
+
+    def ask(order: Message, circle: Circle) -> Words:
+        letter = Errand("run1", order, {"train": [0]}, {0: 0}, circle.notes()).to_bytes()
+        found: Words = read_letter(node.answer(letter)[2])[0][0].tensors["masked"].numpy().view(np.uint64)
+        return found
+
+    first = ask(order, circle)
+    assert np.array_equal(first, ask(order, circle))
+    if change == "data":  # the node has come back with other data in the middle of a round
+        assert node.site is not None
+        labels = node.site.job.federation.source.train.y
+        labels.copy_(labels.flip(0))
+        with pytest.raises(DataError, match="answered before with other numbers"):
+            ask(order, circle)
+        return
+    other = replace(order, numbers={"lr": 1e-30}) if change == "lr" else order
+    scale = 2 * circle.scale if change == "scale" else circle.scale
+    with pytest.raises(DataError, match="not be bound"):
+        ask(other, replace(circle, scale=scale))
+    bound = replace(circle, scale=scale, context=context_of("run1", other, circle.keys, scale))
+    assert 0.49 < np.unpackbits((first - ask(other, bound)).view(np.uint8)).mean() < 0.51
 
 
 @pytest.mark.parametrize(
@@ -296,4 +363,6 @@ def test_a_reply_with_nan_is_not_sent(tmp_path: Path) -> None:
     update = torch.zeros(job.roles.layout.size)
     update[3] = float("nan")
     with pytest.raises(DataError, match="not sent"):
-        masked_reply(job, Message("train", 1, 0, {"update": update}, {"samples": 5, "loss": 0.1}), circle, masker)
+        masked_reply(
+            job, "run1", Message("train", 1, 0, {"update": update}, {"samples": 5, "loss": 0.1}), circle, masker
+        )
