@@ -37,6 +37,7 @@ class Job:
     federation: Federation
     template: Model  # the initial model, never trained itself
     folder: Path  # private state and personal models live under it
+    home: Path | None = None  # where a secret is kept that outlives the run; none: in its folder
 
     def fresh_model(self) -> Model:
         """A new copy of the initial model on the run's device."""

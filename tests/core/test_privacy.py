@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
@@ -82,6 +83,10 @@ def test_a_client_asked_twice_gives_the_same_noise_and_another_order_gets_anothe
         own_noise(update, 3.0, tmp_path / "b", "noise 1 0", model),  # another place has another secret
         own_noise(update, 3.0, tmp_path / "a", "noise 2 0", model),
         own_noise(update, 3.0, tmp_path / "a", "noise 1 0", model + 1),
+        own_noise(
+            update + 1e-30, 3.0, tmp_path / "a", "noise 1 0", model
+        ),  # else a difference would be that of updates
+        own_noise(update, 6.0, tmp_path / "a", "noise 1 0", model),  # else noise could be scaled away
     ]
     for other in others:
         assert abs(float(torch.corrcoef(torch.stack([first, other]))[0, 1])) < 0.04
@@ -99,14 +104,26 @@ def test_noise_at_the_node_is_in_what_the_client_sends(tmp_path: Path) -> None:
     assert torch.equal(update, Site(job).perform(order, 0).tensors["update"])
 
 
+def test_noise_at_the_node_cannot_be_taken_off_by_another_order(tmp_path: Path) -> None:
+    """With a learning rate of next to nothing an answer is noise alone: it must not be that of another answer."""
+    settings = {"privacy_clip": 1e-3, "privacy_noise": 1e3, "privacy_at": "node"}
+    job = job_of(tmp_path, **settings)
+    order = Server(job, InlineEngine(job), print).order("train", 1)
+    first, second = (
+        Site(job).perform(each, 0).tensors["update"].double() for each in (order, replace(order, numbers={"lr": 1e-30}))
+    )
+    assert float((first - second).std()) == pytest.approx(math.sqrt(2), rel=0.1)
+
+
 def test_with_secure_aggregation_nodes_share_the_noise(tmp_path: Path) -> None:
-    """Any sum that can be unmasked has the noise of the central model: 4 clients with at least 2 of them."""
-    job = job_of(tmp_path / "run", privacy_clip=1e-6, privacy_noise=2e6, privacy_at="node", secure=True)
+    """The noise of any sum that can be unmasked is whole for each of its clients, who know their own share."""
+    job = job_of(tmp_path / "run", privacy_clip=1e-6, privacy_noise=2e6, privacy_at="node", secure=True, min_clients=3)
     server = Server(job, remote_engine(job, tmp_path / "nodes", 4), print)
     before = server.model.clone()
     server.run_round(1, nothing)
     moved = (server.model - before).double()
-    assert float(moved.std()) == pytest.approx(2.0 / math.sqrt(2) * 2 / 4, rel=4 / math.sqrt(2 * len(moved)))
+    share = 2.0 / math.sqrt(3 - 1)
+    assert float(moved.std()) == pytest.approx(share * math.sqrt(4) / 4, rel=4 / math.sqrt(2 * len(moved)))
 
 
 # -- the accountant ----------------------------------------------------------------------------------------------------
