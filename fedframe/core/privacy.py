@@ -9,9 +9,11 @@ organiser sees sums of at least m + 1 clients only, each node adds its share of 
 share off; that of the others is the whole.
 
 epsilon for a given delta is what dp-accounting (Google) says of so many rounds. Where all clients are in every round,
-two federations are neighbours if one client's updates are zero in one of them; where clients are drawn, if one client
-is another. It covers the shared model and, at the node, updates. It does not cover losses and counts of right
-predictions, which clients tell for the scores, nor what a person at the node can see.
+two federations are neighbours if one client's updates are zero in one of them. Where clients are drawn (a fixed number,
+without replacement: Wang, Balle and Kasiviswanathan, AISTATS 2019), they are if one client is another in one of them,
+and epsilon counts on nobody but the server knowing who was drawn: the draw comes from a secret of the run. It covers
+the shared model and, at the node, updates. It does not cover losses and counts of right predictions, which clients tell
+for the scores, nor what a person at the node can see.
 
 Noise does not come from the run's seed, which everybody knows: a private run cannot be repeated bit for bit. A node's
 own noise is a function of its secret and of what it hides: the same for the same update, or asking twice would average
@@ -61,7 +63,7 @@ def check_private(settings: Settings, method: Method, averages_buffers: bool) ->
     if averages_buffers:
         raise SettingError("privacy_clip does not cover BatchNorm's statistics; use buffers = private or fixed.")
     merge = method.slot("merge")
-    tells = [part for question in ("uploads", "absorb", "statistics") for part in method.answering(question)]
+    tells = [part for question in ("uploads", "absorb", "statistics", "choose") for part in method.answering(question)]
     unfit = [merge] if merge.sums != "weighted" or merge.remembers else []
     for part in (*tells, *unfit):
         raise SettingError(
@@ -104,6 +106,12 @@ def secret_of(folder: Path) -> bytes:
         finally:
             draft.unlink()
     return path.read_bytes()
+
+
+def secret_draw(folder: Path, round: int) -> np.random.Generator:
+    """For who is in a round: nobody else can make it, and the same run makes it again."""
+    digest = hashlib.blake2b(f"clients {round}".encode(), key=secret_of(folder), digest_size=32)
+    return np.random.default_rng(int.from_bytes(digest.digest(), "little"))
 
 
 def fresh_generator() -> np.random.Generator:

@@ -19,7 +19,7 @@ from fedframe.core.merging import RunningMean
 from fedframe.core.message import LOST, Message, all_finite, flaw
 from fedframe.core.model import Model, load_tensors
 from fedframe.core.part import Merger
-from fedframe.core.privacy import clipped, epsilon, fresh_generator, noise
+from fedframe.core.privacy import clipped, epsilon, fresh_generator, noise, secret_draw
 from fedframe.core.remote import Remote
 from fedframe.core.schedule import Schedule
 from fedframe.core.seeds import generator_for, seed_for
@@ -174,8 +174,12 @@ class Server:
         """The clients of a round, largest first: long work starts early; updates are merged in this order too."""
         total = len(self.job.federation)
         count = self.job.clients_per_round
-        draw = np.random.default_rng(seed_for(self.job.settings.seed, "clients", round))
-        chosen = np.arange(total) if count == total else draw.choice(total, count, replace=False, shuffle=False)
+        chosen = np.arange(total)
+        if count < total:
+            private = self.job.settings.privacy_clip is not None
+            seed = seed_for(self.job.settings.seed, "clients", round)
+            draw = secret_draw(self.job.folder, round) if private else np.random.default_rng(seed)
+            chosen = draw.choice(total, count, replace=False, shuffle=False)
         clients: Sequence[int] = self.job.largest_first(chosen)
         for part in self.job.method.answering("choose"):
             clients = part.choose(self, round, clients)

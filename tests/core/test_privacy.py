@@ -126,6 +126,30 @@ def test_with_secure_aggregation_nodes_share_the_noise(tmp_path: Path) -> None:
     assert float(moved.std()) == pytest.approx(share * math.sqrt(4) / 4, rel=4 / math.sqrt(2 * len(moved)))
 
 
+# -- who is drawn ------------------------------------------------------------------------------------------------------
+def draws(job: Job) -> list[list[int]]:
+    server = Server(job, InlineEngine(job), print)
+    return [sorted(server.choose(round)) for round in range(1, 21)]
+
+
+def test_who_is_drawn_is_not_in_the_seed(tmp_path: Path) -> None:
+    """Epsilon counts on it: whoever knew the draw would know in which rounds to look for a client."""
+    some: dict[str, Any] = {"clients": 10, "participation": 0.3}
+    private = {**some, "privacy_clip": 1.0, "privacy_noise": 1.0}
+    public = draws(job_of(tmp_path / "a", **some))
+    assert public == draws(job_of(tmp_path / "b", **some))
+    one, other = draws(job_of(tmp_path / "c", **private)), draws(job_of(tmp_path / "d", **private))
+    assert one != public != other != one
+    assert all(len(set(clients)) == 3 and set(clients) <= set(range(10)) for clients in one)
+    assert len({tuple(clients) for clients in one}) > 5
+
+
+def test_a_resumed_run_draws_the_same_clients(tmp_path: Path) -> None:
+    """Else private state of a round that was cut off would stay with clients that the round is not repeated with."""
+    private = {"clients": 10, "participation": 0.3, "privacy_clip": 1.0, "privacy_noise": 1.0}
+    assert draws(job_of(tmp_path, **private)) == draws(job_of(tmp_path, **private))
+
+
 # -- the accountant ----------------------------------------------------------------------------------------------------
 def exact_delta(eps: float, mu: float) -> float:
     """Of the Gaussian mechanism (Balle and Wang, 2018, Theorem 8) with sensitivity mu in units of the noise."""
@@ -146,6 +170,19 @@ def test_epsilon_grows_with_rounds_and_falls_with_noise_and_with_fewer_clients_d
     assert epsilon(4.0, 1e-5, 10, 10, 10, True) < epsilon(2.0, 1e-5, 10, 10, 10, True)
     few, all_known = (epsilon(4.0, 1e-5, 10, 10, 1000, amplified) for amplified in (True, False))
     assert few < all_known == epsilon(4.0, 1e-5, 10, 10, 10, True)
+
+
+@pytest.mark.parametrize(("z", "drawn", "clients"), [(1.0, 10, 1000), (2.0, 50, 100), (4.0, 3, 10)])
+def test_epsilon_of_drawn_clients_is_for_one_client_in_the_place_of_another(z: float, drawn: int, clients: int) -> None:
+    """One round against the exact bound (Balle, Barthe and Gaboardi, 2018, Theorem 9): drawn without replacement, and
+    the sum moves by up to 2 C."""
+    q, told = drawn / clients, epsilon(z, 1e-5, 1, drawn, clients, True)
+
+    def exact(eps: float) -> float:
+        return q * exact_delta(math.log1p(math.expm1(eps) / q), 2 / z)
+
+    assert exact(told) <= 1e-5
+    assert exact(0.3 * told) > 1e-5
 
 
 @pytest.mark.parametrize("at", ["server", "node"])
@@ -171,6 +208,7 @@ def test_metrics_and_summary_tell_what_is_spent(tmp_path: Path, at: str) -> None
         ({"privacy_clip": 1.0, "privacy_noise": 1.0, "method": "feddyn"}, "'feddyn'"),
         ({"privacy_clip": 1.0, "privacy_noise": 1.0, "method": "spherefed"}, "'ffc'"),
         ({"privacy_clip": 1.0, "privacy_noise": 1.0, "model": "resnet18", "data": "digits"}, "buffers = private"),
+        ({"privacy_clip": 1.0, "privacy_noise": 1.0, "method": "central"}, "'central'"),
         ({"privacy_clip": 0.0, "privacy_noise": 1.0}, "privacy_clip = 0"),
         ({"privacy_clip": 1.0, "privacy_noise": -1.0}, "privacy_noise = -1"),
     ],
