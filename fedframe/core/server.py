@@ -147,7 +147,7 @@ class Server:
                     observer.saw(reply)
             progress(done, len(clients))
         record.dropped = len(clients) - accepted
-        if accepted == 0:
+        if accepted == 0 and lost < len(clients):
             raise DivergedError(
                 f"Round {round}: not one of {len(clients)} updates could be used; start again with a smaller lr "
                 f"(now {record.lr:g}) or with clip = 10."
@@ -156,6 +156,11 @@ class Server:
             self.figures["lost"] = lost
         record.late = late_scores(self)
         self.add_noise(merger, round)
+        record.figures = self.figures
+        if accepted == 0:
+            self.note(f"Round {round} is given up: no update could be added up, and the model stays as it is.")
+            record.seconds = time.perf_counter() - began
+            return record
         self.move(merger.finish(), buffers.mean())
         if not all_finite(self.model):  # nobody could train on it, and clients behind a network would refuse it
             raise DivergedError(
@@ -165,7 +170,6 @@ class Server:
         for part in method.answering("after_merge"):
             part.after_merge(self, accepted)
         record.loss = float(losses.mean())
-        record.figures = self.figures
         record.seconds = time.perf_counter() - began
         return record
 

@@ -132,9 +132,17 @@ class RemoteEngine:
 
     # -- how it is done ------------------------------------------------------------------------------------------------
     def fetch(
-        self, order: Message, wanted: Mapping[str, Sequence[int]], fewest: int, circle: Circle | None = None
+        self,
+        order: Message,
+        wanted: Mapping[str, Sequence[int]],
+        fewest: int,
+        circle: Circle | None = None,
+        seconds: float = float("inf"),
     ) -> tuple[dict[tuple[str, int], Message], dict[str, str]]:
-        """Replies by kind and client, and for nodes without one the reason; at least `fewest` of the order's own."""
+        """Replies by kind and client, and for nodes without one the reason.
+
+        At least `fewest` of the order's own, unless they do not come within so many seconds.
+        """
         began = time.monotonic()
         tasks = self.by_node(wanted)
         found: dict[tuple[str, int], Message] = {}
@@ -150,7 +158,8 @@ class RemoteEngine:
                 self.exchange(order, {node: tasks[node] for node in reachable}, found, reasons, circle)
                 waiting = [node for node in waiting if node in reasons]
                 within_reach = self.count(found, order.kind)
-            if not waiting or self.count(found, order.kind) >= fewest:
+            over = time.monotonic() - began >= seconds
+            if not waiting or over or self.count(found, order.kind) >= fewest:
                 self.seconds.append(time.monotonic() - began)
                 return found, reasons
             self.remind(order, fewest, within_reach, {node: reasons[node] for node in waiting if node in reasons})

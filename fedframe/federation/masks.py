@@ -8,8 +8,8 @@ the server has the y_k of those who are still there, each of them tells its B_k,
 never both of one client: so a reply that comes late stays noise.
 
 Differs from the paper in: keys are agreed once, not in every round, and what a client would have shared as secrets
-among the others it tells itself. Who has sent its y_k must therefore come back to tell its B_k; until then the round
-waits. Streams are bound to the order that they answer (`context`). A node writes down what it has sent and told: it
+among the others it tells itself. Who has sent its y_k must therefore come back to tell its B_k; else the round is
+given up. Streams are bound to the order that they answer (`context`). A node writes down what it has sent and told: it
 uses streams for one x_k only, and of a round it tells those of one order, for one set of clients.
 """
 

@@ -15,6 +15,7 @@ import torch
 pytest.importorskip("cryptography")
 
 import fedframe.engines.remote as remote
+import fedframe.engines.secure as secure
 from fedframe.core.files import read_json, read_tensors
 from fedframe.core.job import Job
 from fedframe.core.message import Message
@@ -185,9 +186,9 @@ def engine_at(folder: Path, job: Job, note: Any) -> remote.RemoteEngine:
 )
 def test_a_secure_run_is_the_plain_run_up_to_rounding(tmp_path: Path, method: str, weighting: str) -> None:
     runs = []
-    for secure in (False, True):
-        job, run = make(method, tmp_path / str(secure), secure=secure, weighting=weighting, rounds=2, epochs=1)
-        folder = tmp_path / f"nodes-{secure}"
+    for hidden in (False, True):
+        job, run = make(method, tmp_path / str(hidden), secure=hidden, weighting=weighting, rounds=2, epochs=1)
+        folder = tmp_path / f"nodes-{hidden}"
         execute(job, run, Recorder(), partial(engine_at, folder))
         runs.append(run)
     plain, secure_run = (read_tensors(run.path / "model.safetensors")[0] for run in runs)
@@ -212,9 +213,9 @@ def secure_server(tmp_path: Path, spoil: Any = None, **settings: Any) -> tuple[S
 def test_a_client_that_is_gone_is_left_out_of_the_sum(tmp_path: Path) -> None:
     """With node1 gone the result is that of a plain round without it."""
     models = []
-    for secure in (False, True):
-        job, _ = make("scaffold", tmp_path / f"run{secure}", secure=secure)
-        engine = remote_engine(job, tmp_path / f"nodes{secure}", 4)
+    for hidden in (False, True):
+        job, _ = make("scaffold", tmp_path / f"run{hidden}", secure=hidden)
+        engine = remote_engine(job, tmp_path / f"nodes{hidden}", 4)
         assert isinstance(engine.post, HerePost)
         engine.post.away.add("node1")
         server = Server(job, engine, print)
@@ -241,14 +242,55 @@ def test_who_goes_after_its_masked_reply_is_waited_for(tmp_path: Path) -> None:
     assert any("unmask: waiting for 1 more" in note for note in notes)
 
 
-@pytest.mark.parametrize("flaw", ["nothing", "too short"])
-def test_a_node_that_does_not_tell_its_masks_ends_the_run_by_name(tmp_path: Path, flaw: str) -> None:
+@pytest.mark.parametrize("how", ["cut", "left out"])
+def test_who_goes_for_good_after_its_masked_reply_costs_the_round_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """The others have told their masks for it too and may not tell them again; the next round has new ones."""
+    monkeypatch.setattr(secure, "WAIT", 0.1)
+
+    def spoil(node: str, content: bytes) -> bytes | str:
+        messages, notes = read_letter(content)
+        if node != "node2" or messages[0].kind != "unmask":
+            return content
+        return "cut" if how == "cut" else write_letter([], notes)
+
+    server, post, notes = secure_server(tmp_path, spoil)
+    before = server.model.clone()
+    first = server.run_round(1, nothing)
+    assert (first.dropped, first.figures["lost"], torch.equal(server.model, before)) == (4, 4, True)
+    assert any("Round 1 is given up" in note for note in notes)
+    post.away.add("node2")
+    again = server.run_round(1, nothing)  # as an organiser that was killed would: the masks of this round are told
+    assert (again.dropped, torch.equal(server.model, before)) == (4, True)
+    second = server.run_round(2, nothing)
+    assert (second.dropped, torch.equal(server.model, before)) == (1, False)
+    assert isinstance(server.engine, remote.RemoteEngine)
+    assert server.engine.seen.tolist() == [2, 2, 0, 2]
+
+
+def test_a_round_that_was_given_up_is_a_line_without_a_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(secure, "WAIT", 0.1)
+
+    def spoil(node: str, content: bytes) -> bytes | str:
+        message = read_letter(content)[0][0]
+        return "cut" if (node, message.kind, message.round) == ("node2", "unmask", 2) else content
+
+    private = {"privacy_clip": 1.0, "privacy_noise": 1.0, "weighting": "uniform"}
+    job, run = make("fedavg", tmp_path / "run", secure=True, rounds=3, **private)
+    execute(job, run, Recorder(), lambda job, note: remote_engine(job, tmp_path / "nodes", 4, spoil))
+    lines = run.metrics()
+    assert ["loss" in line for line in lines] == [True, False, True]
+    assert [line["dropped"] for line in lines] == [0, 4, 0]
+    assert lines[0]["epsilon"] < lines[1]["epsilon"] < lines[2]["epsilon"]
+
+
+def test_a_node_that_tells_something_else_ends_the_run_by_name(tmp_path: Path) -> None:
     def spoil(node: str, content: bytes) -> bytes:
         messages, notes = read_letter(content)
         if node != "node2" or messages[0].kind != "unmask":
             return content
-        short = [replace(messages[0], tensors={"own": torch.zeros(3, dtype=torch.uint8)})]
-        return write_letter([] if flaw == "nothing" else short, notes)
+        return write_letter([replace(messages[0], tensors={"own": torch.zeros(3, dtype=torch.uint8)})], notes)
 
     server, _, _ = secure_server(tmp_path, spoil)
     with pytest.raises(RunError, match="did not tell its masks"):
