@@ -389,13 +389,23 @@ def test_two_answers_never_share_a_mask(tmp_path: Path, change: str) -> None:
 def test_methods_that_need_single_updates_are_refused_by_name(tmp_path: Path, method: str, part: str) -> None:
     job, _ = make("fedavg", tmp_path, secure=True)
     with pytest.raises(SettingError, match=re.escape(f"{part!r} of {method!r}")):
-        check_secure(job.settings, make_method(method, {}))
+        check_secure(job.settings, make_method(method, {}), 4)
 
 
 def test_one_client_alone_is_never_the_minimum(tmp_path: Path) -> None:
     job, _ = make("fedavg", tmp_path, secure=True, min_clients=1)
     with pytest.raises(SettingError, match="use 2 or more"):
-        check_secure(job.settings, job.method)
+        check_secure(job.settings, job.method, 4)
+
+
+def test_one_client_per_round_is_refused(tmp_path: Path) -> None:
+    """Its sum would be its update, so that no node would tell its masks and the round would wait."""
+    few, enough = (make("fedavg", tmp_path / str(p), secure=True, participation=p)[0] for p in (0.25, 0.5))
+    with pytest.raises(SettingError, match=re.escape("participation = 0.25 of 4 clients is 1 a round")):
+        check_secure(few.settings, few.method, 4)
+    check_secure(enough.settings, enough.method, 4)
+    with pytest.raises(SettingError, match="two clients"):
+        check_secure(enough.settings, enough.method, 1)
 
 
 def test_a_reply_with_nan_is_not_sent(tmp_path: Path) -> None:
