@@ -101,6 +101,8 @@ def secret_of(folder: Path) -> bytes:
         draft = folder / f".{KEY}.{os.getpid()}.part"
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             file.write(secrets.token_bytes(32))
+            file.flush()
+            os.fsync(file.fileno())
         try:
             os.link(draft, path)  # whole or not at all, and the first of several processes wins
         finally:
