@@ -189,9 +189,9 @@ class JobMaker:
         if has_batch_norm(self.template) and settings.batch == 1:
             raise SettingError("batch = 1 cannot train a net with BatchNorm; use batch = 2, or a net without it.")
 
-    def make(self, folder: Path) -> Job:
-        """The job, once its folder is known."""
-        return Job(self.settings, self.method, self.federation, self.template, folder)
+    def make(self, folder: Path, home: Path | None = None) -> Job:
+        """The job, once its folder is known, and for a node the one that it has for all runs."""
+        return Job(self.settings, self.method, self.federation, self.template, folder, home)
 
 
 def make_clients(settings: Settings, data: object) -> Federation:

@@ -8,6 +8,7 @@ model.safetensors        the shared model with all that is needed to predict
 summary.json             final scores with their definitions, time, memory
 client_scores.json       the final scores client by client
 examination.json         what `fedframe measure` found in the finished run
+privacy.key              with privacy_clip: who is drawn, and noise at clients, come from it; no part of the results
 log.txt                  what happened on the way (a worker replaced, an update refused)
 clients.json             the clients' names, where the data name them
 clients/, personal/      private state and personal models, where a method has them

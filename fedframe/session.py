@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from dataclasses import fields
 from statistics import fmean
@@ -180,6 +181,8 @@ def metrics_line(record: RoundRecord) -> dict[str, Any]:
     """A round as a line of metrics.jsonl."""
     left_out = ("scores", "late", "figures", "by_client")
     line = {each.name: getattr(record, each.name) for each in fields(record) if each.name not in left_out}
+    if math.isnan(record.loss):  # a round that was given up has none
+        del line["loss"]
     return {**line, **record.figures, **(record.scores.line() if record.scores is not None else {})}
 
 

@@ -37,6 +37,7 @@ class Job:
     federation: Federation
     template: Model  # the initial model, never trained itself
     folder: Path  # private state and personal models live under it
+    home: Path | None = None  # where a secret is kept that outlives the run; none: in its folder
 
     def fresh_model(self) -> Model:
         """A new copy of the initial model on the run's device."""
@@ -103,7 +104,7 @@ class Job:
     @property
     def clients_per_round(self) -> int:
         """How many clients are drawn for a round."""
-        return max(1, int(self.settings.participation * len(self.federation) + 0.5))
+        return per_round(self.settings.participation, len(self.federation))
 
     def fewest(self, asked: int) -> int:
         """How many replies make a round over a network."""
@@ -192,6 +193,11 @@ class Job:
     def keep_personal(self, client: int, tensors: Mapping[str, Tensor]) -> None:
         """Keep what differs in a client's own model."""
         write_tensors(personal_path(self.folder, client), dict(tensors), {"client": client})
+
+
+def per_round(participation: float, clients: int) -> int:
+    """How many clients are drawn for a round."""
+    return max(1, int(participation * clients + 0.5))
 
 
 def personal_path(folder: Path, client: int) -> Path:

@@ -5,14 +5,20 @@ and z = `privacy_noise`:
     step = 1/n (sum_k u_k min(1, C / |u_k|) + N(0, z^2 C^2))                             (privacy_at = server)
     step = 1/n sum_k (u_k min(1, C / |u_k|) + N(0, z^2 C^2 / m))                         (privacy_at = node)
 At the node m is 1, so that a single update is hidden from the organiser too; with secure aggregation, where the
-organiser sees sums of at least m clients only, each node adds its share of the noise.
+organiser sees sums of at least m + 1 clients only, each node adds its share of the noise. A member can take its own
+share off; that of the others is the whole.
 
 epsilon for a given delta is what dp-accounting (Google) says of so many rounds. Where all clients are in every round,
-two federations are neighbours if one client's updates are zero in one of them; where clients are drawn, if one client
-is another. It covers the shared model and, at the node, updates. It does not cover losses and counts of right
-predictions, which clients tell for the scores, nor what a person at the node can see.
+two federations are neighbours if one client's updates are zero in one of them. Where clients are drawn (a fixed number,
+without replacement: Wang, Balle and Kasiviswanathan, AISTATS 2019), they are if one client is another in one of them,
+and epsilon counts on nobody but the server knowing who was drawn: the draw comes from a secret of the run. It covers
+the shared model and, at the node, updates. It does not cover losses and counts of right predictions, which clients tell
+for the scores, nor what a person at the node can see.
 
-Noise does not come from the run's seed, which everybody knows: a private run cannot be repeated bit for bit.
+Noise does not come from the run's seed, which everybody knows: a private run cannot be repeated bit for bit. A node's
+own noise is a function of its secret and of what it hides: the same for the same update, or asking twice would average
+it away, and another for another one, or the difference of two answers would be that of two updates. epsilon is that of
+one run: those of several runs on the same data add up.
 """
 
 from __future__ import annotations
@@ -57,7 +63,7 @@ def check_private(settings: Settings, method: Method, averages_buffers: bool) ->
     if averages_buffers:
         raise SettingError("privacy_clip does not cover BatchNorm's statistics; use buffers = private or fixed.")
     merge = method.slot("merge")
-    tells = [part for question in ("uploads", "absorb", "statistics") for part in method.answering(question)]
+    tells = [part for question in ("uploads", "absorb", "statistics", "choose") for part in method.answering(question)]
     unfit = [merge] if merge.sums != "weighted" or merge.remembers else []
     for part in (*tells, *unfit):
         raise SettingError(
@@ -79,9 +85,10 @@ def noise(size: int, deviation: float, generator: np.random.Generator) -> Tensor
 
 
 def own_noise(update: Tensor, deviation: float, folder: Path, purpose: str, model: Tensor) -> Tensor:
-    """The update with the client's own noise: the same for the same order, or asking twice would average it away."""
-    digest = hashlib.blake2b(purpose.encode(), key=secret_of(folder), digest_size=32)
-    digest.update(model.detach().cpu().contiguous().numpy().tobytes())
+    """The update with the client's own noise: the same for the same update in the same round, another for any other."""
+    digest = hashlib.blake2b(f"{purpose} {deviation!r}".encode(), key=secret_of(folder), digest_size=32)
+    for tensor in (model, update):
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
     generator = np.random.default_rng(int.from_bytes(digest.digest(), "little"))
     return (update.double() + noise(len(update), deviation, generator)).float()
 
@@ -94,11 +101,19 @@ def secret_of(folder: Path) -> bytes:
         draft = folder / f".{KEY}.{os.getpid()}.part"
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             file.write(secrets.token_bytes(32))
+            file.flush()
+            os.fsync(file.fileno())
         try:
             os.link(draft, path)  # whole or not at all, and the first of several processes wins
         finally:
             draft.unlink()
     return path.read_bytes()
+
+
+def secret_draw(folder: Path, round: int) -> np.random.Generator:
+    """For who is in a round: nobody else can make it, and the same run makes it again."""
+    digest = hashlib.blake2b(f"clients {round}".encode(), key=secret_of(folder), digest_size=32)
+    return np.random.default_rng(int.from_bytes(digest.digest(), "little"))
 
 
 def fresh_generator() -> np.random.Generator:

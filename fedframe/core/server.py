@@ -19,7 +19,7 @@ from fedframe.core.merging import RunningMean
 from fedframe.core.message import LOST, Message, all_finite, flaw
 from fedframe.core.model import Model, load_tensors
 from fedframe.core.part import Merger
-from fedframe.core.privacy import clipped, epsilon, fresh_generator, noise
+from fedframe.core.privacy import clipped, epsilon, fresh_generator, noise, secret_draw
 from fedframe.core.remote import Remote
 from fedframe.core.schedule import Schedule
 from fedframe.core.seeds import generator_for, seed_for
@@ -147,7 +147,7 @@ class Server:
                     observer.saw(reply)
             progress(done, len(clients))
         record.dropped = len(clients) - accepted
-        if accepted == 0:
+        if accepted == 0 and lost < len(clients):
             raise DivergedError(
                 f"Round {round}: not one of {len(clients)} updates could be used; start again with a smaller lr "
                 f"(now {record.lr:g}) or with clip = 10."
@@ -156,6 +156,11 @@ class Server:
             self.figures["lost"] = lost
         record.late = late_scores(self)
         self.add_noise(merger, round)
+        record.figures = self.figures
+        if accepted == 0:
+            self.note(f"Round {round} is given up: no update could be added up, and the model stays as it is.")
+            record.seconds = time.perf_counter() - began
+            return record
         self.move(merger.finish(), buffers.mean())
         if not all_finite(self.model):  # nobody could train on it, and clients behind a network would refuse it
             raise DivergedError(
@@ -165,7 +170,6 @@ class Server:
         for part in method.answering("after_merge"):
             part.after_merge(self, accepted)
         record.loss = float(losses.mean())
-        record.figures = self.figures
         record.seconds = time.perf_counter() - began
         return record
 
@@ -174,8 +178,12 @@ class Server:
         """The clients of a round, largest first: long work starts early; updates are merged in this order too."""
         total = len(self.job.federation)
         count = self.job.clients_per_round
-        draw = np.random.default_rng(seed_for(self.job.settings.seed, "clients", round))
-        chosen = np.arange(total) if count == total else draw.choice(total, count, replace=False, shuffle=False)
+        chosen = np.arange(total)
+        if count < total:
+            private = self.job.settings.privacy_clip is not None
+            seed = seed_for(self.job.settings.seed, "clients", round)
+            draw = secret_draw(self.job.folder, round) if private else np.random.default_rng(seed)
+            chosen = draw.choice(total, count, replace=False, shuffle=False)
         clients: Sequence[int] = self.job.largest_first(chosen)
         for part in self.job.method.answering("choose"):
             clients = part.choose(self, round, clients)

@@ -86,10 +86,10 @@ class Site:
         update = clipped(work.reply["update"], settings.privacy_clip)
         if settings.privacy_at == "node":
             # With secure aggregation nobody sees less than the sum of so many: each adds its share of the noise.
-            together = self.job.fewest(self.job.clients_per_round) if settings.secure else 1
-            deviation = settings.privacy_clip * settings.privacy_noise / together**0.5
+            together = self.job.fewest(self.job.clients_per_round) if settings.secure else 2
+            deviation = settings.privacy_clip * settings.privacy_noise / (together - 1) ** 0.5
             purpose = f"noise {work.round} {work.client}"
-            update = own_noise(update, deviation, self.job.folder, purpose, order.tensors["model"])
+            update = own_noise(update, deviation, self.job.home or self.job.folder, purpose, order.tensors["model"])
         work.reply["update"] = update
 
     @torch.no_grad()

@@ -134,12 +134,17 @@ class RemoteEngine:
 
     # -- how it is done ------------------------------------------------------------------------------------------------
     def fetch(
-        self, order: Message, wanted: Mapping[str, Sequence[int]], fewest: int, circle: Circle | None = None
+        self,
+        order: Message,
+        wanted: Mapping[str, Sequence[int]],
+        fewest: int,
+        circle: Circle | None = None,
+        seconds: float = float("inf"),
     ) -> tuple[dict[tuple[str, int], Message], dict[str, str]]:
         """Replies by kind and client, and for nodes without a good one the reason.
 
-        At least `fewest` of the order's own can be used, unless every one has come and none can: then asking again
-        would not help, and the server says what would.
+        At least `fewest` of the order's own can be used, unless so many seconds have passed, or every one has come and
+        none can be used: then asking again would not help, and the server says what would.
         """
         began = time.monotonic()
         tasks = self.by_node(wanted)
@@ -161,7 +166,8 @@ class RemoteEngine:
                 reasons = {self.seats[client]: text for client, text in problems.items() if text is not None} | reasons
                 waiting, within_reach = [node for node in waiting if node in reasons], fine
             hopeless = circle is None and not fine and all((order.kind, client) in found for client in units)
-            if not waiting or len(fine) >= fewest or hopeless:
+            over = time.monotonic() - began >= seconds
+            if not waiting or over or len(fine) >= fewest or hopeless:
                 self.seconds.append(time.monotonic() - began)
                 return found, reasons
             self.remind(order, fewest, len(within_reach), {node: reasons[node] for node in waiting if node in reasons})

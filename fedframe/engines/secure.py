@@ -15,13 +15,15 @@ from fedframe.federation.sums import masked_words, reply_of_all, told_seeds
 if TYPE_CHECKING:
     from fedframe.engines.remote import RemoteEngine
 
+WAIT = 600.0  # seconds for those who have sent a masked reply and are gone, unless patience says otherwise
+
 
 def circle_of(engine: RemoteEngine, order: Message, units: Sequence[int]) -> Circle:
     """Those whose replies to an order are added up."""
     keys = {unit: engine.keys[unit] for unit in units}
     train = engine.job.federation.train
     scale = float(len(train.values) if engine.job.settings.weighting == "samples" else len(train))
-    return Circle(keys, scale, context_of(engine.run_name, order.kind, order.round, keys, order.tensors))
+    return Circle(keys, scale, context_of(engine.run_name, order, keys, scale))
 
 
 def added_up(engine: RemoteEngine, order: Message, replies: Sequence[Message], circle: Circle) -> Iterator[Message]:
@@ -40,25 +42,30 @@ def added_up(engine: RemoteEngine, order: Message, replies: Sequence[Message], c
         for unit in masked:
             yield Message.lost(order, unit, "too few masked replies could be used to add them up")
         return
-    told = ask_streams(engine, order, replace(circle, alive=tuple(sorted(masked))))
+    told, silent = ask_streams(engine, order, replace(circle, alive=tuple(sorted(masked))))
+    if silent:  # the others have told theirs for it too and will not tell them for fewer: the next round has new ones
+        names = ", ".join(str(job.federation.names[client]) for client in silent)
+        for unit in masked:
+            yield Message.lost(order, unit, f"{names} sent a masked reply and did not tell its masks in time")
+        return
     engine.summed = sorted(masked)
     samples = [int(reply.numbers["samples"]) for reply in replies if reply.unit in masked]
     total = reply_of_all(job, order, unmask(masked, told), samples, circle.scale, shapes)
     yield replace(total, numbers={**total.numbers, "bytes": sum(words.nbytes for words in masked.values())})
 
 
-def ask_streams(engine: RemoteEngine, order: Message, circle: Circle) -> dict[int, dict[str, bytes]]:
-    """What masks were made of, from all whose masked replies are here; waits for every one of them."""
+def ask_streams(engine: RemoteEngine, order: Message, circle: Circle) -> tuple[dict[int, dict[str, bytes]], list[int]]:
+    """What masks were made of, from all whose masked replies are here, and who did not tell it in time."""
     gone = [client for client in circle.keys if client not in circle.alive]
     told: dict[int, dict[str, bytes]] = {}
-    found, _ = engine.fetch(Message(UNMASK, order.round), {UNMASK: circle.alive}, len(circle.alive), circle)
-    for client in circle.alive:
-        reply = found.get((UNMASK, client))
-        seeds = told_seeds(reply, gone) if reply is not None else None
+    asked, seconds = {UNMASK: circle.alive}, engine.job.settings.patience or WAIT
+    found, _ = engine.fetch(Message(UNMASK, order.round), asked, len(circle.alive), circle, seconds)
+    for (_, client), reply in found.items():
+        seeds = told_seeds(reply, gone)
         if seeds is None:
             raise RunError(
                 f"Round {order.round}: {engine.job.federation.names[client]} did not tell its masks as it should, and "
                 "without them nothing can be added up; look there, then go on."
             )
         told[client] = seeds
-    return told
+    return told, [client for client in circle.alive if client not in told]

@@ -24,11 +24,18 @@ Key = ec.EllipticCurvePrivateKey
 
 
 def write_secret(path: Path, content: bytes) -> None:
-    """Write a file that only its owner may read; it is never readable by others, not even for a moment."""
+    """Write a file that only its owner may read; others never see it, and nobody sees half of it."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    path.unlink(missing_ok=True)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(content)
+    draft = path.with_name(f".{path.name}.{os.getpid()}.part")
+    draft.unlink(missing_ok=True)
+    try:
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())  # before the name is given: a power cut must not leave an empty key under it
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def make_certificates(folder: Path, hosts: Sequence[str], name: str) -> None:

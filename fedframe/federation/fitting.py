@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedframe.core.job import Job
+from fedframe.core.job import Job, per_round
 from fedframe.core.method import Method
 from fedframe.errors import SettingError
 from fedframe.settings import Settings
@@ -19,9 +19,16 @@ def check_method(method: Method, takes_data: bool = True) -> None:
             )
 
 
-def check_secure(settings: Settings, method: Method) -> None:
-    """Refuse what cannot be added up securely."""
+def check_secure(settings: Settings, method: Method, clients: int) -> None:
+    """Refuse what cannot be added up securely among so many clients."""
     if settings.secure:
+        if clients < 2:
+            raise SettingError("secure = true hides a client among others, and there are no two clients; leave it out.")
+        if (drawn := per_round(settings.participation, clients)) < 2:
+            raise SettingError(
+                f"participation = {settings.participation:g} of {clients} clients is {drawn} a round, and the sum of "
+                f"one is its update; with secure = true use {2 / clients:.2g} or more."
+            )
         if settings.min_clients == 1:
             raise SettingError("min_clients = 1 with secure = true would show one client's update; use 2 or more.")
         from fedframe.federation.sums import check_adds_up
@@ -50,7 +57,7 @@ def check_looks(settings: Settings, data_here: bool) -> None:
 def check_fit(job: Job) -> None:
     """Refuse jobs that node processes on this machine cannot do."""
     settings = job.settings
-    check_secure(settings, job.method)
+    check_secure(settings, job.method, len(job.federation))
     check_looks(settings, data_here=True)
     check_method(job.method, takes_data=len(job.federation.aside) > 0)
     if settings.model == "python" or settings.device != "cpu":

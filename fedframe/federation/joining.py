@@ -148,7 +148,7 @@ class Membership:
         folder = RunFolder(path)
         folder.write_settings(self.maker.settings)
         folder.write_names(self.federation.names)
-        return self.maker.make(path)
+        return self.maker.make(path, self.folder)
 
     def keep(self, job: Job, order: Message, say: Callable[[str], None]) -> None:
         """The run is over: keep the shared model beside this client's own."""

@@ -34,7 +34,7 @@ def new_federation(
     )
     method = make_method(settings.method, settings.set)
     check_method(method)
-    check_secure(settings, method)
+    check_secure(settings, method, len(names))
     check_looks(settings, data_here=False)
     # The net, the method and the data's form must fit: found out here, not at the nodes.
     maker = JobMaker(settings, hollow(form, names, [1] * len(names), [0] * len(names), None), None)

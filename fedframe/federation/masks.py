@@ -8,8 +8,9 @@ the server has the y_k of those who are still there, each of them tells its B_k,
 never both of one client: so a reply that comes late stays noise.
 
 Differs from the paper in: keys are agreed once, not in every round, and what a client would have shared as secrets
-among the others it tells itself. Who has sent its y_k must therefore come back to tell its B_k; until then the round
-waits. Streams are bound to the order that they answer (`context`), so none is used twice.
+among the others it tells itself. Who has sent its y_k must therefore come back to tell its B_k; else the round is
+given up. Streams are bound to the order that they answer (`context`). A node writes down what it has sent and told: it
+uses streams for one x_k only, and of a round it tells those of one order, for one set of clients.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,11 +36,13 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from torch import Tensor
 
 from fedframe.core.files import read_json, write_json
+from fedframe.core.message import Message
 from fedframe.errors import DataError
 from fedframe.federation.certificates import write_secret
 
 Words = npt.NDArray[np.uint64]
 SEED = 32  # bytes
+HEX = re.compile("[0-9a-f]{64}")  # a key or a context
 BITS = {"weighted": 40, "plain": 32}  # behind the point: weighted values are shares of a mean, plain ones may be large
 
 
@@ -87,35 +91,35 @@ class Circle:
         return {"keys": keys, "scale": self.scale, "context": self.context, "alive": list(self.alive)}
 
     @classmethod
-    def from_notes(cls, notes: object) -> Circle:
+    def from_notes(cls, notes: Any) -> Circle:
         """Read it; what is none is refused."""
+        unreadable = DataError("Whose updates are to be added up securely cannot be read.")
         try:
-            assert isinstance(notes, dict)
-            keys = {int(client): str(key) for client, key in notes["keys"].items() if len(bytes.fromhex(key)) == SEED}
+            keys = {int(client): str(key) for client, key in notes["keys"].items() if HEX.fullmatch(key)}
             scale, context, alive = float(notes["scale"]), str(notes["context"]), tuple(map(int, notes["alive"]))
-            assert len(keys) == len(notes["keys"])
-            assert 0 < scale < math.inf
-            assert len(context) == 2 * SEED
-            assert set(context) <= set("0123456789abcdef")
-            assert set(alive) <= set(keys)
-        except (AssertionError, KeyError, TypeError, ValueError, AttributeError) as error:
-            raise DataError("Whose updates are to be added up securely cannot be read.") from error
+            fine = len(keys) == len(notes["keys"]) and min(keys) >= 0 and 0 < scale < math.inf
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise unreadable from error
+        # A client that is named twice would count twice among those who are left.
+        if not fine or not HEX.fullmatch(context) or not set(alive) <= set(keys) or len(set(alive)) != len(alive):
+            raise unreadable
         return cls(keys, scale, context, alive)
 
 
-def context_of(run: str, kind: str, round: int, keys: Mapping[int, str], tensors: Mapping[str, Tensor]) -> str:
-    """What streams are bound to: the run, the order with all its tensors, and who is in the circle."""
+def context_of(run: str, order: Message, keys: Mapping[int, str], scale: float) -> str:
+    """What streams are bound to: the run, the order with all its numbers and tensors, the circle and its scale."""
     digest = hashlib.blake2b(digest_size=SEED)
-    digest.update(json.dumps([run, kind, round, sorted(keys.items())]).encode())
-    for name, tensor in sorted(tensors.items()):
-        digest.update(name.encode() + b"\0")
+    numbers = sorted(order.numbers.items())
+    digest.update(json.dumps([run, order.kind, order.round, numbers, scale, sorted(keys.items())]).encode())
+    for name, tensor in sorted(order.tensors.items()):
+        digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
         digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 
 # -- the node's side ---------------------------------------------------------------------------------------------------
 class Masker:
-    """A node's key, the keys of others as it first saw them, and what it has told of its streams."""
+    """A node's key, the keys of others as it first saw them, and what it has sent and told."""
 
     def __init__(self, folder: Path, note: Callable[[str], None]) -> None:
         self.folder, self.note = folder, note
@@ -127,29 +131,53 @@ class Masker:
         self.key = X25519PrivateKey.from_private_bytes(self.secret)
         self.public = self.key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw).hex()
 
-    def mask(self, words: Words, client: int, circle: Circle) -> Words:
-        """y_k."""
+    def mask(self, words: Words, client: int, circle: Circle, round: str) -> Words:
+        """y_k; `round` names the run, the kind of work and the round, of which streams are told once."""
+        self.note_sent(words, client, circle, round)
         masked = words + stream(self.own_seed(client, circle), len(words))
         for other in circle.keys:
             if other != client:
                 masked = masked + signed(self.pair_seed(client, other, circle), len(words), client, other)
         return masked
 
-    def reveal(self, client: int, circle: Circle, fewest: int) -> dict[str, bytes]:
-        """The seeds of B_k and of S_kd for those who are gone; for one order, only for one set of those who are not."""
-        if client not in circle.alive or len(circle.alive) < max(2, fewest):
-            raise DataError(f"Streams are told for at least {max(2, fewest)} clients, this one among them.")
-        told = self.folder / "told" / f"{circle.context}.json"
-        alive = sorted(circle.alive)
-        if told.exists() and read_json(told) != alive:
+    def note_sent(self, words: Words, client: int, circle: Circle, round: str) -> None:
+        """Write down what is sent under these streams; the difference of two things would be without a mask."""
+        path, who = self.folder / "sent" / f"{circle.context}.json", str(client)
+        fresh: dict[str, Any] = {"round": round, "circle": self.digest(circle.keys), "words": {}}
+        sent: dict[str, Any] = read_json(path) if path.exists() else fresh
+        digest = hashlib.blake2b(words.tobytes(), key=self.secret, digest_size=16).hexdigest()
+        if sent["words"].get(who, digest) != digest:
             raise DataError(
-                "Streams of this order were told for other clients already; with both a reply could be read."
+                "This order was answered before with other numbers, and the difference of both could be read; are the "
+                "data the same as then? The next round is answered again."
             )
-        write_json(told, alive)
-        gone = [other for other in circle.keys if other not in circle.alive]
+        if who not in sent["words"]:
+            write_json(path, {**sent, "words": {**sent["words"], who: digest}})
+
+    def reveal(self, client: int, circle: Circle, fewest: int) -> dict[str, bytes]:
+        """The seeds of B_k and of S_kd for those who are gone; in a round only for one order and one set of clients."""
+        alive = sorted(set(circle.alive))
+        if client not in alive or len(alive) < max(2, fewest):
+            raise DataError(f"Streams are told for at least {max(2, fewest)} clients, this one among them.")
+        path = self.folder / "sent" / f"{circle.context}.json"
+        sent = read_json(path) if path.exists() else {"words": {}}
+        if str(client) not in sent["words"] or sent["circle"] != self.digest(circle.keys):
+            raise DataError("Streams are told of an order that was answered, and for its own clients.")
+        told, telling = self.folder / "told" / f"{sent['round']}.json", {"context": circle.context, "alive": alive}
+        if not told.exists():
+            write_json(told, telling)
+        elif read_json(told) != telling:
+            raise DataError(
+                "Streams of this round were told for other clients already; with both a reply could be read."
+            )
+        gone = [other for other in circle.keys if other not in alive]
         return {"own": self.own_seed(client, circle)} | {
             f"pair/{other}": self.pair_seed(client, other, circle) for other in gone
         }
+
+    def digest(self, keys: Mapping[int, str]) -> str:
+        """A short text for a circle."""
+        return hashlib.blake2b(json.dumps(sorted(keys.items())).encode(), digest_size=16).hexdigest()
 
     def check(self, circle: Circle, mine: Collection[int], names: Callable[[int], str]) -> None:
         """Refuse a circle in which this node's key, or another that it has seen before, is another one."""

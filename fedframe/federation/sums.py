@@ -54,7 +54,7 @@ def weight_of(job: Job, samples: int) -> float:
     return float(samples) if job.settings.weighting == "samples" else 1.0
 
 
-def masked_reply(job: Job, reply: Message, circle: Circle, masker: Masker) -> Message:
+def masked_reply(job: Job, run: str, reply: Message, circle: Circle, masker: Masker) -> Message:
     """What a client sends in place of its reply: words, and how many samples they are of."""
     samples, clients = int(reply.numbers["samples"]), len(circle.keys)
     factors = {"weighted": weight_of(job, samples) / circle.scale, "plain": 1.0}
@@ -63,7 +63,7 @@ def masked_reply(job: Job, reply: Message, circle: Circle, masker: Masker) -> Me
     for name, tensor in sorted(reply.tensors.items()):
         how = how_summed(job, reply.kind, name)
         pieces.append(to_words(tensor, factors[how], BITS[how], clients))
-    words = masker.mask(np.concatenate(pieces), reply.unit, circle)
+    words = masker.mask(np.concatenate(pieces), reply.unit, circle, f"{run}-{reply.kind}-{reply.round}")
     tensors = {MASKED: torch.from_numpy(words.view(np.int64))}
     return Message(reply.kind, reply.round, reply.unit, tensors, {"samples": samples})
 

@@ -52,7 +52,7 @@ def node_work(folder: Path) -> NodeWork:
             raise DataError(f"This node knows nothing of a run {run!r}.")
         asked = told["runs"][run]
         # On one machine clients' private state and personal models lie where those of a local run would.
-        return JobMaker(check(asked["settings"]), share, None).make(Path(asked["folder"]))
+        return JobMaker(check(asked["settings"]), share, None).make(Path(asked["folder"]), folder)
 
     def masker() -> Masker:
         from fedframe.federation.masks import Masker

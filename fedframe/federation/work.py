@@ -87,10 +87,7 @@ class NodeWork:
         circle = Circle.from_notes(errand.circle)
         names = job.federation.names
         self.masker.check(circle, self.clients, lambda client: str(names[client]))
-        order = errand.order
-        if UNMASK not in kinds and circle.context != context_of(
-            errand.run, order.kind, order.round, circle.keys, order.tensors
-        ):
+        if kinds != {UNMASK} and circle.context != context_of(errand.run, errand.order, circle.keys, circle.scale):
             raise DataError("Masks would not be bound to this order.")
         return circle
 
@@ -113,7 +110,7 @@ class NodeWork:
         if circle is not None and self.masker is not None and kind in ("train", "statistics"):
             from fedframe.federation.sums import masked_reply
 
-            reply = masked_reply(site.job, reply, circle, self.masker)
+            reply = masked_reply(site.job, self.run, reply, circle, self.masker)
         return reply
 
 

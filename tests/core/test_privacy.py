@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
@@ -82,6 +83,10 @@ def test_a_client_asked_twice_gives_the_same_noise_and_another_order_gets_anothe
         own_noise(update, 3.0, tmp_path / "b", "noise 1 0", model),  # another place has another secret
         own_noise(update, 3.0, tmp_path / "a", "noise 2 0", model),
         own_noise(update, 3.0, tmp_path / "a", "noise 1 0", model + 1),
+        own_noise(
+            update + 1e-30, 3.0, tmp_path / "a", "noise 1 0", model
+        ),  # else a difference would be that of updates
+        own_noise(update, 6.0, tmp_path / "a", "noise 1 0", model),  # else noise could be scaled away
     ]
     for other in others:
         assert abs(float(torch.corrcoef(torch.stack([first, other]))[0, 1])) < 0.04
@@ -99,14 +104,50 @@ def test_noise_at_the_node_is_in_what_the_client_sends(tmp_path: Path) -> None:
     assert torch.equal(update, Site(job).perform(order, 0).tensors["update"])
 
 
+def test_noise_at_the_node_cannot_be_taken_off_by_another_order(tmp_path: Path) -> None:
+    """With a learning rate of next to nothing an answer is noise alone: it must not be that of another answer."""
+    settings = {"privacy_clip": 1e-3, "privacy_noise": 1e3, "privacy_at": "node"}
+    job = job_of(tmp_path, **settings)
+    order = Server(job, InlineEngine(job), print).order("train", 1)
+    first, second = (
+        Site(job).perform(each, 0).tensors["update"].double() for each in (order, replace(order, numbers={"lr": 1e-30}))
+    )
+    assert float((first - second).std()) == pytest.approx(math.sqrt(2), rel=0.1)
+
+
 def test_with_secure_aggregation_nodes_share_the_noise(tmp_path: Path) -> None:
-    """Any sum that can be unmasked has the noise of the central model: 4 clients with at least 2 of them."""
-    job = job_of(tmp_path / "run", privacy_clip=1e-6, privacy_noise=2e6, privacy_at="node", secure=True)
+    """The noise of any sum that can be unmasked is whole for each of its clients, who know their own share."""
+    job = job_of(tmp_path / "run", privacy_clip=1e-6, privacy_noise=2e6, privacy_at="node", secure=True, min_clients=3)
     server = Server(job, remote_engine(job, tmp_path / "nodes", 4), print)
     before = server.model.clone()
     server.run_round(1, nothing)
     moved = (server.model - before).double()
-    assert float(moved.std()) == pytest.approx(2.0 / math.sqrt(2) * 2 / 4, rel=4 / math.sqrt(2 * len(moved)))
+    share = 2.0 / math.sqrt(3 - 1)
+    assert float(moved.std()) == pytest.approx(share * math.sqrt(4) / 4, rel=4 / math.sqrt(2 * len(moved)))
+
+
+# -- who is drawn ------------------------------------------------------------------------------------------------------
+def draws(job: Job) -> list[list[int]]:
+    server = Server(job, InlineEngine(job), print)
+    return [sorted(server.choose(round)) for round in range(1, 21)]
+
+
+def test_who_is_drawn_is_not_in_the_seed(tmp_path: Path) -> None:
+    """Epsilon counts on it: whoever knew the draw would know in which rounds to look for a client."""
+    some: dict[str, Any] = {"clients": 10, "participation": 0.3}
+    private = {**some, "privacy_clip": 1.0, "privacy_noise": 1.0}
+    public = draws(job_of(tmp_path / "a", **some))
+    assert public == draws(job_of(tmp_path / "b", **some))
+    one, other = draws(job_of(tmp_path / "c", **private)), draws(job_of(tmp_path / "d", **private))
+    assert one != public != other != one
+    assert all(len(set(clients)) == 3 and set(clients) <= set(range(10)) for clients in one)
+    assert len({tuple(clients) for clients in one}) > 5
+
+
+def test_a_resumed_run_draws_the_same_clients(tmp_path: Path) -> None:
+    """Else private state of a round that was cut off would stay with clients that the round is not repeated with."""
+    private = {"clients": 10, "participation": 0.3, "privacy_clip": 1.0, "privacy_noise": 1.0}
+    assert draws(job_of(tmp_path, **private)) == draws(job_of(tmp_path, **private))
 
 
 # -- the accountant ----------------------------------------------------------------------------------------------------
@@ -129,6 +170,19 @@ def test_epsilon_grows_with_rounds_and_falls_with_noise_and_with_fewer_clients_d
     assert epsilon(4.0, 1e-5, 10, 10, 10, True) < epsilon(2.0, 1e-5, 10, 10, 10, True)
     few, all_known = (epsilon(4.0, 1e-5, 10, 10, 1000, amplified) for amplified in (True, False))
     assert few < all_known == epsilon(4.0, 1e-5, 10, 10, 10, True)
+
+
+@pytest.mark.parametrize(("z", "drawn", "clients"), [(1.0, 10, 1000), (2.0, 50, 100), (4.0, 3, 10)])
+def test_epsilon_of_drawn_clients_is_for_one_client_in_the_place_of_another(z: float, drawn: int, clients: int) -> None:
+    """One round against the exact bound (Balle, Barthe and Gaboardi, 2018, Theorem 9): drawn without replacement, and
+    the sum moves by up to 2 C."""
+    q, told = drawn / clients, epsilon(z, 1e-5, 1, drawn, clients, True)
+
+    def exact(eps: float) -> float:
+        return q * exact_delta(math.log1p(math.expm1(eps) / q), 2 / z)
+
+    assert exact(told) <= 1e-5
+    assert exact(0.3 * told) > 1e-5
 
 
 @pytest.mark.parametrize("at", ["server", "node"])
@@ -154,6 +208,7 @@ def test_metrics_and_summary_tell_what_is_spent(tmp_path: Path, at: str) -> None
         ({"privacy_clip": 1.0, "privacy_noise": 1.0, "method": "feddyn"}, "'feddyn'"),
         ({"privacy_clip": 1.0, "privacy_noise": 1.0, "method": "spherefed"}, "'ffc'"),
         ({"privacy_clip": 1.0, "privacy_noise": 1.0, "model": "resnet18", "data": "digits"}, "buffers = private"),
+        ({"privacy_clip": 1.0, "privacy_noise": 1.0, "method": "central"}, "'central'"),
         ({"privacy_clip": 0.0, "privacy_noise": 1.0}, "privacy_clip = 0"),
         ({"privacy_clip": 1.0, "privacy_noise": -1.0}, "privacy_noise = -1"),
     ],

@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 pytest.importorskip("flwr")
 
 from fedframe.api import gather
 from fedframe.core.server import Server
+from fedframe.core.wire import read_letter
 from fedframe.errors import DataError
 from fedframe.federation.errand import Errand
 from fedframe.federation.joining import Membership
@@ -71,7 +73,7 @@ def test_what_is_printed_is_what_leaves(tmp_path: Path, method: str, secure: boo
         circle = None
         if secure:
             keys = {0: "22" * 32, 1: node.masker(print).public}
-            circle = Circle(keys, 60.0, context_of("run1", kind, 1, keys, order.tensors)).notes()
+            circle = Circle(keys, 60.0, context_of("run1", order, keys, 60.0)).notes()
         node.work(print)(Errand("run1", order, {kind: [1]}, {}, circle).to_bytes())
         log = (tmp_path / "node" / "leaves.log").read_text()
         (sent,) = [line for line in log.splitlines() if f" {kind}: " in line]
@@ -85,6 +87,20 @@ def test_what_is_printed_is_what_leaves(tmp_path: Path, method: str, secure: boo
         assert printed == {name: int(np.prod(shape)) for name, shape in tensors.items()}
         numbers = re.findall(r"(\S+)=", sent.partition("; ")[2])
         assert f"  {when}  numbers: {', '.join(numbers)}" in lines
+
+
+def test_a_run_that_is_started_again_gets_the_same_noise(tmp_path: Path) -> None:
+    """Fresh noise on the same update would be averaged away by starting often enough."""
+    pytest.importorskip("dp_accounting")
+    private = {"privacy_clip": 1.0, "privacy_noise": 1.0, "privacy_at": "node", "weighting": "uniform"}
+    node = member(tmp_path, "fedavg", **private)
+    order = Server(node.maker.make(tmp_path / "server"), NoEngine(), print).order("train", 1)
+    answer = node.work(print)
+    first, second = (
+        read_letter(answer(Errand(run, order, {"train": [1]}).to_bytes()))[0][0].tensors["update"] for run in ("a", "b")
+    )
+    assert torch.equal(first, second)
+    assert (tmp_path / "node" / "privacy.key").stat().st_mode & 0o777 == 0o600
 
 
 class NoEngine:

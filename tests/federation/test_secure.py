@@ -15,6 +15,7 @@ import torch
 pytest.importorskip("cryptography")
 
 import fedframe.engines.remote as remote
+import fedframe.engines.secure as secure
 from fedframe.core.files import read_json, read_tensors
 from fedframe.core.job import Job
 from fedframe.core.message import Message
@@ -24,7 +25,7 @@ from fedframe.engines.secure import circle_of
 from fedframe.errors import DataError, RunError, SettingError
 from fedframe.federation.errand import Errand
 from fedframe.federation.fitting import check_secure
-from fedframe.federation.masks import BITS, Circle, Masker, Words, from_words, to_words, unmask
+from fedframe.federation.masks import BITS, Circle, Masker, Words, context_of, from_words, to_words, unmask
 from fedframe.federation.sums import masked_reply
 from fedframe.recipes import make_method
 from fedframe.session import execute
@@ -41,6 +42,7 @@ def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # -- masks -------------------------------------------------------------------------------------------------------------
 CONTEXT = "ab" * 32
+ROUND = "run-train-1"
 
 
 def maskers(folder: Path, count: int) -> tuple[list[Masker], Circle]:
@@ -56,7 +58,7 @@ def words(seed: int, count: int = 1000) -> Words:
 def test_the_sum_of_those_who_are_there_comes_out_exactly(tmp_path: Path, gone: tuple[int, ...]) -> None:
     made, circle = maskers(tmp_path, 5)
     alive = tuple(i for i in range(5) if i not in gone)
-    masked = {i: made[i].mask(words(i), i, circle) for i in alive}
+    masked = {i: made[i].mask(words(i), i, circle, ROUND) for i in alive}
     told = {i: made[i].reveal(i, replace(circle, alive=alive), 2) for i in alive}
     total = unmask(masked, told)
     assert np.array_equal(total, sum((words(i) for i in alive), np.zeros(1000, dtype=np.uint64)))
@@ -65,7 +67,7 @@ def test_the_sum_of_those_who_are_there_comes_out_exactly(tmp_path: Path, gone: 
 def test_what_is_left_out_of_the_telling_leaves_noise(tmp_path: Path) -> None:
     """Without one client's stream, or with what it would tell for others, the sum is as good as random."""
     made, circle = maskers(tmp_path, 3)
-    masked = {i: made[i].mask(words(i), i, circle) for i in range(3)}
+    masked = {i: made[i].mask(words(i), i, circle, ROUND) for i in range(3)}
     told = {i: made[i].reveal(i, replace(circle, alive=(0, 1, 2)), 2) for i in range(3)}
     truth = sum((words(i) for i in range(3)), np.zeros(1000, dtype=np.uint64))
     for missing in range(3):
@@ -77,13 +79,14 @@ def test_what_is_left_out_of_the_telling_leaves_noise(tmp_path: Path) -> None:
 def test_a_masked_reply_is_noise_of_its_own_in_every_order(tmp_path: Path) -> None:
     (one, _), circle = maskers(tmp_path, 2)
     zero = np.zeros(4000, dtype=np.uint64)
-    first, second = (one.mask(zero, 0, replace(circle, context=each * 32)) for each in ("ab", "cd"))
+    first, second = (one.mask(zero, 0, replace(circle, context=each * 32), each) for each in ("ab", "cd"))
     for found in (first, second, first - second):
         assert 0.49 < np.unpackbits(found.view(np.uint8)).mean() < 0.51
 
 
 def test_streams_are_told_for_one_set_of_clients_only(tmp_path: Path) -> None:
     made, circle = maskers(tmp_path, 4)
+    made[0].mask(words(0), 0, circle, ROUND)
     first = made[0].reveal(0, replace(circle, alive=(0, 1, 2)), 2)
     assert first == made[0].reveal(0, replace(circle, alive=(2, 1, 0)), 2)  # a repeated question
     again = Masker(tmp_path / "0", lambda text: None)  # after a restart, too
@@ -91,11 +94,43 @@ def test_streams_are_told_for_one_set_of_clients_only(tmp_path: Path) -> None:
         again.reveal(0, replace(circle, alive=(0, 1)), 2)
 
 
+def test_in_a_round_streams_of_one_order_only_are_told(tmp_path: Path) -> None:
+    """The same update in two circles: the difference of the two sums would be the client that is in one of them."""
+    made, circle = maskers(tmp_path, 4)
+    three = replace(circle, keys={i: circle.keys[i] for i in range(3)}, context="cd" * 32)
+    for each in (circle, three):
+        made[0].mask(words(0), 0, each, ROUND)
+    made[0].reveal(0, replace(circle, alive=(0, 1, 2, 3)), 2)
+    with pytest.raises(DataError, match="other clients already"):
+        made[0].reveal(0, replace(three, alive=(0, 1, 2)), 2)
+
+
 def test_streams_are_not_told_for_too_few(tmp_path: Path) -> None:
     made, circle = maskers(tmp_path, 4)
-    for alive, fewest in (((0,), 1), ((0, 1), 3), ((1, 2, 3), 2)):
+    made[0].mask(words(0), 0, circle, ROUND)
+    for alive, fewest in (((0,), 1), ((0, 1), 3), ((1, 2, 3), 2), ((0, 0, 0, 0), 4), ((0, 1, 1), 3)):
         with pytest.raises(DataError, match="at least"):
             made[0].reveal(0, replace(circle, alive=alive), fewest)
+
+
+def test_streams_are_told_for_the_clients_of_the_order_only(tmp_path: Path) -> None:
+    """With others in the place of those who were masked with, one client's update would be left."""
+    made, circle = maskers(tmp_path, 7)
+    few = replace(circle, keys={i: circle.keys[i] for i in range(4)})
+    with pytest.raises(DataError, match="that was answered"):
+        made[0].reveal(0, replace(few, alive=(0, 1, 2, 3)), 4)
+    made[0].mask(words(0), 0, few, ROUND)
+    with pytest.raises(DataError, match="its own clients"):
+        made[0].reveal(0, replace(circle, alive=(0, 4, 5, 6)), 4)
+
+
+def test_streams_hide_one_thing_only(tmp_path: Path) -> None:
+    made, circle = maskers(tmp_path, 3)
+    first = made[0].mask(words(0), 0, circle, ROUND)
+    again = Masker(tmp_path / "0", lambda text: None)  # after a restart, too
+    assert np.array_equal(first, again.mask(words(0), 0, circle, ROUND))  # a repeated question
+    with pytest.raises(DataError, match="answered before with other numbers"):
+        again.mask(words(1), 0, circle, ROUND)
 
 
 def test_a_key_that_changes_is_refused(tmp_path: Path) -> None:
@@ -127,7 +162,8 @@ def test_values_that_cannot_be_added_up_are_not_sent(bad: float) -> None:
 @pytest.mark.parametrize(
     "change",
     [{"keys": {"0": "zz"}}, {"keys": {"0": "ab"}}, {"keys": 3}, {"scale": 0.0}, {"scale": "x"}, {"context": "../x"},
-     {"alive": [7]}, {"alive": None}],
+     {"alive": [7]}, {"alive": None}, {"alive": [0, 0]}, {"alive": [0, 0.5]}, {"keys": {}},
+     {"keys": {"0": "00" * 32, "-1": "11" * 32}}],
 )  # fmt: skip
 def test_a_circle_that_is_none_is_refused(change: dict[str, Any]) -> None:
     good = Circle({0: "00" * 32, 1: "11" * 32}, 1.0, CONTEXT).notes()
@@ -150,9 +186,9 @@ def engine_at(folder: Path, job: Job, note: Any) -> remote.RemoteEngine:
 )
 def test_a_secure_run_is_the_plain_run_up_to_rounding(tmp_path: Path, method: str, weighting: str) -> None:
     runs = []
-    for secure in (False, True):
-        job, run = make(method, tmp_path / str(secure), secure=secure, weighting=weighting, rounds=2, epochs=1)
-        folder = tmp_path / f"nodes-{secure}"
+    for hidden in (False, True):
+        job, run = make(method, tmp_path / str(hidden), secure=hidden, weighting=weighting, rounds=2, epochs=1)
+        folder = tmp_path / f"nodes-{hidden}"
         execute(job, run, Recorder(), partial(engine_at, folder))
         runs.append(run)
     plain, secure_run = (read_tensors(run.path / "model.safetensors")[0] for run in runs)
@@ -177,9 +213,9 @@ def secure_server(tmp_path: Path, spoil: Any = None, **settings: Any) -> tuple[S
 def test_a_client_that_is_gone_is_left_out_of_the_sum(tmp_path: Path) -> None:
     """With node1 gone the result is that of a plain round without it."""
     models = []
-    for secure in (False, True):
-        job, _ = make("scaffold", tmp_path / f"run{secure}", secure=secure)
-        engine = remote_engine(job, tmp_path / f"nodes{secure}", 4)
+    for hidden in (False, True):
+        job, _ = make("scaffold", tmp_path / f"run{hidden}", secure=hidden)
+        engine = remote_engine(job, tmp_path / f"nodes{hidden}", 4)
         assert isinstance(engine.post, HerePost)
         engine.post.away.add("node1")
         server = Server(job, engine, print)
@@ -206,14 +242,55 @@ def test_who_goes_after_its_masked_reply_is_waited_for(tmp_path: Path) -> None:
     assert any("unmask: waiting for 1 more" in note for note in notes)
 
 
-@pytest.mark.parametrize("flaw", ["nothing", "too short"])
-def test_a_node_that_does_not_tell_its_masks_ends_the_run_by_name(tmp_path: Path, flaw: str) -> None:
+@pytest.mark.parametrize("how", ["cut", "left out"])
+def test_who_goes_for_good_after_its_masked_reply_costs_the_round_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """The others have told their masks for it too and may not tell them again; the next round has new ones."""
+    monkeypatch.setattr(secure, "WAIT", 0.1)
+
+    def spoil(node: str, content: bytes) -> bytes | str:
+        messages, notes = read_letter(content)
+        if node != "node2" or messages[0].kind != "unmask":
+            return content
+        return "cut" if how == "cut" else write_letter([], notes)
+
+    server, post, notes = secure_server(tmp_path, spoil)
+    before = server.model.clone()
+    first = server.run_round(1, nothing)
+    assert (first.dropped, first.figures["lost"], torch.equal(server.model, before)) == (4, 4, True)
+    assert any("Round 1 is given up" in note for note in notes)
+    post.away.add("node2")
+    again = server.run_round(1, nothing)  # as an organiser that was killed would: the masks of this round are told
+    assert (again.dropped, torch.equal(server.model, before)) == (4, True)
+    second = server.run_round(2, nothing)
+    assert (second.dropped, torch.equal(server.model, before)) == (1, False)
+    assert isinstance(server.engine, remote.RemoteEngine)
+    assert server.engine.seen.tolist() == [2, 2, 0, 2]
+
+
+def test_a_round_that_was_given_up_is_a_line_without_a_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(secure, "WAIT", 0.1)
+
+    def spoil(node: str, content: bytes) -> bytes | str:
+        message = read_letter(content)[0][0]
+        return "cut" if (node, message.kind, message.round) == ("node2", "unmask", 2) else content
+
+    private = {"privacy_clip": 1.0, "privacy_noise": 1.0, "weighting": "uniform"}
+    job, run = make("fedavg", tmp_path / "run", secure=True, rounds=3, **private)
+    execute(job, run, Recorder(), lambda job, note: remote_engine(job, tmp_path / "nodes", 4, spoil))
+    lines = run.metrics()
+    assert ["loss" in line for line in lines] == [True, False, True]
+    assert [line["dropped"] for line in lines] == [0, 4, 0]
+    assert lines[0]["epsilon"] < lines[1]["epsilon"] < lines[2]["epsilon"]
+
+
+def test_a_node_that_tells_something_else_ends_the_run_by_name(tmp_path: Path) -> None:
     def spoil(node: str, content: bytes) -> bytes:
         messages, notes = read_letter(content)
         if node != "node2" or messages[0].kind != "unmask":
             return content
-        short = [replace(messages[0], tensors={"own": torch.zeros(3, dtype=torch.uint8)})]
-        return write_letter([] if flaw == "nothing" else short, notes)
+        return write_letter([replace(messages[0], tensors={"own": torch.zeros(3, dtype=torch.uint8)})], notes)
 
     server, _, _ = secure_server(tmp_path, spoil)
     with pytest.raises(RunError, match="did not tell its masks"):
@@ -272,6 +349,38 @@ def test_a_node_that_agreed_on_secure_sends_nothing_else(tmp_path: Path) -> None
     other = replace(order, tensors={**order.tensors, "model": order.tensors["model"] + 1})
     with pytest.raises(DataError, match="not be bound"):
         node.answer(Errand("run1", other, {"train": [client]}, circle=circle.notes()).to_bytes())
+    with pytest.raises(DataError, match="not be bound"):  # nor with a question for streams beside it
+        node.answer(Errand("run1", other, {"unmask": [], "train": [client]}, circle=circle.notes()).to_bytes())
+
+
+@pytest.mark.parametrize("change", ["lr", "scale", "data"])
+def test_two_answers_never_share_a_mask(tmp_path: Path, change: str) -> None:
+    """Whatever differs between two letters, the difference of the answers is not that of the updates."""
+    server, post, _ = secure_server(tmp_path)
+    node, order = post.known["node0"], server.order("train", 1)
+    assert isinstance(server.engine, remote.RemoteEngine)
+    circle = circle_of(server.engine, order, [0, 1, 2, 3])
+
+    def ask(order: Message, circle: Circle) -> Words:
+        letter = Errand("run1", order, {"train": [0]}, {0: 0}, circle.notes()).to_bytes()
+        found: Words = read_letter(node.answer(letter)[2])[0][0].tensors["masked"].numpy().view(np.uint64)
+        return found
+
+    first = ask(order, circle)
+    assert np.array_equal(first, ask(order, circle))
+    if change == "data":  # the node has come back with other data in the middle of a round
+        assert node.site is not None
+        labels = node.site.job.federation.source.train.y
+        labels.copy_(labels.flip(0))
+        with pytest.raises(DataError, match="answered before with other numbers"):
+            ask(order, circle)
+        return
+    other = replace(order, numbers={"lr": 1e-30}) if change == "lr" else order
+    scale = 2 * circle.scale if change == "scale" else circle.scale
+    with pytest.raises(DataError, match="not be bound"):
+        ask(other, replace(circle, scale=scale))
+    bound = replace(circle, scale=scale, context=context_of("run1", other, circle.keys, scale))
+    assert 0.49 < np.unpackbits((first - ask(other, bound)).view(np.uint8)).mean() < 0.51
 
 
 @pytest.mark.parametrize(
@@ -280,13 +389,23 @@ def test_a_node_that_agreed_on_secure_sends_nothing_else(tmp_path: Path) -> None
 def test_methods_that_need_single_updates_are_refused_by_name(tmp_path: Path, method: str, part: str) -> None:
     job, _ = make("fedavg", tmp_path, secure=True)
     with pytest.raises(SettingError, match=re.escape(f"{part!r} of {method!r}")):
-        check_secure(job.settings, make_method(method, {}))
+        check_secure(job.settings, make_method(method, {}), 4)
 
 
 def test_one_client_alone_is_never_the_minimum(tmp_path: Path) -> None:
     job, _ = make("fedavg", tmp_path, secure=True, min_clients=1)
     with pytest.raises(SettingError, match="use 2 or more"):
-        check_secure(job.settings, job.method)
+        check_secure(job.settings, job.method, 4)
+
+
+def test_one_client_per_round_is_refused(tmp_path: Path) -> None:
+    """Its sum would be its update, so that no node would tell its masks and the round would wait."""
+    few, enough = (make("fedavg", tmp_path / str(p), secure=True, participation=p)[0] for p in (0.25, 0.5))
+    with pytest.raises(SettingError, match=re.escape("participation = 0.25 of 4 clients is 1 a round")):
+        check_secure(few.settings, few.method, 4)
+    check_secure(enough.settings, enough.method, 4)
+    with pytest.raises(SettingError, match="two clients"):
+        check_secure(enough.settings, enough.method, 1)
 
 
 def test_a_reply_with_nan_is_not_sent(tmp_path: Path) -> None:
@@ -296,4 +415,6 @@ def test_a_reply_with_nan_is_not_sent(tmp_path: Path) -> None:
     update = torch.zeros(job.roles.layout.size)
     update[3] = float("nan")
     with pytest.raises(DataError, match="not sent"):
-        masked_reply(job, Message("train", 1, 0, {"update": update}, {"samples": 5, "loss": 0.1}), circle, masker)
+        masked_reply(
+            job, "run1", Message("train", 1, 0, {"update": update}, {"samples": 5, "loss": 0.1}), circle, masker
+        )
