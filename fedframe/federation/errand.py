@@ -12,7 +12,7 @@ from typing import Any
 
 from fedframe.core.message import Message
 from fedframe.core.wire import read_letter, refusal, write_letter
-from fedframe.errors import DataError
+from fedframe.errors import LetterError
 
 HELLO = "hello"  # who are you: no model, no work
 UNMASK = "unmask"  # what masks were made of, once masked replies have arrived: with secure aggregation only
@@ -63,12 +63,12 @@ def read_answer(content: bytes, errand: Errand, most: int) -> dict[tuple[str, in
     """A node's replies by kind and client; a letter of another run, or with what was not asked, is refused."""
     replies, notes = read_letter(content, most)
     if notes.get("run") != errand.run:
-        raise DataError(f"it belongs to the run {str(notes.get('run'))[:40]!r}, not to {errand.run!r}")
+        raise LetterError(f"it belongs to the run {str(notes.get('run'))[:40]!r}, not to {errand.run!r}")
     found: dict[tuple[str, int], Message] = {}
     for reply in replies:
         if reply.unit not in errand.tasks.get(reply.kind, ()) or (reply.kind, reply.unit) in found:
-            raise DataError(f"it answers {reply.kind[:40]!r} for client {reply.unit}, which was not asked of it")
+            raise LetterError(f"it answers {reply.kind[:40]!r} for client {reply.unit}, which was not asked of it")
         if reply.round != errand.order.round:
-            raise DataError(f"it answers round {reply.round}, not round {errand.order.round}")
+            raise LetterError(f"it answers round {reply.round}, not round {errand.order.round}")
         found[reply.kind, reply.unit] = reply
     return found

@@ -159,13 +159,22 @@ class Membership:
 
     def log(self, replies: Sequence[Message], size: int) -> None:
         """Write down what leaves, before it does."""
+        lines = []
+        for reply in replies:
+            tensors = ", ".join(f"{n} {str(t.dtype)[6:]} {tuple(t.shape)}" for n, t in reply.tensors.items())
+            numbers = ", ".join(f"{name}={value}" for name, value in reply.numbers.items())
+            lines.append(f"round {reply.round} {reply.kind}: {tensors or 'no tensors'}; {numbers}")
+        self.log_lines([*lines, f"letter of {size:,} bytes"])
+
+    def log_error(self, text: str) -> None:
+        """Write down what the organiser is told of an error."""
+        self.log_lines([f"error: {' '.join(text.split())}"])
+
+    def log_lines(self, lines: Sequence[str]) -> None:
+        """Add lines to the log of what leaves."""
         stamp = time.strftime("%Y-%m-%d %H:%M:%S")
         with (self.folder / LEAVES).open("a") as file:
-            for reply in replies:
-                tensors = ", ".join(f"{n} {str(t.dtype)[6:]} {tuple(t.shape)}" for n, t in reply.tensors.items())
-                numbers = ", ".join(f"{name}={value}" for name, value in reply.numbers.items())
-                file.write(f"{stamp} round {reply.round} {reply.kind}: {tensors or 'no tensors'}; {numbers}\n")
-            file.write(f"{stamp} letter of {size:,} bytes\n")
+            file.writelines(f"{stamp} {line}\n" for line in lines)
 
 
 def tensor_text(name: str, shape: torch.Size, width: int) -> str:
@@ -180,4 +189,4 @@ def make_node(member: Membership, say: Callable[[str], None]) -> Node:
     write_secret(folder / "node.key", kit.key)
     (folder / "ca.pem").write_bytes(kit.ca)
     place = Place(kit.agreement.address, folder / "ca.pem", folder / "node.key", folder)
-    return Node(place, member.work(say), say)
+    return Node(place, member.work(say), say, member.log_error)

@@ -34,7 +34,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from torch import Tensor
 
 from fedframe.core.files import read_json, write_json
-from fedframe.errors import DataError
+from fedframe.errors import LetterError
 from fedframe.federation.certificates import write_secret
 
 Words = npt.NDArray[np.uint64]
@@ -48,7 +48,7 @@ def to_words(value: Tensor, factor: float, bits: int, clients: int) -> Words:
     scaled = value.detach().double().flatten() * (factor * 2.0**bits)
     most = 2.0**62 / clients
     if not bool((scaled.abs() < most).all()):  # NaN is not below anything either
-        raise DataError("An update has NaN or values too large to be added up securely; it is not sent.")
+        raise LetterError("An update has NaN or values too large to be added up securely; it is not sent.")
     words: Words = scaled.round().long().numpy().view(np.uint64)
     return words
 
@@ -99,7 +99,7 @@ class Circle:
             assert set(context) <= set("0123456789abcdef")
             assert set(alive) <= set(keys)
         except (AssertionError, KeyError, TypeError, ValueError, AttributeError) as error:
-            raise DataError("Whose updates are to be added up securely cannot be read.") from error
+            raise LetterError("Whose updates are to be added up securely cannot be read.") from error
         return cls(keys, scale, context, alive)
 
 
@@ -138,11 +138,11 @@ class Masker:
     def reveal(self, client: int, circle: Circle, fewest: int) -> dict[str, bytes]:
         """The seeds of B_k and of S_kd for those who are gone; for one order, only for one set of those who are not."""
         if client not in circle.alive or len(circle.alive) < max(2, fewest):
-            raise DataError(f"Streams are told for at least {max(2, fewest)} clients, this one among them.")
+            raise LetterError(f"Streams are told for at least {max(2, fewest)} clients, this one among them.")
         told = self.folder / "told" / f"{circle.context}.json"
         alive = sorted(circle.alive)
         if told.exists() and read_json(told) != alive:
-            raise DataError(
+            raise LetterError(
                 "Streams of this order were told for other clients already; with both a reply could be read."
             )
         write_json(told, alive)
@@ -158,9 +158,9 @@ class Masker:
         fresh = {}
         for client, key in circle.keys.items():
             if client in mine and key != self.public:
-                raise DataError("The organiser has another key of this node than it has; was its folder deleted?")
+                raise LetterError("The organiser has another key of this node than it has; was its folder deleted?")
             if known.get(names(client), key) != key:
-                raise DataError(f"The key of {names(client)} has changed; ask there, then delete it from peers.json.")
+                raise LetterError(f"The key of {names(client)} has changed; ask there, then delete it from peers.json.")
             if client not in mine and names(client) not in known:
                 fresh[names(client)] = key
                 self.note(f"Key of {names(client)}: {fingerprint(key)} (it must be what {names(client)} has printed).")

@@ -19,7 +19,7 @@ from fedframe.core.job import Job
 from fedframe.core.layout import named_tensors
 from fedframe.core.message import Message, Number, all_finite
 from fedframe.core.site import Site
-from fedframe.errors import DataError
+from fedframe.errors import LetterError
 from fedframe.federation.errand import HELLO, UNMASK, Errand, answer_bytes
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class NodeWork:
         errand = Errand.from_bytes(content)
         strangers = {client for clients in errand.tasks.values() for client in clients} - self.clients
         if strangers:
-            raise DataError(f"The clients {sorted(strangers)[:5]} are not at this node.")
+            raise LetterError(f"The clients {sorted(strangers)[:5]} are not at this node.")
         site = self.site_of(errand.run)
         if set(errand.tasks) - {HELLO, UNMASK}:
             check_order(site.job, errand.order)
@@ -67,7 +67,7 @@ class NodeWork:
         """The place where this run's work is done; another run starts from nothing."""
         if self.site is None or run != self.run:
             if not run.isalnum() or len(run) > 64:
-                raise DataError("A run is named by letters and digits.")
+                raise LetterError("A run is named by letters and digits.")
             self.run, self.site = run, Site(self.make_job(run))
         return self.site
 
@@ -79,7 +79,7 @@ class NodeWork:
 
         if self.masker is None:
             if self.make_masker is None:
-                raise DataError("This node cannot add up securely.")
+                raise LetterError("This node cannot add up securely.")
             self.masker = self.make_masker()
         kinds = set(errand.tasks) & {UNMASK, "train", "statistics"}
         if not kinds:
@@ -91,7 +91,7 @@ class NodeWork:
         if UNMASK not in kinds and circle.context != context_of(
             errand.run, order.kind, order.round, circle.keys, order.tensors
         ):
-            raise DataError("Masks would not be bound to this order.")
+            raise LetterError("Masks would not be bound to this order.")
         return circle
 
     def reply(self, site: Site, order: Message, kind: str, client: int, circle: Circle | None) -> Message:
@@ -100,7 +100,7 @@ class NodeWork:
             return hello(site.job, client, self.masker.public if self.masker is not None else None)
         if kind == UNMASK:
             if circle is None or self.masker is None:
-                raise DataError("This federation has not agreed on secure aggregation.")
+                raise LetterError("This federation has not agreed on secure aggregation.")
             from fedframe.federation.sums import revealed_reply
 
             together = max(len(circle.keys), site.job.clients_per_round)
@@ -144,17 +144,17 @@ def check_order(job: Job, order: Message) -> None:
     model = order.tensors.get("model")
     if model is None or model.dtype != torch.float32 or model.shape != (job.roles.layout.size,):
         what = "no model" if model is None else f"a model of {model.dtype} {tuple(model.shape)}"
-        raise DataError(f"The order brings {what}; here it is float32 ({job.roles.layout.size},).")
+        raise LetterError(f"The order brings {what}; here it is float32 ({job.roles.layout.size},).")
     fixed = named_tensors(job.template)
     for name, tensor in order.tensors.items():
         if tensor.is_floating_point() and not all_finite(tensor):
-            raise DataError(f"The order's {name} holds NaN or infinite values.")
+            raise LetterError(f"The order's {name} holds NaN or infinite values.")
         if name.startswith("fixed/") and (name[6:] not in fixed or fixed[name[6:]].shape != tensor.shape):
-            raise DataError(f"The order sets {name[6:]}, which the model does not have in that shape.")
+            raise LetterError(f"The order sets {name[6:]}, which the model does not have in that shape.")
     if not 1 <= order.round <= job.settings.rounds + 1:
-        raise DataError(f"Round {order.round} is none of this run's {job.settings.rounds}.")
+        raise LetterError(f"Round {order.round} is none of this run's {job.settings.rounds}.")
     if not isinstance(order.numbers.get("lr"), float):
-        raise DataError("The order has no learning rate.")
+        raise LetterError("The order has no learning rate.")
 
 
 def state_folder(base: Path, run: str) -> Path:
