@@ -21,6 +21,7 @@ from fedframe.core.message import Message
 from fedframe.core.site import Site
 from fedframe.errors import DataError, RunError
 from fedframe.federation.errand import HELLO, UNMASK, Errand, read_answer
+from fedframe.federation.numbering import Numbers
 
 if TYPE_CHECKING:
     from fedframe.federation.masks import Circle
@@ -66,6 +67,7 @@ class RemoteEngine:
     def __init__(self, job: Job, post: Post, seats: Sequence[str], run: str, note: Callable[[str], None]) -> None:
         self.job, self.post, self.run_name, self.note = job, post, run, note
         self.seats = tuple(seats)  # the node of every client
+        self.numbers = Numbers(job.folder)
         self.seen = torch.zeros(len(seats), dtype=torch.int64)  # the last round in which a client's reply was merged
         self.keys: dict[int, str] = {}  # clients' public keys, for secure aggregation
         self.summed: list[int] = []
@@ -182,7 +184,8 @@ class RemoteEngine:
         out: dict[str, tuple[str, Errand, float]] = {}
         for node, asked in tasks.items():
             notes = circle.notes() if circle is not None else None
-            errand = Errand(self.run_name, order, asked, self.merged(order, asked), notes)
+            number = self.numbers.next() if order.kind != HELLO else 0
+            errand = Errand(self.run_name, order, asked, self.merged(order, asked), notes, number)
             reasons.pop(node, None)
             limit = time.monotonic() + (patience if patience is not None else float("inf"))
             try:

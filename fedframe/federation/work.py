@@ -21,6 +21,7 @@ from fedframe.core.message import Message, Number, all_finite
 from fedframe.core.site import Site
 from fedframe.errors import LetterError
 from fedframe.federation.errand import HELLO, UNMASK, Errand, answer_bytes
+from fedframe.federation.numbering import refuse_late
 
 if TYPE_CHECKING:
     from fedframe.federation.masks import Circle, Masker
@@ -54,6 +55,8 @@ class NodeWork:
         site = self.site_of(errand.run)
         if set(errand.tasks) - {HELLO, UNMASK}:
             check_order(site.job, errand.order)
+        if set(errand.tasks) != {HELLO}:
+            refuse_late(site.job.folder, self.clients, errand.number)
         for client, round in errand.seen.items():
             if client in self.clients and site.job.remembers:
                 site.job.store.forget_after(client, round)
