@@ -20,7 +20,6 @@ from fedframe.data.newcomer import load_newcomer
 from fedframe.engines.flower.node import Node, Place
 from fedframe.engines.inline import InlineEngine
 from fedframe.errors import DataError
-from fedframe.federation.certificates import write_secret
 from fedframe.federation.errand import HELLO
 from fedframe.federation.kit import Kit
 from fedframe.federation.shares import seated
@@ -183,10 +182,9 @@ def tensor_text(name: str, shape: torch.Size, width: int) -> str:
 
 
 def make_node(member: Membership, say: Callable[[str], None]) -> Node:
-    """The node, ready to join; its key and the CA are kept in its folder."""
+    """The node, ready to join; its kit is kept in its folder."""
     folder, kit = member.folder, member.kit
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    write_secret(folder / "node.key", kit.key)
-    (folder / "ca.pem").write_bytes(kit.ca)
+    kit.keep(folder)
     place = Place(kit.agreement.address, folder / "ca.pem", folder / "node.key", folder)
     return Node(place, member.work(say), say, member.log_error)

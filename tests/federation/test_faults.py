@@ -138,7 +138,7 @@ def test_a_repeated_letter_gets_the_same_answer(tmp_path: Path) -> None:
     assert node.answer(letter)[2] == node.answer(letter)[2]
 
 
-def test_a_letter_that_comes_after_a_newer_one_is_not_obeyed(tmp_path: Path) -> None:
+def test_a_letter_that_comes_after_a_newer_one_is_not_obeyed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would have the node forget states that were merged since."""
     server, post = server_with(tmp_path, None, rounds=6)
     node = post.known["node1"]
@@ -156,7 +156,7 @@ def test_a_letter_that_comes_after_a_newer_one_is_not_obeyed(tmp_path: Path) -> 
         post._waiting[ticket] = remote.Delivery(ticket, problem="late")
         return ticket
 
-    post.send = send  # type: ignore[method-assign]
+    monkeypatch.setattr(post, "send", send)
     for number in (1, 2, 3, 4):
         server.run_round(number, nothing)
         server.round = number
@@ -180,7 +180,7 @@ def test_letters_of_a_resumed_run_are_newer_than_those_of_a_killed_one(tmp_path:
 
 
 def test_a_torn_note_of_the_newest_letter_keeps_nobody_out(tmp_path: Path) -> None:
-    server, post = server_with(tmp_path, None)
+    server, _ = server_with(tmp_path, None)
     server.run_round(1, nothing)
     server.round = 1
     notes = list((tmp_path / "nodes").glob("*/letters/taken-*.json"))
