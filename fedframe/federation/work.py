@@ -18,6 +18,7 @@ from fedframe import __version__
 from fedframe.core.job import Job
 from fedframe.core.layout import named_tensors
 from fedframe.core.message import Message, Number, all_finite
+from fedframe.core.remote import LAST
 from fedframe.core.site import Site
 from fedframe.errors import LetterError
 from fedframe.federation.errand import HELLO, UNMASK, Errand, answer_bytes
@@ -62,7 +63,7 @@ class NodeWork:
                 site.job.store.forget_after(client, round)
         circle = self.circle(site.job, errand)
         replies = [self.reply(site, errand.order, kind, c, circle) for kind, cs in errand.tasks.items() for c in cs]
-        if self.finish is not None and "personalise" in errand.tasks:
+        if self.finish is not None and errand.order.numbers.get(LAST):
             self.finish(site.job, errand.order)
         return errand, replies, answer_bytes(errand.run, replies)
 
@@ -125,12 +126,17 @@ def hello(job: Job, client: int, key: str | None = None) -> Message:
     sizes: dict[str, Number] = {
         "train": len(job.federation.train[client]),
         "test": len(job.federation.local_test[client]),
-        "version": __version__,
+        **versions(),
         "template": template_digest(job),
     }
     if key is not None:
         sizes["key"] = key
     return Message(HELLO, 0, client, numbers=sizes)
+
+
+def versions() -> dict[str, str]:
+    """What must be the same everywhere; which processors torch was built for may differ."""
+    return {"version": __version__, "torch": str(torch.__version__).partition("+")[0]}
 
 
 def template_digest(job: Job) -> str:

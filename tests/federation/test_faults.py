@@ -190,6 +190,50 @@ def test_a_torn_note_of_the_newest_letter_keeps_nobody_out(tmp_path: Path) -> No
     assert server.run_round(2, nothing).dropped == 0
 
 
+@pytest.mark.parametrize(("method", "personal"), [("scaffold", True), ("scaffold", False), ("fedmtl", False)])
+def test_every_node_is_told_when_the_run_is_over(tmp_path: Path, method: str, personal: bool) -> None:
+    job, run = make(method, tmp_path / "run", personal=personal, rounds=1)
+    engine = remote_engine(job, tmp_path / "nodes", 4)
+    assert isinstance(engine.post, HerePost)
+    kept: list[torch.Tensor] = []
+    for node in engine.post.known.values():
+        node.finish = lambda job, order: kept.append(order.tensors["model"])
+    execute(job, run, Recorder(), lambda job, note: engine)
+    final = read_tensors(run.path / "checkpoint.safetensors")[0]["model"]
+    assert len(kept) == 4
+    assert all(torch.equal(model, final) for model in kept)
+    line = run.metrics()[-1]
+    assert ("client" in line, "personal" in line) == ((True, False) if method == "scaffold" else (False, True))
+
+
+def test_a_server_stage_that_gives_no_numbers_leaves_the_model_as_it_was(tmp_path: Path) -> None:
+    """One member's statistics can overflow what is fitted to all of them; nodes would refuse such a model for ever."""
+
+    def spoil(node: str, content: bytes) -> bytes:
+        messages, _ = read_letter(content)
+        if node != "node1" or messages[0].kind != "statistics":
+            return content
+        return tensors_changed(
+            content, lambda tensors: {name: torch.full_like(t, 1.7e308) for name, t in tensors.items()}
+        )
+
+    job, run = make("fedavg+ccvr", tmp_path / "run", rounds=1)
+    display = Recorder()
+
+    def engine(job: Job, note: Any) -> remote.RemoteEngine:
+        made = remote_engine(job, tmp_path / "nodes", 4, spoil)
+        made.note = pytest.fail  # it must not wait for anybody
+        return made
+
+    execute(job, run, display, engine)
+    assert "ccvr gave NaN or infinite weights" in (run.path / "log.txt").read_text()
+    assert read_json(run.path / "summary.json")["scores"]["client"]["final"] > 0
+    plain, other = make("fedavg", tmp_path / "plain", rounds=1)
+    execute(plain, other, Recorder(), lambda job, note: remote_engine(job, tmp_path / "nodes-plain", 4))
+    models = [read_tensors(each.path / "model.safetensors")[0] for each in (run, other)]
+    assert equal_states(*models)
+
+
 def test_below_the_minimum_a_round_waits_and_says_so(tmp_path: Path) -> None:
     job, _ = make("fedavg", tmp_path / "run", min_clients=3)
     engine = remote_engine(job, tmp_path / "nodes", 4)
