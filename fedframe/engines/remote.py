@@ -22,6 +22,7 @@ from fedframe.core.site import Site
 from fedframe.errors import DataError, RunError
 from fedframe.federation.errand import HELLO, UNMASK, Errand, read_answer
 from fedframe.federation.numbering import Numbers
+from fedframe.federation.work import versions
 
 if TYPE_CHECKING:
     from fedframe.federation.masks import Circle
@@ -234,10 +235,15 @@ def check_hello(job: Job, replies: Mapping[int, Message], digest: str) -> None:
     """Refuse clients that would not do the same work: another program, another initial model."""
     for client, reply in replies.items():
         name = job.federation.names[client]
+        for what, here in versions().items():
+            if reply.numbers.get(what) != here:
+                raise RunError(
+                    f"{name} has {'Fedframe' if what == 'version' else what} {str(reply.numbers.get(what))[:40]!r} and "
+                    f"the server {here!r}: install the same versions of Fedframe and torch everywhere."
+                )
         if reply.numbers.get("template") != digest:
             raise RunError(
-                f"The initial model of {name} (Fedframe {reply.numbers.get('version')}) is another than the server's: "
-                "install the same versions of Fedframe and torch at every node, and hand out the kits of this config."
+                f"The initial model of {name} is another than the server's: hand out the kits of this config."
             )
         if job.settings.secure and not re.fullmatch("[0-9a-f]{64}", str(reply.numbers.get("key"))):
             raise RunError(f"{name} has told no key, and secure = true needs one of everybody; look at its log.")

@@ -92,7 +92,7 @@ class Membership:
             ]
             engine.close()
         lines = ["What leaves this node: names, shapes and numbers, never a sample and never a label."]
-        once = "the numbers of training and test samples, the version of Fedframe, a digest of the net"
+        once = "the numbers of training and test samples, the versions of Fedframe and torch, a digest of the net"
         lines.append(f"  once     {once}{', a public key' if self.settings.secure else ''}")
         for reply in replies:
             lines += [f"  {WHEN[reply.kind]}  {text}" for text in self.reply_lines(reply)]
@@ -154,7 +154,8 @@ class Membership:
         fixed = {name[6:]: tensor for name, tensor in order.tensors.items() if name.startswith("fixed/")}
         save_model(job.folder, job, order.tensors["model"], fixed)
         self.done = True
-        say(f"The run is over. Predict with: fedframe predict {job.folder} INPUT --client {self.kit.name}")
+        own = f" --client {self.kit.name}" if self.settings.personal else ""
+        say(f"The run is over. Predict with: fedframe predict {job.folder} INPUT{own}")
 
     def log(self, replies: Sequence[Message], size: int) -> None:
         """Write down what leaves, before it does."""

@@ -32,7 +32,7 @@ leave your machine; docs/federation.md says what does.
     pip install 'fedframe[flower]'
     fedframe federation join {name}-kit.zip --data imagefolder:scans/
 
-From then on the folder {name}-node holds what is in this archive: delete the archive, guard the folder, and join with it:
+From then on the folder {name}-node holds what is in this archive: delete the archive, guard the folder, join with it:
 
     fedframe federation join {name}-node --data imagefolder:scans/
 
