@@ -18,6 +18,10 @@ class DataError(FedframeError):
     """A data file is missing, damaged or does not fit the run."""
 
 
+class LetterError(DataError):
+    """A letter between organisations is flawed; the text is about the letter alone, so its sender may be told."""
+
+
 class RunError(FedframeError):
     """A run could not go on; what was finished is kept."""
 

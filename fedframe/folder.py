@@ -11,6 +11,7 @@ examination.json         what `fedframe measure` found in the finished run
 privacy.key              with privacy_clip: who is drawn, and noise at clients, come from it; no part of the results
 log.txt                  what happened on the way (a worker replaced, an update refused)
 clients.json             the clients' names, where the data name them
+letters/                 how many letters went to clients behind a network, and which was the newest there
 clients/, personal/      private state and personal models, where a method has them
 personal/joined/         personal models of clients that came after the training, by name
 """

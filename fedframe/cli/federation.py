@@ -146,7 +146,9 @@ def stop(
 
 @federation.command()
 def join(
-    kit: Annotated[Path, typer.Argument(help="the kit that the organiser handed over: north-kit.zip")],
+    kit: Annotated[
+        Path, typer.Argument(help="the kit that the organiser handed over (north-kit.zip), later this node's folder")
+    ],
     data: Annotated[str, typer.Option(help="this node's own data, see 'fedframe list'")],
     out: Annotated[Optional[Path], typer.Option(help="folder of this node (default: named after the kit)")] = None,
     test_share: Annotated[
@@ -163,7 +165,7 @@ def join(
         from fedframe.federation.kit import Kit
 
         read = Kit.read(kit)
-        folder = (out or Path(f"{read.name}-node")).absolute()
+        folder = (out or (kit if kit.is_dir() else Path(f"{read.name}-node"))).absolute()
         member = Membership(read, data, folder, test_share, label)
         for line in (*member.check(), *member.what_leaves()):
             say(line)

@@ -23,7 +23,7 @@ from fedframe.core.evaluate import (
     with_personal,
 )
 from fedframe.core.message import LOST, Message
-from fedframe.core.remote import Remote
+from fedframe.core.remote import LAST, Remote
 
 if TYPE_CHECKING:
     from fedframe.core.server import Server
@@ -83,17 +83,17 @@ def final_scores_from_afar(server: Server, engine: Remote, progress: Callable[[i
     if kind == "personalise" and job.shares_a_model:
         engine.also("client", range(len(job.federation)))
     order = server.order(kind, server.round + 1)
+    order = replace(order, numbers={**order.numbers, LAST: 1})
     units = everyone if kind == "personalise" else range(len(job.federation)) if job.shares_a_model else ()
-    replies = engine.run(order, units)
-    if kind == "client":
-        return client_scores(scores, usable(server, order, replies))
-    own = scores_of_own(server, usable(server, order, counted(replies, progress, len(units))))
+    fine = usable(server, order, counted(engine.run(order, units), progress, len(units)))
     last = late_scores(server)
-    if last is not None:
-        if server.late is None:  # no server stage: the model of the last round is the final one
-            server.late = last
-        if "client" in last.by_client:
-            scores = with_client(scores, last.by_client["client"])
+    if server.late is None:  # no server stage: the model of the last round is the final one
+        server.late = last
+    if kind == "client":
+        return client_scores(scores, fine)
+    own = scores_of_own(server, fine)
+    if last is not None and "client" in last.by_client:
+        scores = with_client(scores, last.by_client["client"])
     return with_personal(scores, own) if own.by_client else scores
 
 

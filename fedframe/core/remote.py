@@ -13,6 +13,8 @@ from torch import Size, Tensor
 
 from fedframe.core.message import Message
 
+LAST = "last"  # a number in the last order of a run, whatever its kind: clients keep the model that comes with it
+
 
 @runtime_checkable
 class Remote(Protocol):

@@ -289,8 +289,15 @@ class Server:
             shapes = stage.statistics_shapes(self)
             if isinstance(self.engine, Remote):
                 self.engine.expected["statistics"] = shapes
+            before = (self.model.clone(), dict(self.replaced), dict(self.state))
             stage.conclude(self, self.ask_everyone("statistics", shapes, progress))
             self.last_scores = None
+            if not all(all_finite(tensor) for tensor in (self.model, *self.replaced.values())):
+                self.model, self.replaced, self.state = before
+                self.note(
+                    f"{stage.name} gave NaN or infinite weights, from statistics that are too large or do not suffice; "
+                    "the model stays as the last round has left it."
+                )
         if isinstance(self.engine, Remote):
             return final_scores_from_afar(self, self.engine, progress)
         return final_scores(self, progress)

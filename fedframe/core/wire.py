@@ -18,7 +18,7 @@ import torch
 
 from fedframe.core.files import tensors_to_bytes
 from fedframe.core.message import Message, Number
-from fedframe.errors import DataError
+from fedframe.errors import LetterError
 
 MOST_HEAD = 4 << 20  # bytes of names, shapes and numbers
 MOST_BYTES = 4 << 30  # of a whole letter, where nobody knows better
@@ -38,7 +38,7 @@ def write_letter(messages: Sequence[Message], notes: Mapping[str, Any]) -> bytes
 def read_letter(content: bytes, most: int = MOST_BYTES) -> tuple[list[Message], dict[str, Any]]:
     """The messages and notes of a letter; whatever is not one is refused."""
     if len(content) > most:
-        raise DataError(f"A letter of {len(content):,} bytes is larger than the {most:,} that are allowed.")
+        raise LetterError(f"A letter of {len(content):,} bytes is larger than the {most:,} that are allowed.")
     head = read_head(content)
     described = [read_message_head(each) for each in head["messages"]]
     try:
@@ -99,14 +99,14 @@ def plain(number: object) -> bool:
     return type(number) is float and math.isfinite(number)
 
 
-def refusal(reason: str) -> DataError:
+def refusal(reason: str) -> LetterError:
     """What to say of bytes that are no letter."""
-    return DataError(f"This is not a Fedframe letter: {reason}.")
+    return LetterError(f"This is not a Fedframe letter: {reason}.")
 
 
 def whole(numbers: Mapping[str, Number], name: str) -> int:
     """A whole number that a message must have."""
     value = numbers.get(name)
     if type(value) is not int:
-        raise DataError(f"A message has {name} = {str(value)[:80]!r}, not a whole number.")
+        raise LetterError(f"A message has {name} = {str(value)[:80]!r}, not a whole number.")
     return value

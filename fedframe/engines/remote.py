@@ -21,6 +21,8 @@ from fedframe.core.message import Message, flaw
 from fedframe.core.site import Site
 from fedframe.errors import DataError, RunError
 from fedframe.federation.errand import HELLO, UNMASK, Errand, read_answer
+from fedframe.federation.numbering import Numbers
+from fedframe.federation.work import versions
 
 if TYPE_CHECKING:
     from fedframe.federation.masks import Circle
@@ -68,6 +70,7 @@ class RemoteEngine:
     def __init__(self, job: Job, post: Post, seats: Sequence[str], run: str, note: Callable[[str], None]) -> None:
         self.job, self.post, self.run_name, self.note = job, post, run, note
         self.seats = tuple(seats)  # the node of every client
+        self.numbers = Numbers(job.folder)
         self.seen = torch.zeros(len(seats), dtype=torch.int64)  # the last round in which a client's reply was merged
         self.keys: dict[int, str] = {}  # clients' public keys, for secure aggregation
         self.summed: list[int] = []
@@ -213,7 +216,8 @@ class RemoteEngine:
         out: dict[str, tuple[str, Errand, float]] = {}
         for node, asked in tasks.items():
             notes = circle.notes() if circle is not None else None
-            errand = Errand(self.run_name, order, asked, self.merged(order, asked), notes)
+            number = self.numbers.next() if order.kind != HELLO else 0
+            errand = Errand(self.run_name, order, asked, self.merged(order, asked), notes, number)
             reasons.pop(node, None)
             limit = time.monotonic() + (patience if patience is not None else float("inf"))
             try:
@@ -264,10 +268,15 @@ def check_hello(job: Job, replies: Mapping[int, Message], digest: str) -> None:
     """Refuse clients that would not do the same work: another program, another initial model."""
     for client, reply in replies.items():
         name = job.federation.names[client]
+        for what, here in versions().items():
+            if reply.numbers.get(what) != here:
+                raise RunError(
+                    f"{name} has {'Fedframe' if what == 'version' else what} {str(reply.numbers.get(what))[:40]!r} and "
+                    f"the server {here!r}: install the same versions of Fedframe and torch everywhere."
+                )
         if reply.numbers.get("template") != digest:
             raise RunError(
-                f"The initial model of {name} (Fedframe {reply.numbers.get('version')}) is another than the server's: "
-                "install the same versions of Fedframe and torch at every node, and hand out the kits of this config."
+                f"The initial model of {name} is another than the server's: hand out the kits of this config."
             )
         if job.settings.secure and not re.fullmatch("[0-9a-f]{64}", str(reply.numbers.get("key"))):
             raise RunError(f"{name} has told no key, and secure = true needs one of everybody; look at its log.")

@@ -11,18 +11,27 @@ serve.sh, start.sh   the two commands of the organiser
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import shutil
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import IO
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 from fedframe.core.files import write_text
-from fedframe.errors import DataError, SettingError
+from fedframe.errors import DataError, RunError, SettingError
 from fedframe.federation.agreement import Agreement
 from fedframe.federation.kit import Kit
 
 AGREEMENT = "federation.yaml"
+PATIENCE = 3.0  # seconds to wait for a process that ends, or that only looks
 GUIDE = """# The federation "{name}"
 
 Members: {members}. They meet at {address}.
@@ -141,16 +150,45 @@ class FederationFolder:
         write_text(self.path / "GUIDE.md", text)
 
     # -- running processes ---------------------------------------------------------------------------------------------
-    def note_process(self, what: str) -> None:
-        """Remember that this process serves or trains."""
-        write_text(self.state / f"{what}.pid", str(os.getpid()))
+    @contextlib.contextmanager
+    def alone(self, what: str, does: str) -> Iterator[None]:
+        """Serve or train as the only process, and be found by `process` meanwhile.
+
+        What counts is a lock, of which the system lets go when the process ends, however it does: the id in the file
+        may be another process's by then, or even this one's.
+        """
+        with (self.state / f"{what}.pid").open("a+") as file:
+            deadline = time.monotonic() + PATIENCE
+            while not locked(file):
+                if time.monotonic() > deadline:
+                    raise RunError(
+                        f"Process {self.process(what)} {does} {self.path} already; stop it with "
+                        "'fedframe federation stop'."
+                    )
+                time.sleep(0.05)
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
+            try:
+                yield
+            finally:
+                file.truncate(0)
 
     def process(self, what: str) -> int | None:
-        """The id of the process that serves or trains, if it still runs and is one of ours."""
+        """The id of the process that serves or trains, if there is one."""
         try:
-            pid = int((self.state / f"{what}.pid").read_text())
-            command = Path(f"/proc/{pid}/cmdline").read_bytes() if Path("/proc").is_dir() else b"federation"
-            os.kill(pid, 0)
+            with (self.state / f"{what}.pid").open() as file:
+                return None if locked(file) else int(file.read())
         except (OSError, ValueError):
             return None
-        return pid if b"federation" in command else None
+
+
+def locked(file: IO[str]) -> bool:
+    """Lock a file until it is closed; False if another process has."""
+    if fcntl is None:
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -20,7 +20,6 @@ from fedframe.data.newcomer import load_newcomer
 from fedframe.engines.flower.node import Node, Place
 from fedframe.engines.inline import InlineEngine
 from fedframe.errors import DataError
-from fedframe.federation.certificates import write_secret
 from fedframe.federation.errand import HELLO
 from fedframe.federation.kit import Kit
 from fedframe.federation.shares import seated
@@ -93,7 +92,7 @@ class Membership:
             ]
             engine.close()
         lines = ["What leaves this node: names, shapes and numbers, never a sample and never a label."]
-        once = "the numbers of training and test samples, the version of Fedframe, a digest of the net"
+        once = "the numbers of training and test samples, the versions of Fedframe and torch, a digest of the net"
         lines.append(f"  once     {once}{', a public key' if self.settings.secure else ''}")
         for reply in replies:
             lines += [f"  {WHEN[reply.kind]}  {text}" for text in self.reply_lines(reply)]
@@ -155,17 +154,27 @@ class Membership:
         fixed = {name[6:]: tensor for name, tensor in order.tensors.items() if name.startswith("fixed/")}
         save_model(job.folder, job, order.tensors["model"], fixed)
         self.done = True
-        say(f"The run is over. Predict with: fedframe predict {job.folder} INPUT --client {self.kit.name}")
+        own = f" --client {self.kit.name}" if self.settings.personal else ""
+        say(f"The run is over. Predict with: fedframe predict {job.folder} INPUT{own}")
 
     def log(self, replies: Sequence[Message], size: int) -> None:
         """Write down what leaves, before it does."""
+        lines = []
+        for reply in replies:
+            tensors = ", ".join(f"{n} {str(t.dtype)[6:]} {tuple(t.shape)}" for n, t in reply.tensors.items())
+            numbers = ", ".join(f"{name}={value}" for name, value in reply.numbers.items())
+            lines.append(f"round {reply.round} {reply.kind}: {tensors or 'no tensors'}; {numbers}")
+        self.log_lines([*lines, f"letter of {size:,} bytes"])
+
+    def log_error(self, text: str) -> None:
+        """Write down what the organiser is told of an error."""
+        self.log_lines([f"error: {' '.join(text.split())}"])
+
+    def log_lines(self, lines: Sequence[str]) -> None:
+        """Add lines to the log of what leaves."""
         stamp = time.strftime("%Y-%m-%d %H:%M:%S")
         with (self.folder / LEAVES).open("a") as file:
-            for reply in replies:
-                tensors = ", ".join(f"{n} {str(t.dtype)[6:]} {tuple(t.shape)}" for n, t in reply.tensors.items())
-                numbers = ", ".join(f"{name}={value}" for name, value in reply.numbers.items())
-                file.write(f"{stamp} round {reply.round} {reply.kind}: {tensors or 'no tensors'}; {numbers}\n")
-            file.write(f"{stamp} letter of {size:,} bytes\n")
+            file.writelines(f"{stamp} {line}\n" for line in lines)
 
 
 def tensor_text(name: str, shape: torch.Size, width: int) -> str:
@@ -174,10 +183,9 @@ def tensor_text(name: str, shape: torch.Size, width: int) -> str:
 
 
 def make_node(member: Membership, say: Callable[[str], None]) -> Node:
-    """The node, ready to join; its key and the CA are kept in its folder."""
+    """The node, ready to join; its kit is kept in its folder."""
     folder, kit = member.folder, member.kit
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    write_secret(folder / "node.key", kit.key)
-    (folder / "ca.pem").write_bytes(kit.ca)
+    kit.keep(folder)
     place = Place(kit.agreement.address, folder / "ca.pem", folder / "node.key", folder)
-    return Node(place, member.work(say), say)
+    return Node(place, member.work(say), say, member.log_error)

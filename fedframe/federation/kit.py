@@ -1,9 +1,14 @@
-"""A node's kit: an archive with the CA certificate, that node's private key, and the agreement; no other key."""
+"""A node's kit: the CA certificate, that node's private key, and the agreement; no other key.
+
+It is handed over as an archive. A node that has joined keeps it in its folder, and needs the archive no more.
+"""
 
 from __future__ import annotations
 
 import io
+import struct
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,14 +17,24 @@ from fedframe.federation.agreement import Agreement
 from fedframe.federation.certificates import write_secret
 
 FILES = ("ca.pem", "node.key", "federation.yaml", "node.txt", "README.txt")
+NEEDED = FILES[:4]
 MOST = 1 << 20  # bytes of one file in a kit
+# What zipfile raises for archives that are damaged in one place or another.
+DAMAGE = (
+    OSError, KeyError, ValueError, EOFError, NotImplementedError, RuntimeError, struct.error, zlib.error,
+    zipfile.BadZipFile,
+)  # fmt: skip
 README = """This is the kit of the node "{name}" of the federation "{federation}".
 
-It holds this node's private key: whoever has it can join in your name. Keep it as you keep a password, and delete
-the archive once you have joined. Your data never leave your machine; docs/federation.md says what does.
+It holds this node's private key: whoever has it can join in your name. Keep it as you keep a password. Your data never
+leave your machine; docs/federation.md says what does.
 
     pip install 'fedframe[flower]'
     fedframe federation join {name}-kit.zip --data imagefolder:scans/
+
+From then on the folder {name}-node holds what is in this archive: delete the archive, guard the folder, join with it:
+
+    fedframe federation join {name}-node --data imagefolder:scans/
 
 The machine needs a way out to {address} (TCP, TLS inside); nothing needs to reach it from outside.
 """
@@ -51,15 +66,28 @@ class Kit:
                 archive.writestr(info, content)
         write_secret(path, block.getvalue())
 
+    def keep(self, folder: Path) -> None:
+        """Keep it in the node's folder; what is there already is left alone, for it may be the only copy."""
+        contents = (self.ca, self.key, self.agreement.text().encode(), self.name.encode())
+        for name, content in zip(NEEDED, contents, strict=True):
+            path = folder / name
+            if not path.exists() or path.read_bytes() != content:
+                write_secret(path, content)
+
     @classmethod
     def read(cls, path: Path) -> Kit:
-        """Read a kit; nothing is unpacked but the files that a kit has."""
+        """Read a kit from an archive or from the folder of a node; no file is read but those that a kit has."""
         try:
-            with zipfile.ZipFile(path) as archive:
-                found = {name: cls._member(archive, name) for name in FILES[:4]}
+            if path.is_dir():
+                found = {name: (path / name).read_bytes() for name in NEEDED}
+            else:
+                with zipfile.ZipFile(path) as archive:
+                    found = {name: cls._member(archive, name) for name in NEEDED}
         except FileNotFoundError as error:
+            if path.is_dir():
+                raise DataError(f"{path} is no folder of a node: it has no {Path(error.filename).name}.") from error
             raise DataError(f"There is no kit {path}.") from error
-        except (OSError, KeyError, zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
+        except DAMAGE as error:
             raise DataError(f"{path} is no kit of a Fedframe federation: {error}.") from error
         agreement = Agreement.read(found["federation.yaml"].decode(errors="replace"), f"{path}: federation.yaml")
         name = found["node.txt"].decode(errors="replace").strip()

@@ -37,7 +37,7 @@ from torch import Tensor
 
 from fedframe.core.files import read_json, write_json
 from fedframe.core.message import Message
-from fedframe.errors import DataError
+from fedframe.errors import LetterError
 from fedframe.federation.certificates import write_secret
 
 Words = npt.NDArray[np.uint64]
@@ -52,7 +52,7 @@ def to_words(value: Tensor, factor: float, bits: int, clients: int) -> Words:
     scaled = value.detach().double().flatten() * (factor * 2.0**bits)
     most = 2.0**62 / clients
     if not bool((scaled.abs() < most).all()):  # NaN is not below anything either
-        raise DataError("An update has NaN or values too large to be added up securely; it is not sent.")
+        raise LetterError("An update has NaN or values too large to be added up securely; it is not sent.")
     words: Words = scaled.round().long().numpy().view(np.uint64)
     return words
 
@@ -93,7 +93,7 @@ class Circle:
     @classmethod
     def from_notes(cls, notes: Any) -> Circle:
         """Read it; what is none is refused."""
-        unreadable = DataError("Whose updates are to be added up securely cannot be read.")
+        unreadable = LetterError("Whose updates are to be added up securely cannot be read.")
         try:
             keys = {int(client): str(key) for client, key in notes["keys"].items() if HEX.fullmatch(key)}
             scale, context, alive = float(notes["scale"]), str(notes["context"]), tuple(map(int, notes["alive"]))
@@ -147,7 +147,7 @@ class Masker:
         sent: dict[str, Any] = read_json(path) if path.exists() else fresh
         digest = hashlib.blake2b(words.tobytes(), key=self.secret, digest_size=16).hexdigest()
         if sent["words"].get(who, digest) != digest:
-            raise DataError(
+            raise LetterError(
                 "This order was answered before with other numbers, and the difference of both could be read; are the "
                 "data the same as then? The next round is answered again."
             )
@@ -158,16 +158,16 @@ class Masker:
         """The seeds of B_k and of S_kd for those who are gone; in a round only for one order and one set of clients."""
         alive = sorted(set(circle.alive))
         if client not in alive or len(alive) < max(2, fewest):
-            raise DataError(f"Streams are told for at least {max(2, fewest)} clients, this one among them.")
+            raise LetterError(f"Streams are told for at least {max(2, fewest)} clients, this one among them.")
         path = self.folder / "sent" / f"{circle.context}.json"
         sent = read_json(path) if path.exists() else {"words": {}}
         if str(client) not in sent["words"] or sent["circle"] != self.digest(circle.keys):
-            raise DataError("Streams are told of an order that was answered, and for its own clients.")
+            raise LetterError("Streams are told of an order that was answered, and for its own clients.")
         told, telling = self.folder / "told" / f"{sent['round']}.json", {"context": circle.context, "alive": alive}
         if not told.exists():
             write_json(told, telling)
         elif read_json(told) != telling:
-            raise DataError(
+            raise LetterError(
                 "Streams of this round were told for other clients already; with both a reply could be read."
             )
         gone = [other for other in circle.keys if other not in alive]
@@ -186,9 +186,9 @@ class Masker:
         fresh = {}
         for client, key in circle.keys.items():
             if client in mine and key != self.public:
-                raise DataError("The organiser has another key of this node than it has; was its folder deleted?")
+                raise LetterError("The organiser has another key of this node than it has; was its folder deleted?")
             if known.get(names(client), key) != key:
-                raise DataError(f"The key of {names(client)} has changed; ask there, then delete it from peers.json.")
+                raise LetterError(f"The key of {names(client)} has changed; ask there, then delete it from peers.json.")
             if client not in mine and names(client) not in known:
                 fresh[names(client)] = key
                 self.note(f"Key of {names(client)}: {fingerprint(key)} (it must be what {names(client)} has printed).")

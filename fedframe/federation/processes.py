@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import re
 import signal
@@ -105,6 +106,28 @@ def free_ports(count: int) -> list[int]:
     finally:
         for each in sockets:
             each.close()
+
+
+def need_port(host: str, port: int) -> None:
+    """Refuse a port at which another program listens; one that is about to end is given a moment."""
+    deadline = time.monotonic() + GRACE
+    while True:
+        try:
+            for each in dict.fromkeys((host, "127.0.0.1")):  # see `superlink.sockets`
+                socket.create_server((each, port), family=socket.AF_INET6 if ":" in each else socket.AF_INET).close()
+            return
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                why = os.strerror(error.errno) if error.errno is not None and error.errno > 0 else str(error)
+                raise RunError(
+                    f"Cannot listen at {host}:{port}: {why}; give another --bind, or another port."
+                ) from error
+            if time.monotonic() > deadline:
+                raise RunError(
+                    f"Another program listens at port {port} of this machine; end it, or make the federation with "
+                    f"another port, such as --port {port + 1 if port < 65535 else port - 1}."
+                ) from error
+            time.sleep(0.2)
 
 
 def wait_for_port(child: Child, host: str, port: int, over: threading.Event | None = None) -> None:

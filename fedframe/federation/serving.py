@@ -11,7 +11,7 @@ from fedframe.engines.flower.here import start_superlink
 from fedframe.engines.flower.link import Link
 from fedframe.errors import RunError
 from fedframe.federation.folder import FederationFolder
-from fedframe.federation.processes import Child, wait_for_port
+from fedframe.federation.processes import Child, need_port, wait_for_port
 
 WHOLE = "superlink.whole"  # beside the database: it was made to its end
 LOOK = 5.0  # seconds between two looks at who is connected
@@ -25,25 +25,21 @@ def link_to(folder: FederationFolder) -> Link:
 
 def serve(folder: FederationFolder, bind: str, say: Callable[[str], None], over: threading.Event) -> None:
     """Run the SuperLink until `over` is set; if it ends by itself, start it again."""
-    other = folder.process("serve")
-    if other is not None:
-        raise RunError(f"Process {other} serves {folder.path} already; stop it with 'fedframe federation stop'.")
-    folder.note_process("serve")
-    try:
+    with folder.alone("serve", "serves"):
+        need_port(bind, folder.agreement().port)
         while not over.is_set():
             try:
                 serve_once(folder, bind, say, over)
             except RunError as error:
                 say(f"{error} Starting it again in {PAUSE:g} s.")
                 over.wait(PAUSE)
-    finally:
-        (folder.state / "serve.pid").unlink(missing_ok=True)
 
 
 def serve_once(folder: FederationFolder, bind: str, say: Callable[[str], None], over: threading.Event) -> None:
     """One life of the SuperLink."""
     agreement = folder.agreement()
     discard_half(folder.state)
+    need_port(bind, agreement.port)
     child = start_superlink(folder.keys, bind, agreement.port, folder.state)
     try:
         wait_for_port(child, "127.0.0.1", agreement.port, over)

@@ -16,7 +16,7 @@ from fedframe.data.source import Samples
 from fedframe.engines.flower.link import Link, ServerTask
 from fedframe.engines.flower.post import FlowerPost
 from fedframe.engines.remote import Delivery, RemoteEngine, check_hello
-from fedframe.errors import RunError
+from fedframe.errors import RunError, SettingError
 from fedframe.federation.agreement import Agreement
 from fedframe.federation.errand import HELLO
 from fedframe.federation.folder import FederationFolder
@@ -65,41 +65,51 @@ def start(
     folder: FederationFolder, *, new: bool = False, test_data: str | None = None, progress: bool | Display = True
 ) -> Result:
     """Train, or go on with the last training that was not finished."""
-    other = folder.process("start")
-    if other is not None:
-        raise RunError(f"Process {other} trains {folder.path} already; stop it with 'fedframe federation stop'.")
     agreement = folder.agreement()
-    folder.note_process("start")
+    with folder.alone("start", "trains"), choose_display(progress) as display:
+        path = unfinished(folder) if not new else None
+        notes = read_json(path / NOTES) if path is not None else {"run": secrets.token_hex(8)}
+        if test_data is not None:
+            if path is not None and notes.get("test_data") != anchored(test_data):
+                raise SettingError(
+                    f"test_data = {test_data!r}: {path} goes on with the test data that it began with; leave "
+                    "--test-data out, or begin a new training with --new."
+                )
+            notes["test_data"] = anchored(test_data)
+        post = LinkPost(link_to(folder))
+
+        def say(text: str) -> None:
+            display.note(harmless(text))
+
+        try:
+            if path is None:
+                notes |= {"members": ask_members(agreement, post, notes["run"], folder, say)}
+            job, run = prepare(agreement, folder, path, notes)
+        except BaseException:
+            post.close()
+            raise
+        seats = agreement.members
+        again = f"fedframe federation start {folder.path}"
+
+        def engine(job: Job, note: Callable[[str], None]) -> RemoteEngine:
+            made = RemoteEngine(job, post, seats, notes["run"], note)
+            made.keys = {client: member["key"] for client, member in enumerate(notes["members"]) if "key" in member}
+            if path is not None:
+                greet_again(made)
+            return made
+
+        execute(job, run, display, engine, again)
+    return Result(run.path, job.settings)
+
+
+def greet_again(engine: RemoteEngine) -> None:
+    """Before a run goes on, those who are there say anew who they are: a program may have been replaced meanwhile."""
+    job = engine.job
     try:
-        with choose_display(progress) as display:
-            path = unfinished(folder) if not new else None
-            notes = read_json(path / NOTES) if path is not None else {"run": secrets.token_hex(8)}
-            if path is None and test_data is not None:
-                notes["test_data"] = anchored(test_data)
-            post = LinkPost(link_to(folder))
-
-            def say(text: str) -> None:
-                display.note(harmless(text))
-
-            try:
-                if path is None:
-                    notes |= {"members": ask_members(agreement, post, notes["run"], folder, say)}
-                job, run = prepare(agreement, folder, path, notes)
-            except BaseException:
-                post.close()
-                raise
-            seats = agreement.members
-            again = f"fedframe federation start {folder.path}"
-
-            def engine(job: Job, note: Callable[[str], None]) -> RemoteEngine:
-                made = RemoteEngine(job, post, seats, notes["run"], note)
-                made.keys = {client: member["key"] for client, member in enumerate(notes["members"]) if "key" in member}
-                return made
-
-            execute(job, run, display, engine, again)
-        return Result(run.path, job.settings)
-    finally:
-        (folder.state / "start.pid").unlink(missing_ok=True)
+        check_hello(job, engine.hello(job.fewest(job.clients_per_round)), template_digest(job))
+    except BaseException:
+        engine.close()
+        raise
 
 
 def unfinished(folder: FederationFolder) -> Path | None:

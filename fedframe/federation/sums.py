@@ -16,7 +16,7 @@ from fedframe.core.job import Job
 from fedframe.core.message import Message
 from fedframe.core.method import Method
 from fedframe.core.part import Part
-from fedframe.errors import DataError, SettingError
+from fedframe.errors import LetterError, SettingError
 from fedframe.federation.errand import UNMASK
 from fedframe.federation.masks import BITS, Circle, Masker, Words, from_words, to_words
 
@@ -45,7 +45,7 @@ def how_summed(job: Job, kind: str, name: str) -> str:
     else:
         part = next((part for part in job.method.parts if part.name == name.partition("/")[0]), None)
     if part is None or not part.sums:
-        raise DataError(f"{name} of a {kind} reply cannot be added up securely.")
+        raise LetterError(f"{name} of a {kind} reply cannot be added up securely.")
     return part.sums
 
 

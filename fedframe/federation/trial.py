@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from fedframe.api import JobMaker
 from fedframe.core.files import read_json, write_json
 from fedframe.core.job import Job
-from fedframe.errors import DataError
+from fedframe.errors import LetterError
 from fedframe.federation.shares import read_share, write_share
 from fedframe.federation.work import NodeWork
 from fedframe.settings import check
@@ -49,7 +49,7 @@ def node_work(folder: Path) -> NodeWork:
 
     def make_job(run: str) -> Job:
         if run not in told["runs"]:
-            raise DataError(f"This node knows nothing of a run {run!r}.")
+            raise LetterError(f"This node knows nothing of a run {run!r}.")
         asked = told["runs"][run]
         # On one machine clients' private state and personal models lie where those of a local run would.
         return JobMaker(check(asked["settings"]), share, None).make(Path(asked["folder"]), folder)

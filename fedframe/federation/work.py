@@ -18,9 +18,11 @@ from fedframe import __version__
 from fedframe.core.job import Job
 from fedframe.core.layout import named_tensors
 from fedframe.core.message import Message, Number, all_finite
+from fedframe.core.remote import LAST
 from fedframe.core.site import Site
-from fedframe.errors import DataError
+from fedframe.errors import LetterError
 from fedframe.federation.errand import HELLO, UNMASK, Errand, answer_bytes
+from fedframe.federation.numbering import refuse_late
 
 if TYPE_CHECKING:
     from fedframe.federation.masks import Circle, Masker
@@ -50,16 +52,18 @@ class NodeWork:
         errand = Errand.from_bytes(content)
         strangers = {client for clients in errand.tasks.values() for client in clients} - self.clients
         if strangers:
-            raise DataError(f"The clients {sorted(strangers)[:5]} are not at this node.")
+            raise LetterError(f"The clients {sorted(strangers)[:5]} are not at this node.")
         site = self.site_of(errand.run)
         if set(errand.tasks) - {HELLO, UNMASK}:
             check_order(site.job, errand.order)
+        if set(errand.tasks) != {HELLO}:
+            refuse_late(site.job.folder, self.clients, errand.number)
         for client, round in errand.seen.items():
             if client in self.clients and site.job.remembers:
                 site.job.store.forget_after(client, round)
         circle = self.circle(site.job, errand)
         replies = [self.reply(site, errand.order, kind, c, circle) for kind, cs in errand.tasks.items() for c in cs]
-        if self.finish is not None and "personalise" in errand.tasks:
+        if self.finish is not None and errand.order.numbers.get(LAST):
             self.finish(site.job, errand.order)
         return errand, replies, answer_bytes(errand.run, replies)
 
@@ -67,7 +71,7 @@ class NodeWork:
         """The place where this run's work is done; another run starts from nothing."""
         if self.site is None or run != self.run:
             if not run.isalnum() or len(run) > 64:
-                raise DataError("A run is named by letters and digits.")
+                raise LetterError("A run is named by letters and digits.")
             self.run, self.site = run, Site(self.make_job(run))
         return self.site
 
@@ -79,7 +83,7 @@ class NodeWork:
 
         if self.masker is None:
             if self.make_masker is None:
-                raise DataError("This node cannot add up securely.")
+                raise LetterError("This node cannot add up securely.")
             self.masker = self.make_masker()
         kinds = set(errand.tasks) & {UNMASK, "train", "statistics"}
         if not kinds:
@@ -88,7 +92,7 @@ class NodeWork:
         names = job.federation.names
         self.masker.check(circle, self.clients, lambda client: str(names[client]))
         if kinds != {UNMASK} and circle.context != context_of(errand.run, errand.order, circle.keys, circle.scale):
-            raise DataError("Masks would not be bound to this order.")
+            raise LetterError("Masks would not be bound to this order.")
         return circle
 
     def reply(self, site: Site, order: Message, kind: str, client: int, circle: Circle | None) -> Message:
@@ -97,7 +101,7 @@ class NodeWork:
             return hello(site.job, client, self.masker.public if self.masker is not None else None)
         if kind == UNMASK:
             if circle is None or self.masker is None:
-                raise DataError("This federation has not agreed on secure aggregation.")
+                raise LetterError("This federation has not agreed on secure aggregation.")
             from fedframe.federation.sums import revealed_reply
 
             together = max(len(circle.keys), site.job.clients_per_round)
@@ -119,12 +123,17 @@ def hello(job: Job, client: int, key: str | None = None) -> Message:
     sizes: dict[str, Number] = {
         "train": len(job.federation.train[client]),
         "test": len(job.federation.local_test[client]),
-        "version": __version__,
+        **versions(),
         "template": template_digest(job),
     }
     if key is not None:
         sizes["key"] = key
     return Message(HELLO, 0, client, numbers=sizes)
+
+
+def versions() -> dict[str, str]:
+    """What must be the same everywhere; which processors torch was built for may differ."""
+    return {"version": __version__, "torch": str(torch.__version__).partition("+")[0]}
 
 
 def template_digest(job: Job) -> str:
@@ -141,17 +150,17 @@ def check_order(job: Job, order: Message) -> None:
     model = order.tensors.get("model")
     if model is None or model.dtype != torch.float32 or model.shape != (job.roles.layout.size,):
         what = "no model" if model is None else f"a model of {model.dtype} {tuple(model.shape)}"
-        raise DataError(f"The order brings {what}; here it is float32 ({job.roles.layout.size},).")
+        raise LetterError(f"The order brings {what}; here it is float32 ({job.roles.layout.size},).")
     fixed = named_tensors(job.template)
     for name, tensor in order.tensors.items():
         if tensor.is_floating_point() and not all_finite(tensor):
-            raise DataError(f"The order's {name} holds NaN or infinite values.")
+            raise LetterError(f"The order's {name} holds NaN or infinite values.")
         if name.startswith("fixed/") and (name[6:] not in fixed or fixed[name[6:]].shape != tensor.shape):
-            raise DataError(f"The order sets {name[6:]}, which the model does not have in that shape.")
+            raise LetterError(f"The order sets {name[6:]}, which the model does not have in that shape.")
     if not 1 <= order.round <= job.settings.rounds + 1:
-        raise DataError(f"Round {order.round} is none of this run's {job.settings.rounds}.")
+        raise LetterError(f"Round {order.round} is none of this run's {job.settings.rounds}.")
     if not isinstance(order.numbers.get("lr"), float):
-        raise DataError("The order has no learning rate.")
+        raise LetterError("The order has no learning rate.")
 
 
 def state_folder(base: Path, run: str) -> Path:

@@ -18,12 +18,14 @@ from fedframe.core.job import Job
 from fedframe.core.message import Message
 from fedframe.core.server import Server
 from fedframe.core.wire import read_letter, write_letter
-from fedframe.errors import DataError, DivergedError
+from fedframe.errors import DataError, DivergedError, LetterError
 from fedframe.federation.errand import Errand
 from fedframe.session import execute
 from tests.federation.here import HerePost, Spoil, node_works, remote_engine
 from tests.federation.test_remote import make
 from tests.helpers import Recorder, equal_states, nothing, same_file
+
+NEWEST = 1 << 60  # the number of a letter that is newer than all that an engine has sent
 
 
 @pytest.fixture(autouse=True)
@@ -205,7 +207,7 @@ def test_a_lost_reply_leaves_no_private_state_behind(tmp_path: Path) -> None:
     assert not equal_states(store.load(client, 3), merged)  # it did train, and committed
     lose["now"] = False
     order = server.order("train", 3)
-    before = Errand("run1", order, {"own": [client]}, {client: 1})
+    before = Errand("run1", order, {"own": [client]}, {client: 1}, number=NEWEST)
     post.known["node1"].answer(before.to_bytes())
     assert equal_states(store.load(client, 3), merged)
 
@@ -216,8 +218,104 @@ def test_a_repeated_letter_gets_the_same_answer(tmp_path: Path) -> None:
     server.round = 1
     node = post.known["node0"]
     client = next(iter(node.clients))
-    letter = Errand("run1", server.order("train", 2), {"train": [client]}, {client: 1}).to_bytes()
+    letter = Errand("run1", server.order("train", 2), {"train": [client]}, {client: 1}, number=NEWEST).to_bytes()
     assert node.answer(letter)[2] == node.answer(letter)[2]
+
+
+def test_a_letter_that_comes_after_a_newer_one_is_not_obeyed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would have the node forget states that were merged since."""
+    server, post = server_with(tmp_path, None, rounds=6)
+    node = post.known["node1"]
+    client = next(iter(node.clients))
+    sent: dict[int, bytes] = {}
+    deliver = post.send
+
+    def send(name: str, letter: bytes, round: int, seconds: float | None) -> str:
+        if name != "node1":
+            return deliver(name, letter, round, seconds)
+        sent[round] = letter
+        if round not in (2, 3):
+            return deliver(name, letter, round, seconds)
+        ticket = f"late-{round}"  # patience is over, and the letter still waits at the node
+        post._waiting[ticket] = remote.Delivery(ticket, problem="late")
+        return ticket
+
+    monkeypatch.setattr(post, "send", send)
+    for number in (1, 2, 3, 4):
+        server.run_round(number, nothing)
+        server.round = number
+    store = node.site_of("run1").job.store
+    merged = store.load(client, 5)
+    for late in (3, 1):
+        with pytest.raises(LetterError, match="after a newer one"):
+            node.answer(sent[late])
+    assert equal_states(store.load(client, 5), merged)
+    node.answer(sent[4])  # the same once more is answered again
+
+
+def test_letters_of_a_resumed_run_are_newer_than_those_of_a_killed_one(tmp_path: Path) -> None:
+    server, post = server_with(tmp_path, None)
+    kept = server.tensors()
+    server.run_round(1, nothing)  # and the process is killed before it has written that down
+    engine = remote.RemoteEngine(server.job, post, server.engine.seats, "run1", print)  # type: ignore[attr-defined]
+    resumed = Server(server.job, engine, post.notes.append)
+    resumed.restore(kept, 0)
+    assert resumed.run_round(1, nothing).dropped == 0
+
+
+def test_a_torn_note_of_the_newest_letter_keeps_nobody_out(tmp_path: Path) -> None:
+    server, _ = server_with(tmp_path, None)
+    server.run_round(1, nothing)
+    server.round = 1
+    notes = list((tmp_path / "nodes").glob("*/letters/taken-*.json"))
+    assert len(notes) == 4
+    for path in notes:
+        path.write_bytes(b"")
+    assert server.run_round(2, nothing).dropped == 0
+
+
+@pytest.mark.parametrize(("method", "personal"), [("scaffold", True), ("scaffold", False), ("fedmtl", False)])
+def test_every_node_is_told_when_the_run_is_over(tmp_path: Path, method: str, personal: bool) -> None:
+    job, run = make(method, tmp_path / "run", personal=personal, rounds=1)
+    engine = remote_engine(job, tmp_path / "nodes", 4)
+    assert isinstance(engine.post, HerePost)
+    kept: list[torch.Tensor] = []
+    for node in engine.post.known.values():
+        node.finish = lambda job, order: kept.append(order.tensors["model"])
+    execute(job, run, Recorder(), lambda job, note: engine)
+    final = read_tensors(run.path / "checkpoint.safetensors")[0]["model"]
+    assert len(kept) == 4
+    assert all(torch.equal(model, final) for model in kept)
+    line = run.metrics()[-1]
+    assert ("client" in line, "personal" in line) == ((True, False) if method == "scaffold" else (False, True))
+
+
+def test_a_server_stage_that_gives_no_numbers_leaves_the_model_as_it_was(tmp_path: Path) -> None:
+    """One member's statistics can overflow what is fitted to all of them; nodes would refuse such a model for ever."""
+
+    def spoil(node: str, content: bytes) -> bytes:
+        messages, _ = read_letter(content)
+        if node != "node1" or messages[0].kind != "statistics":
+            return content
+        return tensors_changed(
+            content, lambda tensors: {name: torch.full_like(t, 1.7e308) for name, t in tensors.items()}
+        )
+
+    job, run = make("fedavg+ccvr", tmp_path / "run", rounds=1)
+    display = Recorder()
+
+    def engine(job: Job, note: Any) -> remote.RemoteEngine:
+        made = remote_engine(job, tmp_path / "nodes", 4, spoil)
+        made.note = pytest.fail  # it must not wait for anybody
+        return made
+
+    execute(job, run, display, engine)
+    assert "ccvr gave NaN or infinite weights" in (run.path / "log.txt").read_text()
+    assert read_json(run.path / "summary.json")["scores"]["client"]["final"] > 0
+    plain, other = make("fedavg", tmp_path / "plain", rounds=1)
+    execute(plain, other, Recorder(), lambda job, note: remote_engine(job, tmp_path / "nodes-plain", 4))
+    models = [read_tensors(each.path / "model.safetensors")[0] for each in (run, other)]
+    assert equal_states(*models)
 
 
 def test_below_the_minimum_a_round_waits_and_says_so(tmp_path: Path) -> None:
@@ -405,7 +503,7 @@ def test_a_node_refuses_orders_that_do_not_fit(tmp_path: Path, change: dict[str,
 
 
 def test_a_node_does_only_what_it_knows(tmp_path: Path) -> None:
-    letter = write_letter([Message("train", 1)], {"run": "run1", "tasks": {"score": [0]}, "seen": {}})
+    letter = write_letter([Message("train", 1)], {"run": "run1", "tasks": {"score": [0]}, "seen": {}, "number": 1})
     with pytest.raises(DataError, match="nobody here does 'score'"):
         Errand.from_bytes(letter)
 

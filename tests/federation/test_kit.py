@@ -138,6 +138,42 @@ def test_what_is_no_kit_is_refused(tmp_path: Path) -> None:
         Kit.read(tmp_path / "bomb.zip")
 
 
+def test_an_archive_that_is_damaged_anywhere_is_one_sentence(tmp_path: Path) -> None:
+    kit = new(tmp_path / "clinic").path / "kits" / "west-kit.zip"
+    with zipfile.ZipFile(kit) as source, zipfile.ZipFile(tmp_path / "packed.zip", "w", zipfile.ZIP_DEFLATED) as target:
+        for name in source.namelist():  # as one gets it from somebody who has unpacked and packed it
+            target.writestr(name, source.read(name))
+    good = (tmp_path / "packed.zip").read_bytes()
+    refused = 0
+    for place in range(0, len(good) - 8, 7):
+        (tmp_path / "bad.zip").write_bytes(good[:place] + b"\xff" * 8 + good[place + 8 :])
+        try:
+            Kit.read(tmp_path / "bad.zip")  # a note that nobody needs, such as a date, may be damaged
+        except DataError:
+            refused += 1
+    assert refused > len(good) // 14
+
+
+def test_a_node_that_has_joined_needs_its_folder_only(tmp_path: Path) -> None:
+    folder = new(tmp_path / "clinic")
+    archive = folder.path / "kits" / "west-kit.zip"
+    kit = Kit.read(archive)
+    place = tmp_path / "west-node"
+    place.mkdir()
+    kit.keep(place)
+    archive.unlink()
+    before = {path.name: path.stat().st_mtime_ns for path in place.iterdir()}
+    again = Kit.read(place)
+    assert (again.name, again.key, again.ca) == (kit.name, kit.key, kit.ca)
+    assert again.agreement.text() == kit.agreement.text()
+    assert stat.S_IMODE((place / "node.key").stat().st_mode) == 0o600
+    again.keep(place)
+    assert {path.name: path.stat().st_mtime_ns for path in place.iterdir()} == before  # the only copy is not touched
+    (place / "node.key").unlink()
+    with pytest.raises(DataError, match="no folder of a node"):
+        Kit.read(place)
+
+
 def test_a_damaged_agreement_is_one_sentence() -> None:
     for text in ("", "a: 1", "[1]", "{", "federation: x\nhost: h\nport: many\nmembers: [a]\ndata: {}\nsettings: {}"):
         with pytest.raises(DataError, match="no federation's agreement"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import threading
 import time
@@ -11,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from fedframe.errors import RunError
-from fedframe.federation.processes import Child, free_ports, wait_for_port
+from fedframe.federation import folder, processes
+from fedframe.federation.folder import FederationFolder
+from fedframe.federation.processes import Child, free_ports, need_port, wait_for_port
 
 
 def child(log: Path, program: str) -> Child:
@@ -34,6 +37,57 @@ def test_a_process_that_ended_says_why_and_not_what_an_earlier_one_said(tmp_path
     (port,) = free_ports(1)
     with pytest.raises(RunError, match="ended at once"):
         wait_for_port(one, "127.0.0.1", port)
+
+
+def test_a_port_of_another_program_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "GRACE", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        port = stranger.getsockname()[1]
+        for host in ("127.0.0.1", "0.0.0.0"):
+            with pytest.raises(RunError, match=f"Another program listens at port {port}"):
+                need_port(host, port)
+        threading.Timer(0.1, stranger.close).start()  # one that is about to end is waited for
+        monkeypatch.setattr(processes, "GRACE", 30.0)
+        need_port("0.0.0.0", port)
+    with pytest.raises(RunError, match=r"Cannot listen at 192\.0\.2\.1"):
+        need_port("192.0.2.1", port)
+
+
+def test_who_serves_is_who_holds_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folder, "PATIENCE", 0.2)
+    federation = FederationFolder(tmp_path)
+    federation.state.mkdir()
+    (federation.state / "serve.pid").write_text(str(os.getpid()))  # left by a killed process that had the same id
+    assert federation.process("serve") is None
+    with federation.alone("serve", "serves"):
+        assert federation.process("serve") == os.getpid()
+        with (
+            pytest.raises(RunError, match=f"Process {os.getpid()} serves .* already"),
+            federation.alone("serve", "serves"),
+        ):
+            pass
+        assert federation.process("start") is None
+    assert federation.process("serve") is None
+
+
+def test_a_killed_process_serves_no_more(tmp_path: Path) -> None:
+    federation = FederationFolder(tmp_path)
+    federation.state.mkdir()
+    program = (
+        "import pathlib, sys, time; from fedframe.federation.folder import FederationFolder\n"
+        f"with FederationFolder(pathlib.Path({str(tmp_path)!r})).alone('serve', 'serves'): time.sleep(600)"
+    )
+    one = child(tmp_path / "log", program)
+    deadline = time.monotonic() + 120
+    while federation.process("serve") is None and time.monotonic() < deadline:
+        assert one.alive, one.last_words()
+        time.sleep(0.05)
+    assert federation.process("serve") == one.pid
+    one.process.kill()
+    one.process.wait(60)
+    assert federation.process("serve") is None
+    with federation.alone("serve", "serves"):
+        pass
 
 
 def test_a_wait_ends_when_it_is_over(tmp_path: Path) -> None:

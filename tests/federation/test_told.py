@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+
+import numpy as np
 import pytest
 
 pytest.importorskip("flwr")
 
+from flwr.app import Message as FlowerMessage
+from flwr.app import Metadata, RecordDict
+from PIL import Image
+
+import fedframe.data.images as images
+from fedframe.api import gather
+from fedframe.core.server import Server
+from fedframe.engines.flower.letter import to_record
 from fedframe.engines.flower.node import what_is_told
-from fedframe.errors import DataError, RunError
+from fedframe.engines.inline import InlineEngine
+from fedframe.errors import DataError, LetterError, RunError
+from fedframe.federation.errand import Errand
+from fedframe.federation.joining import Membership, make_node
+from fedframe.federation.kit import Kit
+from fedframe.federation.making import form_from_words, new_federation
 
 
 def raised(error: Exception, cause: Exception | None = None) -> Exception:
@@ -18,8 +35,10 @@ def raised(error: Exception, cause: Exception | None = None) -> Exception:
 @pytest.mark.parametrize(
     ("error", "told"),
     [
-        (DataError("The order has no learning rate."), "The order has no learning rate."),
-        (raised(RunError("Could not write /home/ann/secret: full"), OSError(28, "No space left")), "(No space left)"),
+        (LetterError("The order has no learning rate."), "The order has no learning rate."),
+        (DataError("/home/ann/patient 7.png is damaged."), "it raised DataError;"),
+        (raised(DataError("patient 7.png is damaged"), OSError("not an image: patient 7")), "it raised OSError;"),
+        (raised(RunError("Could not write /home/ann/secret: full"), OSError(28, "/home/ann")), "(No space left"),
         (raised(RunError("client 1: ValueError: patient 7"), ValueError("patient 7")), "it raised ValueError;"),
         (KeyError("patient 7"), "it raised KeyError;"),
     ],
@@ -29,3 +48,66 @@ def test_an_error_is_told_by_its_kind_only(error: Exception, told: str) -> None:
     assert told in text
     assert "patient" not in text
     assert "/home" not in text
+
+
+def member(folder: Path, method: str) -> Membership:
+    """A node whose samples are files named after people."""
+    draw = np.random.default_rng(0)
+    for name in ("benign", "malignant"):
+        (folder / "scans" / name).mkdir(parents=True)
+        for number in range(12):
+            pixels = draw.integers(0, 255, (8, 8, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / "scans" / name / f"meier_anna_{number}.png")
+    form = form_from_words("benign,malignant", "8x8x3", "0.5", "0.25")
+    asked = gather({"method": method, "model": "mlp:8", "rounds": 3}, None)
+    made = new_federation(folder / "clinic", ["north", "south"], ["127.0.0.1"], 9000, form, asked)
+    kit = Kit.read(made.path / "kits" / "north-kit.zip")
+    return Membership(kit, f"imagefolder:{folder}/scans?size=8", folder / "north", None, None)
+
+
+def told_of(node: Membership, record: RecordDict) -> str:
+    """What leaves of an error, and is in the log before."""
+    about = Metadata(1, "1", 0, 1, "", "", time.time(), 600.0, "train")
+    message: FlowerMessage = FlowerMessage(record, metadata=about)  # type: ignore[call-overload]
+    reply = make_node(node, print).reply(message)
+    assert reply.has_error()
+    assert str(reply.error.reason) in (node.folder / "leaves.log").read_text().splitlines()[-1]
+    return str(reply.error.reason)
+
+
+def letter(node: Membership, folder: Path, round: int) -> RecordDict:
+    job = node.maker.make(folder / "server")
+    order = Server(job, InlineEngine(job), print).order("train", round)
+    return to_record(Errand("run1", order, {"train": [0]}, {0: round - 1}).to_bytes())
+
+
+def test_a_damaged_image_is_not_told_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(images, "IN_MEMORY", 0)  # as with large sets: files are read while the net trains
+    monkeypatch.setattr(images, "CACHE", 0)
+    node = member(tmp_path, "fedavg")
+    record = letter(node, tmp_path, 1)
+    for path in (tmp_path / "scans" / "malignant").glob("*.png"):
+        path.write_bytes(b"\x89PNG torn")
+    text = told_of(node, record)
+    assert "it raised" in text
+    for secret in ("meier", "malignant", str(tmp_path), "png"):
+        assert secret not in text
+
+
+def test_a_torn_state_file_is_not_told_by_its_path(tmp_path: Path) -> None:
+    node = member(tmp_path, "scaffold")
+    answer = node.work(print)
+    job = node.maker.make(tmp_path / "server")
+    order = Server(job, InlineEngine(job), print).order("train", 1)
+    answer(Errand("run1", order, {"train": [0]}, {0: 0}).to_bytes())
+    (state,) = (tmp_path / "north" / "runs" / "run1" / "clients").rglob("*.safetensors")
+    state.write_bytes(b"torn")
+    text = told_of(node, letter(node, tmp_path, 2))
+    assert "it raised" in text
+    assert "/" not in text
+
+
+def test_what_is_wrong_with_a_letter_is_told(tmp_path: Path) -> None:
+    node = member(tmp_path, "fedavg")
+    assert "not a Fedframe letter" in told_of(node, to_record(b"garbage"))
+    assert "something else than a letter" in told_of(node, RecordDict())

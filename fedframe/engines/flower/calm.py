@@ -5,6 +5,7 @@ Import this before anything of Flower: it reads these variables when it is impor
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import logging
 import os
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from fedframe.errors import SettingError
 
+FLOWER = "1.41.0"  # parts of Flower that are not documented are used, and may be others in another version
 LOOPBACK = "127.0.0.1,localhost"  # a proxy of the network is not for talks within a machine
 CALM = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -29,6 +31,11 @@ def need(*modules: str, extra: str = "flower") -> None:
     missing = [module for module in modules if importlib.util.find_spec(module) is None]
     if missing:
         raise SettingError(f"This needs {', '.join(missing)}; install it with: pip install 'fedframe[{extra}]'.")
+    found = importlib.metadata.version("flwr")
+    if found != FLOWER:
+        raise SettingError(
+            f"This needs flwr {FLOWER}, and {found} is installed; install it with: pip install 'fedframe[{extra}]'."
+        )
     os.environ.update({name: value for name, value in CALM.items() if name != "OMP_NUM_THREADS"})
     os.environ["NO_PROXY"] = no_proxy(os.environ.get("NO_PROXY") or os.environ.get("no_proxy") or "")
     os.environ.pop("no_proxy", None)  # of the two spellings the other would win

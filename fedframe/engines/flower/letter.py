@@ -8,7 +8,7 @@ from __future__ import annotations
 from flwr.app import Array, ArrayRecord, RecordDict
 
 from fedframe.core.wire import MOST_BYTES
-from fedframe.errors import DataError
+from fedframe.errors import LetterError
 
 NAME = "letter"
 KIND = "fedframe.letter"  # no serialisation that Flower knows, so that nothing of it ever tries to read the bytes
@@ -23,8 +23,8 @@ def from_record(record: RecordDict) -> bytes:
     """The bytes of a record that holds a letter and nothing else."""
     arrays = record.array_records.get(NAME)
     if len(record) != 1 or arrays is None or list(arrays) != [NAME]:
-        raise DataError("It holds something else than a letter.")
+        raise LetterError("It holds something else than a letter.")
     array = arrays[NAME]
     if array.stype != KIND or array.shape != (len(array.data),) or len(array.data) > MOST_BYTES:
-        raise DataError("It holds a letter of another kind or size.")
+        raise LetterError("It holds a letter of another kind or size.")
     return array.data

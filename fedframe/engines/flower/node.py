@@ -9,6 +9,7 @@ with growing pauses for as long as it takes.
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 import sys
 import threading
@@ -45,7 +46,7 @@ from flwr.supernode.runtime.run_clientapp import push_message, push_task_output
 
 from fedframe.engines.flower.calm import environment
 from fedframe.engines.flower.letter import from_record, to_record
-from fedframe.errors import DataError, RunError
+from fedframe.errors import LetterError, RunError
 from fedframe.federation.certificates import write_secret
 from fedframe.federation.processes import Child, free_ports, wait_for_port
 
@@ -71,8 +72,15 @@ class Place:
 class Node:
     """A SuperNode and the loop that answers its messages."""
 
-    def __init__(self, place: Place, answer: Answer, note: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        place: Place,
+        answer: Answer,
+        note: Callable[[str], None],
+        tells: Callable[[str], None] = lambda text: None,
+    ) -> None:
         self.place, self.answer, self._note = place, answer, note
+        self.tells = tells  # is given what the organiser is told of an error, before it leaves
         self.secret = secrets.token_bytes(32)
         self.child: Child | None = None
         self.over = threading.Event()
@@ -182,7 +190,9 @@ class Node:
         except Exception as error:  # whatever a net or a disk does, the node stays
             self.note(f"A letter could not be answered: {type(error).__name__}: {error}")
             told = what_is_told(error)
-        return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, told[:500]), reply_to=message)
+        with contextlib.suppress(OSError):  # on a full disk the organiser should learn at least that it is full
+            self.tells(told)
+        return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, told), reply_to=message)
 
 
 def take_message(client: RuntimeHttpClient) -> tuple[Message, Context]:
@@ -225,12 +235,12 @@ def signs_of_life(client: RuntimeHttpClient) -> Iterator[None]:
 
 
 def what_is_told(error: Exception) -> str:
-    """What the organiser learns of an error: texts of others may hold paths or values of this node."""
+    """What the organiser learns of an error: any text but that on its own letter may hold names of files or values."""
+    if isinstance(error, LetterError):
+        return str(error)[:500]
     cause = error.__cause__ or error
-    if isinstance(error, DataError):
-        return str(error)  # ours, on the letter itself
-    if isinstance(cause, OSError):
-        return f"it could not read or write a file ({cause.strerror}); its own log says more"
+    if isinstance(cause, OSError) and cause.errno is not None:
+        return f"it could not read or write a file ({os.strerror(cause.errno)}); its own log says more"
     return f"it raised {type(cause).__name__}; its own log says more"
 
 

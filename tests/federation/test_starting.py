@@ -1,0 +1,100 @@
+"""`federation start` without a network: who is asked, and what is refused, before a training begins or goes on."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr")
+
+import fedframe.engines.remote as remote
+from fedframe.api import gather
+from fedframe.engines.flower.calm import need
+from fedframe.errors import RunError, SettingError
+from fedframe.federation import starting, work
+from fedframe.federation.folder import FederationFolder
+from fedframe.federation.joining import Membership
+from fedframe.federation.kit import Kit
+from fedframe.federation.making import form_from_words, new_federation
+from fedframe.federation.work import NodeWork
+from fedframe.session import Session
+from tests.federation.here import HerePost
+
+MEMBERS = ["north", "south"]
+
+
+@pytest.fixture
+def clinic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FederationFolder:
+    """A federation whose members answer in this process."""
+    draw = np.random.default_rng(0)
+    form = form_from_words("a,b", "6", "0", "1")
+    asked = gather({"method": "fedavg", "model": "mlp:8", "rounds": 3, "epochs": 1}, None)
+    made = new_federation(tmp_path / "clinic", MEMBERS, ["127.0.0.1"], 9000, form, asked)
+    np.savez(
+        tmp_path / "own.npz", x=draw.normal(0, 1, (40, 6)).astype(np.float32), y=np.array(["a", "b"])[np.arange(40) % 2]
+    )
+    nodes = {}
+    for name in MEMBERS:
+        kit = Kit.read(made.path / "kits" / f"{name}-kit.zip")
+        member = Membership(kit, f"npz:{tmp_path / 'own.npz'}", tmp_path / name, None, None)
+        nodes[name] = NodeWork(member.make_job, [kit.number])
+    monkeypatch.setattr(remote, "RETRY", 0.01)
+    monkeypatch.setattr(remote, "POLL", 0.01)
+    monkeypatch.setattr(starting, "link_to", lambda folder: None)
+    monkeypatch.setattr(starting, "LinkPost", lambda link: HerePost(nodes))
+    return made
+
+
+def cut_off(clinic: FederationFolder, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
+    """A training that is stopped after its first round."""
+
+    def stopped(self: Any, record: Any) -> None:
+        original(self, record)
+        raise KeyboardInterrupt
+
+    original = Session.finish_round
+    with monkeypatch.context() as patch:
+        patch.setattr(Session, "finish_round", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            starting.start(clinic, progress=False, **options)
+
+
+def test_a_training_goes_on_after_its_last_round(clinic: FederationFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    cut_off(clinic, monkeypatch)
+    starting.start(clinic, progress=False)
+    assert [path.name for path in clinic.runs.iterdir()] == ["1"]
+    assert len((clinic.runs / "1" / "metrics.jsonl").read_text().splitlines()) == 3
+
+
+@pytest.mark.parametrize("what", ["version", "torch"])
+@pytest.mark.parametrize("resumed", [False, True])
+def test_another_program_at_a_node_is_refused(
+    clinic: FederationFolder, monkeypatch: pytest.MonkeyPatch, what: str, resumed: bool
+) -> None:
+    if resumed:
+        cut_off(clinic, monkeypatch)
+    here = work.versions()
+    monkeypatch.setattr(work, "versions", lambda: {**here, what: "0.0.7"})  # the nodes' side only
+    with pytest.raises(RunError, match=r"has \S+ '0.0.7' and the server '\d"):
+        starting.start(clinic, progress=False)
+
+
+def test_test_data_cannot_change_in_the_middle(
+    clinic: FederationFolder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    data = f"npz:{tmp_path / 'own.npz'}"
+    cut_off(clinic, monkeypatch, test_data=data)
+    with pytest.raises(SettingError, match=r"test_data = 'npz:other.npz'.*--new"):
+        starting.start(clinic, progress=False, test_data="npz:other.npz")
+    starting.start(clinic, progress=False, test_data=data)  # the same once more is what it goes on with
+
+
+def test_another_version_of_flower_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    need("flwr")
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "1.40.0")
+    with pytest.raises(SettingError, match=r"needs flwr 1\.41\.0, and 1\.40\.0 is installed"):
+        need("flwr")
