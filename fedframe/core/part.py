@@ -61,9 +61,13 @@ class Part:
     claims: ClassVar[frozenset[Slot]] = frozenset()
     paper: ClassVar[str] = ""
     remembers: ClassVar[bool] = False  # whether it keeps something in a client's memory between rounds
-    shares_a_model: ClassVar[bool] = True  # whether the shared tensors alone predict; if not, there is no generic score
 
     rank: ClassVar[int] = 0  # parts of a higher rank act after those of a lower one
+
+    @property
+    def shares_a_model(self) -> bool:
+        """Whether the shared tensors alone make a model that predicts; if not, there is no generic score."""
+        return True
 
     def fits(self, method: Method) -> None:
         """Refuse other parts of the method, or the lack of one, with which this part would do nothing or harm."""

@@ -34,7 +34,7 @@ class ModelPerClient(Part):
     """All clients' models, on the server and with every client."""
 
     claims: ClassVar[frozenset[Slot]] = frozenset({"merge", "own"})
-    shares_a_model: ClassVar[bool] = False
+    shares_a_model = False
     rank: ClassVar[int] = 100  # acts on gradients that are complete, and on the reply that others have read
 
     most_gb: Annotated[float, Field(gt=0)] = 1.0  # of what one client downloads in a round
@@ -113,6 +113,6 @@ class RowsMerger:
             models[client] = (models[client].double() + self.updates.pop(client).double()).float()
             visits[client] += 1
         shares = state[f"{self.name}/samples"].double() * (visits > 0)
-        pieces = models[:, : self.server.layout.trainable].split(PIECE, dim=1)
+        pieces = torch.split(models[:, : self.server.layout.trainable], PIECE, dim=1)
         mean = torch.cat([(shares / shares.sum()) @ piece.double() for piece in pieces])
         return mean - self.server.model[: len(mean)].double()
