@@ -167,7 +167,7 @@ RECIPES: dict[str, Recipe] = {
             "fedbabu",
             "A frozen random classifier in rounds; everything is fine-tuned for personal models.",
             parts=(FrozenRandom(),),
-            part_defaults={"fine_tune": {"what": "everything"}},
+            part_defaults={"fine_tune": {"what": "everything", "epochs": 5}},  # also after a method that needs none
         ),
         Recipe("fedper", "The classifier stays on the client.", parts=(FedPer(),), part_defaults=AS_IT_IS),
         Recipe(
@@ -283,24 +283,24 @@ def make_method(name: str, settings: Mapping[str, Mapping[str, Any]]) -> Method:
     for key in settings:
         if key not in names:
             raise SettingError(f"{name!r} has no part {key!r} to set; {nearest(key, names)}")
-    asked = [*(recipe.part_defaults for recipe in recipes), settings]
-    changed = {
-        part.name: {**vars(part), **{key: value for each in asked for key, value in each.get(part.name, {}).items()}}
+    brought = {
+        part.name: vars(part) | {k: v for recipe in recipes for k, v in recipe.part_defaults.get(part.name, {}).items()}
         for part in chosen.parts
     }
-    method = Method(
-        name,
-        tuple(p if changed[p.name] == vars(p) else make_part(type(p), changed[p.name]) for p in chosen.parts),
-    )
+    parts = []
+    for part in chosen.parts:
+        changed = brought[part.name] | dict(settings.get(part.name, {}))
+        parts.append(part if changed == vars(part) else make_part(type(part), changed, brought[part.name]))
+    method = Method(name, tuple(parts))
     for part in method.answering("fits"):
         part.fits(method)
     return method
 
 
-def make_part(kind: type[Part], values: Mapping[str, Any]) -> Part:
-    """A part with its settings checked."""
+def make_part(kind: type[Part], values: Mapping[str, Any], brought: Mapping[str, Any] | None = None) -> Part:
+    """A part with its settings checked; `brought` are a method's defaults where they are not the part's."""
     name = kind.name
-    fields = {field.name: field.default for field in dataclasses.fields(kind)}
+    fields = {field.name: field.default for field in dataclasses.fields(kind)} | dict(brought or {})
     for key in values:
         if key not in fields:
             hint = nearest(key, fields) if fields else "it has none."

@@ -28,6 +28,7 @@ from fedframe.predictor import save_model
 from fedframe.report.loggers import Loggers
 from fedframe.report.progress import Display
 
+COLLAPSED = 0.5  # of its best accuracy: less than this share is no swing from round to round
 HARM = 0.02  # personal accuracy this far below that of the shared model is not chance
 MOST_NOTE = 1000  # characters of a note
 MEMORY_EVERY = 2.0  # seconds between two looks at the memory: a look costs a few milliseconds
@@ -156,6 +157,7 @@ def execute_alone(job: Job, folder: RunFolder, display: Display, engine: OpenEng
     finally:
         session.engine.close()
     warn_of_harm(session, final)
+    warn_of_collapse(session)
     save_model(folder.path, job, session.server.model, session.server.replaced)
     table = client_table(job, final)
     kept_out = {} if new is None else {"new": new.by_client()}
@@ -170,11 +172,31 @@ def warn_of_harm(session: Session, final: Scores) -> None:
     """Say so if the client stage made models worse."""
     if final.personal is None or final.client is None or final.personal > final.client - HARM:
         return
-    hint = gentler(session.job.method.slot("client_stage"), session.job.settings.lr)
+    stage = session.job.method.slot("client_stage")
+    if getattr(stage, "epochs", None) == 0:  # they are as the rounds have left them
+        why = "more rounds, or a smaller learning rate, may help"
+    else:
+        why = f"the client stage did harm; {gentler(stage, session.job.settings.lr)}"
     session.note(
         f"The clients' own models are worse on their own data ({100 * final.personal:.1f} %) than the shared one "
-        f"({100 * final.client:.1f} %): the client stage did harm; {hint}."
+        f"({100 * final.client:.1f} %): {why}."
     )
+
+
+def warn_of_collapse(session: Session) -> None:
+    """Say so if models have lost what they had learned: their numbers are finite, and all looks well."""
+    shared = session.job.shares_a_model
+    score, whose = ("generic", "The shared model was") if shared else ("personal", "Own models were")
+    known = {line["round"]: line[score] for line in session.history if line.get(score) is not None}
+    if not known:
+        return
+    best, last = max(known, key=known.__getitem__), max(known)
+    if known[last] < known[best] * COLLAPSED:
+        session.note(
+            f"{whose} right in {100 * known[best]:.1f} % after round {best}, and in {100 * known[last]:.1f} % after "
+            f"round {last}: training went astray; start again with a smaller lr (now {session.job.settings.lr:g}) or "
+            "with clip = 10."
+        )
 
 
 def metrics_line(record: RoundRecord) -> dict[str, Any]:
@@ -222,6 +244,7 @@ def summarise(session: Session, final: Scores, new: NewScores | None) -> dict[st
         "train_per_class": train_per_class,
         "per_group": accuracy_by_group(per_class, train_per_class),
         "definitions": means if new is None else {**means, "new": DEFINITION},
+        "shares_a_model": job.shares_a_model,
         "server_stage": job.method.optional_slot("server_stage") is not None,
         "evaluations": sum("generic" in line or "personal" in line for line in history),
         "parameters": job.parameters,

@@ -44,6 +44,15 @@ def test_stage_that_does_harm_is_named(tmp_path: Path) -> None:
     assert not log.exists() or "did harm" not in log.read_text()
 
 
+def test_own_models_that_rounds_have_left_behind_get_no_advice_on_a_stage_that_does_nothing(tmp_path: Path) -> None:
+    few = {**SMALL, "clients": 6, "partition": "longtail:100+dirichlet:0.5"}
+    fedframe.run("fedrod", out=tmp_path / "run", **few)
+    log = (tmp_path / "run" / "log.txt").read_text()
+    assert "worse on their own data" in log
+    assert "more rounds, or a smaller learning rate, may help" in log
+    assert "fine_tune" not in log
+
+
 @pytest.mark.parametrize(
     ("method", "absent"),
     [("etf", "head.weight"), ("spherefed", "head.weight"), ("fedloge", "backbone.")],

@@ -210,6 +210,19 @@ def test_setting_of_a_part_is_finite(value: float) -> None:
         make_method("spherefed", {"ffc": {"ridge": value}})
 
 
+def test_default_that_a_mistake_is_answered_with_is_the_methods() -> None:
+    with pytest.raises(SettingError, match=r"fine_tune.what = 'none'.*the default is everything"):
+        make_method("fedbabu", {"fine_tune": {"what": "none"}})
+    with pytest.raises(SettingError, match=r"fine_tune.what = 'none'.*the default is all"):
+        make_method("fedavg", {"fine_tune": {"what": "none"}})
+
+
+@pytest.mark.parametrize(("method", "epochs"), [("ditto+fedbabu", 5), ("fedbabu+ditto", 0), ("ditto", 0)])
+def test_of_two_methods_that_differ_in_fine_tuning_the_later_counts(method: str, epochs: int) -> None:
+    (stage,) = (part for part in make_method(method, {}).parts if part.name == "fine_tune")
+    assert vars(stage)["epochs"] == epochs
+
+
 def test_memory_that_would_never_be_used_is_refused() -> None:
     for warm in (900, 1.5):
         with pytest.raises(SettingError, match=r"gmv.warm = .*use gmv.warm = 0.6"):

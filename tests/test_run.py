@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -267,6 +268,35 @@ def test_learning_rate_that_explodes_ends_with_a_hint_and_keeps_finished_rounds(
     with pytest.raises(RunError, match="smaller lr"):
         fedframe.run("fedavg", data="digits", clients=4, lr=1e30, out=tmp_path / "run", **SMALL)
     assert (tmp_path / "run" / "config.yaml").exists()
+
+
+def test_shared_model_that_has_lost_what_it_had_learned_is_named(tmp_path: Path) -> None:
+    """One of three rounds with a rate that ruins the model, without a number that is not finite."""
+    ruin = tmp_path / "ruin.py"
+    ruin.write_text(RUIN)
+    fedframe.run(f"fedavg+{ruin}:Ruin", out=tmp_path / "bad", **{**SMALL, "rounds": 3})
+    log = (tmp_path / "bad" / "log.txt").read_text()
+    assert re.search(r"right in \d\d\.\d % after round 2, and in \d+\.\d % after round 3: training went", log)
+    fedframe.run(f"fedavg+{ruin}:Ruin", out=tmp_path / "good", **{**SMALL, "rounds": 2})
+    log_of_good = tmp_path / "good" / "log.txt"
+    assert not log_of_good.exists() or "went astray" not in log_of_good.read_text()
+
+
+RUIN = """
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fedframe import Part
+
+
+@dataclass(frozen=True)
+class Ruin(Part):
+    name: ClassVar[str] = "ruin"
+
+    def after_merge(self, server, accepted):
+        if server.round == 2:
+            server.model.zero_()
+"""
 
 
 def test_class_without_a_training_sample_does_no_harm(tmp_path: Path) -> None:

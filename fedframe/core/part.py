@@ -64,9 +64,13 @@ class Part:
     pools_data: ClassVar[bool] = False  # whether it looks at all clients' data at once, as nobody can over a network
     sums: ClassVar[Literal["", "weighted", "plain"]] = ""  # what it takes from replies it needs only as a sum: with the
     # clients' weights, or plain; "": it needs single replies, if it takes anything
-    shares_a_model: ClassVar[bool] = True  # whether the shared tensors alone predict; if not, there is no generic score
 
     rank: ClassVar[int] = 0  # parts of a higher rank act after those of a lower one
+
+    @property
+    def shares_a_model(self) -> bool:
+        """Whether the shared tensors alone make a model that predicts; if not, there is no generic score."""
+        return True
 
     def fits(self, method: Method) -> None:
         """Refuse other parts of the method, or the lack of one, with which this part would do nothing or harm."""

@@ -33,8 +33,9 @@ def put_aside(federation: Federation, each: int, seed: int, setting: str) -> Fed
                 chosen.append(int(place))
         if not chosen:
             raise SettingError(
-                f"{setting} = {each}: the server needs samples of every class, and the clients have {len(places)} "
-                f"training samples of class {name!r}; choose a method that needs none, such as fedavg."
+                f"{setting} = {each}: the server needs samples of every class, and of class "
+                f"{name!r} the clients train on {len(places)}, too few to give one away; use data with more of it "
+                "(a milder long tail, data_share = 1), or a method that needs none, such as fedavg."
             )
         most = min(most, len(chosen))
         taken += chosen

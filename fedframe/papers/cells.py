@@ -69,11 +69,11 @@ def places(table: PaperTable, choice: Choice) -> list[Place]:
 
 def chosen(names: Sequence[str], wanted: Iterable[str], what: str) -> list[str]:
     """Those of the names that are wanted; * stands for anything, and case does not matter."""
-    patterns = [pattern.strip().casefold() for pattern in wanted]
+    patterns = [pattern.strip() for pattern in wanted]
     for pattern in patterns:
-        if not any(fnmatch(name.casefold(), pattern) for name in names):
+        if not any(fnmatch(name.casefold(), pattern.casefold()) for name in names):
             raise SettingError(f"There is no {what} {pattern!r}; {nearest(pattern, names)}")
-    return [name for name in names if not patterns or any(fnmatch(name.casefold(), p) for p in patterns)]
+    return [name for name in names if not patterns or any(fnmatch(name.casefold(), p.casefold()) for p in patterns)]
 
 
 def cell_settings(

@@ -82,7 +82,7 @@ class Result:
     def failures(self) -> list[str]:
         """Cells that gave no number, each with its reason."""
         troubled = {o.cell.name: o for o in self.outcomes.values() if o.state in ("diverged", "failed")}
-        return [f"{name}: {outcome.state}. {outcome.reason}" for name, outcome in troubled.items()]
+        return [f"{name}: {found.state}. {found.reason}{with_others(found)}" for name, found in troubled.items()]
 
     @property
     def size(self) -> str:
@@ -141,3 +141,11 @@ class Result:
             "state": outcome.state if outcome else "waiting",
             "reason": outcome.reason if outcome else "",
         }
+
+
+def with_others(outcome: Outcome) -> str:
+    """How to follow the advice of a run that diverged: the table itself has the paper's settings."""
+    if outcome.state != "diverged":
+        return ""
+    config = outcome.cell.folder / "config.yaml"
+    return f" Its settings are the paper's; to try others: fedframe run --config {config} --out runs/other --lr ..."

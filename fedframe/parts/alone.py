@@ -29,7 +29,7 @@ class Local(Part):
     """All that learns stays on the client."""
 
     name: ClassVar[str] = "local"
-    shares_a_model: ClassVar[bool] = False
+    shares_a_model = False
 
     def fits(self, method: Method) -> None:
         """What works through the server, or compares with its model, has nothing to work with."""

@@ -29,7 +29,7 @@ class FedBN(Part):
     paper: ClassVar[str] = (
         "Li et al., FedBN: Federated Learning on Non-IID Features via Local Batch Normalization, ICLR 2021"
     )
-    shares_a_model: ClassVar[bool] = False
+    shares_a_model = False
 
     def check_model(self, model: Model, clients: int) -> None:
         """Without BatchNorm there is nothing to keep."""

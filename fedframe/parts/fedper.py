@@ -44,14 +44,18 @@ class FedPer(Part):
 
     name: ClassVar[str] = "fedper"
     paper: ClassVar[str] = "Arivazhagan et al., Federated Learning with Personalization Layers, 2019"
-    shares_a_model: ClassVar[bool] = False
 
     layers: Annotated[int, Field(ge=0)] = 1  # K_P; 1: the classifier, or the last layer before one that is frozen
+
+    @property
+    def shares_a_model(self) -> bool:
+        """Only if no layer stays on the client."""
+        return self.layers == 0
 
     def fits(self, method: Method) -> None:
         """What a server stage fits is the shared classifier, which nobody here has."""
         stage = method.optional_slot("server_stage")
-        if stage is not None:
+        if stage is not None and self.layers:
             raise SettingError(
                 f"{method.name!r} cannot be combined: 'fedper' keeps the last layer on the client, so that what "
                 f"{stage.name!r} fits on the server would be nobody's; leave one of them out."

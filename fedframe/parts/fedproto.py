@@ -55,7 +55,7 @@ class FedProto(Part):
     name: ClassVar[str] = "fedproto"
     paper: ClassVar[str] = "Tan et al., FedProto: Federated Prototype Learning across Heterogeneous Clients, AAAI 2022"
     rank: ClassVar[int] = 20  # built for the features that all transforms leave
-    shares_a_model: ClassVar[bool] = False
+    shares_a_model = False
 
     weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0  # lambda
     predict_by: Literal["head", "prototypes"] = "head"

@@ -26,12 +26,15 @@ if TYPE_CHECKING:
     from fedframe.core.work import Work
 
 
+PIECE = 1 << 16  # numbers per model of which the mean is taken at once
+
+
 @dataclass(frozen=True)
 class ModelPerClient(Part):
     """All clients' models, on the server and with every client."""
 
     claims: ClassVar[frozenset[Slot]] = frozenset({"merge", "own"})
-    shares_a_model: ClassVar[bool] = False
+    shares_a_model = False
     rank: ClassVar[int] = 100  # acts on gradients that are complete, and on the reply that others have read
 
     most_gb: Annotated[float, Field(gt=0)] = 1.0  # of what one client downloads in a round
@@ -103,13 +106,13 @@ class RowsMerger:
         self.updates[reply.unit] = reply.tensors["update"].clone()
 
     def finish(self) -> Tensor:
-        """Move the rows."""
+        """Move the rows in place, and the mean in pieces: all models together may be as large as memory allows."""
         state = self.server.state
-        models, visits = state[f"{self.name}/models"].clone(), state[f"{self.name}/visits"].clone()
-        for client, update in self.updates.items():
-            models[client] = (models[client].double() + update.double()).float()
+        models, visits = state[f"{self.name}/models"], state[f"{self.name}/visits"]
+        for client in list(self.updates):
+            models[client] = (models[client].double() + self.updates.pop(client).double()).float()
             visits[client] += 1
-        state[f"{self.name}/models"], state[f"{self.name}/visits"] = models, visits
         shares = state[f"{self.name}/samples"].double() * (visits > 0)
-        trainable = self.server.layout.trainable
-        return (shares / shares.sum()) @ models[:, :trainable].double() - self.server.model[:trainable].double()
+        pieces = torch.split(models[:, : self.server.layout.trainable], PIECE, dim=1)
+        mean = torch.cat([(shares / shares.sum()) @ piece.double() for piece in pieces])
+        return mean - self.server.model[: len(mean)].double()

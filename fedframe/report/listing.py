@@ -46,8 +46,9 @@ def print_method(name: str) -> None:
             console.print(f"{name}: {described[name.partition(':')[0]]}", markup=False, highlight=False)
             return
     recipes = find_recipes(name)
-    # A part is shown alone, also one that makes no method without another.
-    shown = (make_part(PARTS[name], {}),) if name in PARTS else make_method(name, {}).parts
+    # A part that is no method by itself is shown alone.
+    alone = name in PARTS and name not in RECIPES
+    shown = (make_part(PARTS[name], {}),) if alone else make_method(name, {}).parts
     console.print(f"[bold]{name}[/bold]", *(recipe.summary for recipe in recipes), sep="\n", highlight=False)
     papers = [recipe.paper for recipe in recipes] + [part.paper for part in shown if part.name != "mean"]
     for paper in dict.fromkeys(paper for paper in papers if paper):

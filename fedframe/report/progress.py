@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from fedframe.measure.groups import has_tail
 from fedframe.report.words import duration, headline, loss_text, percent, plural, scores_text
+from fedframe.settings import short_method
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -170,7 +171,7 @@ def closing_lines(summary: dict[str, Any], folder: Path) -> list[str]:
             text += f" ({percent(score['client'])})"
         over, clients = score.get("clients"), summary["clients"]
         if score["final"] is None:
-            text = f"  {name:9}{percent(None):>7}  not measured"
+            text = f"  {name:9}{percent(None):>7}  {why_not(name, summary)}"
         elif over is not None and over < clients:
             text += f" (over {over:,} of {clients:,} clients: those with test data, or a draw of them)"
         lines.append(text)
@@ -189,10 +190,16 @@ def closing_lines(summary: dict[str, Any], folder: Path) -> list[str]:
     return lines
 
 
+def why_not(score: str, summary: dict[str, Any]) -> str:
+    """Why there is no such score."""
+    if score in ("generic", "client") and not summary["shares_a_model"]:
+        return f"{short_method(summary['method'])} has no shared model that predicts"
+    return "not measured"
+
+
 def whose(summary: dict[str, Any]) -> str:
     """The option without which nothing predicts: where there is no shared model, a client's own must be named."""
-    scores = summary["scores"]
-    return " --client 0" if scores["generic"]["final"] is None and scores["client"]["final"] is None else ""
+    return "" if summary["shares_a_model"] else " --client 0"
 
 
 def tail_lines(summary: dict[str, Any]) -> list[str]:

@@ -64,7 +64,7 @@ class AllPrivate(Part):
     """Nothing is shared."""
 
     name: ClassVar[str] = "all_private"
-    shares_a_model: ClassVar[bool] = False
+    shares_a_model = False
 
     def private(self, model: Model) -> Collection[str]:
         return list(model.state_dict())

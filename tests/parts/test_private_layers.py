@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import fedframe
-from fedframe.core.evaluate import score_round
+from fedframe.core.evaluate import score_round, score_shared
 from fedframe.core.job import Job
 from fedframe.core.server import Server
 from fedframe.engines.inline import InlineEngine
@@ -79,6 +79,8 @@ def compare(job: Job, server: Server, shared: nn.Sequential, own: list[nn.Sequen
 def test_fedper_with_nothing_private_is_fedavg_bit_for_bit(tmp_path: Path) -> None:
     ours, theirs = trained(job_of(tmp_path / "a", FedPer(layers=0))), trained(job_of(tmp_path / "b"))
     assert torch.equal(ours.model, theirs.model)
+    assert ours.job.shares_a_model
+    assert score_shared(ours, "local-all") == score_shared(theirs, "local-all")
 
 
 @pytest.mark.parametrize("layers", [1, 2])
