@@ -63,7 +63,7 @@ def test_more_than_half_of_a_class_is_refused_with_a_number_that_works() -> None
 def test_class_without_training_samples_is_refused_by_name() -> None:
     y = np.where(blobs(clients=4, each=24)["y_train"] == 2, 0, blobs(clients=4, each=24)["y_train"])
     y[0] = 2
-    with pytest.raises(SettingError, match="the clients have 1 training samples of class '2'"):
+    with pytest.raises(SettingError, match="of class '2' the clients train on 1, too few to give one away"):
         put_aside(dealt(y_train=y), 3, 0, "part.samples")
 
 
