@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -94,6 +95,7 @@ def test_table_is_printed_and_saved_in_three_forms(filled: tuple[Path, str]) -> 
     assert "± " in text
     assert "(80.0, -" in text
     assert "diverged (50.0)" in text
+    assert re.search(r"smaller lr .* to try others: fedframe run --config \S+/config.yaml --out runs/other --lr", text)
     assert "3 of 6 rounds and 50.0 % of the training samples of every class" in text
     assert "A note." in text
     assert "smaller lr" in text
