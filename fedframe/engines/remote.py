@@ -1,6 +1,6 @@
 """Clients at nodes of a network: one letter per node and order, replies in the order of the units.
 
-What carries the letters is a `Post`: Flower, or a few lines in a test. Whatever happens on the way (a node that is
+What carries the letters is a `Post`. Whatever happens on the way (a node that is
 gone, slow or raises, a letter that is none) ends as a `lost` reply with its reason. With fewer replies that can be used
 than `min_clients` the engine waits, says so, and asks again; a client that is asked twice gives the same reply, so
 nothing is counted twice.
@@ -8,17 +8,18 @@ nothing is counted twice.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 
 from fedframe.core.job import Job
 from fedframe.core.message import Message, flaw
 from fedframe.core.site import Site
+from fedframe.engines.post import Letter, Post
 from fedframe.errors import DataError, RunError
 from fedframe.federation.errand import HELLO, UNMASK, Errand, read_answer
 from fedframe.federation.numbering import Numbers
@@ -34,34 +35,6 @@ LEFT_OUT = "its node's answer leaves it out"
 MOST_REASON = 200  # characters of each, where the reasons of all nodes stand in one sentence
 SUMMED = ("train", "statistics")  # orders whose replies are added up with secure aggregation
 ROOM = 4  # a reply is at most so many times what is expected of the largest client's, plus a little
-
-
-@dataclass(frozen=True)
-class Delivery:
-    """What became of a letter: the answer, or what went wrong."""
-
-    ticket: str
-    content: bytes = b""
-    problem: str = ""
-
-
-class Post(Protocol):
-    """Carries letters to nodes and brings their answers."""
-
-    def nodes(self) -> Collection[str]:
-        """Names of the nodes that can be reached now."""
-
-    def send(self, node: str, letter: bytes, round: int, seconds: float | None) -> str:
-        """Send a letter that is good for so many seconds; a ticket for its answer."""
-
-    def collect(self, tickets: Mapping[str, int]) -> list[Delivery]:
-        """What has arrived for these tickets, each with the bytes that its answer may have; each comes once."""
-
-    def processes(self) -> list[int]:
-        """Ids of the processes that were started for it on this machine."""
-
-    def close(self) -> None:
-        """End what was started."""
 
 
 class RemoteEngine:
@@ -212,8 +185,13 @@ class RemoteEngine:
     ) -> None:
         """Send to these nodes and wait for what comes back, good or bad."""
         patience = self.job.settings.patience
-        late = DataError(f"it took longer than patience = {patience:g} seconds") if patience is not None else None
-        out: dict[str, tuple[str, Errand, float]] = {}
+        late = f"it took longer than patience = {patience:g} seconds" if patience is not None else "it took too long"
+        out: dict[str, Letter] = {}  # by ticket; a letter that was sent twice has two, and the first answer counts
+
+        def send(letter: Letter) -> None:
+            letter.sent(time.monotonic())
+            out[self.post.send(letter.node, letter.errand.to_bytes(), order.round, patience)] = letter
+
         for node, asked in tasks.items():
             notes = circle.notes() if circle is not None else None
             number = self.numbers.next() if order.kind != HELLO else 0
@@ -221,22 +199,30 @@ class RemoteEngine:
             reasons.pop(node, None)
             limit = time.monotonic() + (patience if patience is not None else float("inf"))
             try:
-                out[self.post.send(node, errand.to_bytes(), order.round, patience)] = (node, errand, limit)
+                send(Letter(node, errand, limit))
             except DataError as error:
                 reasons[node] = str(error)
         while out:
-            for delivery in self.post.collect({ticket: self.most(errand) for ticket, (_, errand, _) in out.items()}):
-                if delivery.ticket not in out:  # an answer to nothing that was asked
+            for delivery in self.post.collect({ticket: self.most(letter.errand) for ticket, letter in out.items()}):
+                letter = out.get(delivery.ticket)
+                if letter is None:  # an answer to nothing that was asked
                     continue
-                node, errand, limit = out.pop(delivery.ticket)
+                if delivery.doubtful:
+                    letter.again = 0.0
+                    continue
+                out = {ticket: other for ticket, other in out.items() if other is not letter}
                 try:
                     if delivery.problem:  # a letter that has expired on the way is one that took too long
-                        raise late if late is not None and time.monotonic() >= limit else DataError(delivery.problem)
-                    found |= read_answer(delivery.content, errand, self.most(errand))
+                        raise DataError(late if time.monotonic() >= letter.limit else delivery.problem)
+                    found |= read_answer(delivery.content, letter.errand, self.most(letter.errand))
                 except DataError as error:
-                    reasons[node] = str(error).rstrip(".")
-            overdue = [ticket for ticket, (_, _, limit) in out.items() if time.monotonic() >= limit]
-            reasons |= {out.pop(ticket)[0]: str(late) for ticket in overdue}
+                    reasons[letter.node] = str(error).rstrip(".")
+            now = time.monotonic()
+            reasons |= {letter.node: late for letter in out.values() if now >= letter.limit}
+            out = {ticket: letter for ticket, letter in out.items() if now < letter.limit}
+            for letter in dict.fromkeys(letter for letter in out.values() if now >= letter.again):
+                with contextlib.suppress(DataError):
+                    send(letter)
             if out:
                 time.sleep(POLL)
 

@@ -1,12 +1,14 @@
 """Letters of a run are numbered, so that a node knows one that comes late: after a newer one, it is not to be obeyed.
 
 A letter says which states of a client were merged, and a node forgets the others; an old letter would have it forget
-states that have been merged since. Numbers grow over sessions of the organiser too, however a session ends: each takes
-a number of its own before its first letter, and counts on from there.
+states that have been merged since. Numbers grow over sessions of the organiser too, however a session ends: each counts
+on from the second in which it began, and from more than the last one even if the clock was set back. So they grow also
+if the organiser's folder was restored from an older copy.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from fedframe.core.files import read_json, write_json
 from fedframe.errors import DataError, LetterError
 
 FOLDER = "letters"  # in a run's folder, at the organiser and at the node; in a trial these are the same
-SESSION = 1 << 32  # more letters than a session ever sends
+SESSION = 1 << 28  # more letters than a session ever sends; times the seconds of some centuries it is below 2**63
 
 
 class Numbers:
@@ -27,9 +29,10 @@ class Numbers:
     def next(self) -> int:
         """A new number."""
         if self.last is None:
-            session = read_json(self.path)["sessions"] + 1 if self.path.exists() else 1
-            write_json(self.path, {"sessions": session})
-            self.last = session * SESSION
+            before = int(read_json(self.path)["began"]) if self.path.exists() else 0
+            began = max(before + 1, int(time.time()))
+            write_json(self.path, {"began": began})
+            self.last = began * SESSION
         self.last += 1
         return self.last
 

@@ -15,7 +15,8 @@ from fedframe.data.newcomer import load_newcomer
 from fedframe.data.source import Samples
 from fedframe.engines.flower.link import Link, ServerTask
 from fedframe.engines.flower.post import FlowerPost
-from fedframe.engines.remote import Delivery, RemoteEngine, check_hello
+from fedframe.engines.post import Delivery
+from fedframe.engines.remote import RemoteEngine, check_hello
 from fedframe.errors import RunError, SettingError
 from fedframe.federation.agreement import Agreement
 from fedframe.federation.errand import HELLO

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from fedframe.api import JobMaker
 from fedframe.core.job import Job
-from fedframe.engines.remote import Delivery, RemoteEngine, keys_of
+from fedframe.engines.post import Delivery
+from fedframe.engines.remote import RemoteEngine, keys_of
 from fedframe.errors import FedframeError
 from fedframe.federation.masks import Masker
 from fedframe.federation.shares import read_share, write_share

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
-import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -178,13 +177,3 @@ def test_the_secret_is_worth_nothing_from_another_address(tmp_path: Path) -> Non
     assert here != 403
     said = (tmp_path / "superlink.log").read_text()
     assert f"from {address}: only nodes' requests are taken from other machines" in said
-
-
-def test_an_order_without_training_takes_seconds(network: Network) -> None:
-    engine = network.engine("fedavg")
-    for _ in range(5):
-        engine.hello(3)
-    print(f"median of an order without training: {statistics.median(engine.seconds[1:]):.2f} s")
-    assert (
-        statistics.median(engine.seconds[1:]) < 60
-    )  # a bound that only a hang breaks; benchmarks/network.py has the figure

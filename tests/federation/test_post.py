@@ -7,6 +7,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 
 pytest.importorskip("flwr")
@@ -27,7 +28,7 @@ from flwr.supercore.inflatable.inflatable_object import (
 import fedframe.engines.flower.arriving as arriving
 from fedframe.engines.flower.letter import KIND, NAME, to_record
 from fedframe.engines.flower.post import FlowerPost
-from fedframe.engines.remote import Delivery
+from fedframe.engines.post import Delivery
 
 Pieces = dict[str, bytes]
 Change = Callable[[str, list[str], bytes], tuple[str, list[str], bytes]]
@@ -216,6 +217,44 @@ def test_a_reply_whose_pieces_are_still_to_come_holds_nobody_up() -> None:
     link.absent = set()
     assert post.collect({"slow": 1 << 20}) == [Delivery("slow", b"slow letter")]
     assert post.collect({"slow": 1 << 20}) == []
+
+
+def test_a_reply_whose_pieces_stop_coming_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its node was killed while it sent them, say: nothing else would ever tell."""
+    root, pieces = pushed(bytes(6 << 20))
+    link = Superlink(("ticket", root, pieces))
+    link.absent = {root}
+    post = FlowerPost(link, str)
+    assert post.collect({"ticket": 7 << 20}) == []
+    monkeypatch.setattr(arriving, "STALLED", -1.0)
+    (found,) = post.collect({"ticket": 7 << 20})
+    assert "stopped coming" in found.problem
+    assert link.confirmed == [root]
+
+
+@pytest.mark.parametrize(
+    ("error", "doubtful"), [(httpx.ReadError("cut"), True), (httpx.ReadTimeout("slow"), True),
+                            (httpx.ConnectError("not there"), False)],
+)  # fmt: skip
+def test_what_was_asked_when_the_superlink_was_cut_off_is_in_doubt(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, doubtful: bool
+) -> None:
+    """It tells of every reply once: one that it told when the line was cut would never come again."""
+    link = Superlink(("first", *pushed(b"one")), ("second", *pushed(b"two")))
+    pull = link.PullMessages
+    errors = [error]
+
+    def cut_once(asked: Any) -> Any:
+        if errors:
+            link.replies = [each for each in link.replies if each[0] != "first"] if doubtful else link.replies
+            raise errors.pop()
+        return pull(asked)
+
+    monkeypatch.setattr(link, "PullMessages", cut_once)
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    found = FlowerPost(link, str).collect({"first": 1 << 20, "second": 1 << 20})
+    expected = Delivery("first", doubtful=True) if doubtful else Delivery("first", b"one")
+    assert sorted(found, key=lambda each: each.ticket) == [expected, Delivery("second", b"two")]
 
 
 def test_a_piece_that_is_never_sent_is_one_nodes_problem() -> None:

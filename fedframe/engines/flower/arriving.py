@@ -9,6 +9,7 @@ reply of which pieces are missing is left for the next look, and what cannot be 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
@@ -27,6 +28,7 @@ from fedframe.errors import DataError
 FRAME = ("Message", "RecordDict", "ArrayRecord", "Array")  # what stands around a letter's pieces, one of each
 PIECE = "ArrayChunk"
 SLACK = 1 << 16  # bytes of the frame and of all heads
+STALLED = 180.0  # seconds without a new piece after which no more is expected: its sender was killed, say
 SMALL = 1 << 20  # bytes: Flower's pieces are five times as large, so a letter has at most so many
 
 
@@ -38,6 +40,7 @@ class Arriving:
     most: int
     missing: list[str]
     pieces: dict[str, bytes] = field(default_factory=dict)
+    grew: float = field(default_factory=time.monotonic)  # when the last piece came
 
     @classmethod
     def announced(cls, tree: ObjectTree, most: int) -> Arriving:
@@ -55,8 +58,11 @@ class Arriving:
             if not found.object_found:
                 raise DataError("A piece of it was never sent.")
             if not found.object_available:
+                if time.monotonic() - self.grew > STALLED:
+                    raise DataError(f"Its pieces stopped coming {STALLED:g} seconds ago.")
                 return False
             self.pieces[self.missing.pop()] = found.object_content
+            self.grew = time.monotonic()
             if sum(map(len, self.pieces.values())) > self.most + SLACK:
                 raise DataError(f"It is larger than the {self.most:,} bytes that are allowed.")
         return True

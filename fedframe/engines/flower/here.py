@@ -14,7 +14,8 @@ from fedframe.core.job import Job
 from fedframe.engines.flower.calm import environment
 from fedframe.engines.flower.link import Link, ServerTask
 from fedframe.engines.flower.post import FlowerPost
-from fedframe.engines.remote import Delivery, RemoteEngine, check_hello, keys_of
+from fedframe.engines.post import Delivery
+from fedframe.engines.remote import RemoteEngine, check_hello, keys_of
 from fedframe.federation.certificates import make_certificates, make_node_key, write_secret
 from fedframe.federation.processes import Child, end_all, free_ports, wait_for_port
 from fedframe.federation.trial import RUN, deal, write_nodes

@@ -18,12 +18,13 @@ from flwr.supercore.run import RunNotRunningException
 
 from fedframe.engines.flower.arriving import Arriving
 from fedframe.engines.flower.letter import from_record, to_record
-from fedframe.engines.remote import Delivery
+from fedframe.engines.post import Delivery
 from fedframe.errors import DataError, RunError
 
 KIND = "train"  # Flower wants a known kind; ours is inside the letter
 WEEK = 7 * 24 * 3600.0  # a letter without a limit must still have one
 SHORTLY = 60.0  # seconds in which a SuperLink that is busy, or started again by `serve`, answers
+NEVER_THERE = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)  # the question did not reach the SuperLink
 Found = TypeVar("Found")
 
 
@@ -51,12 +52,19 @@ class FlowerPost:
         return str(ticket)
 
     def collect(self, tickets: Mapping[str, int]) -> list[Delivery]:
-        """Pull what has arrived; a reply of which pieces are still to come waits for another look."""
+        """Pull what has arrived; a reply of which pieces are still to come waits for another look.
+
+        The SuperLink gives every reply once. If it was cut off while it answered, it may have given what we never got.
+        """
         found: list[Delivery] = []
         self._arriving = {ticket: reply for ticket, reply in self._arriving.items() if ticket in tickets}
         asked = PullAppMessagesRequest(message_ids=[ticket for ticket in tickets if ticket not in self._arriving])
         if asked.message_ids:
-            new = persistently(lambda: self.grid._runtime_client.PullMessages(asked))
+            cut: list[BaseException] = []
+            new = persistently(lambda: self.grid._runtime_client.PullMessages(asked), cut.append)
+            told = {envelope.metadata.reply_to_message_id for envelope in new.messages_list}
+            if any(not isinstance(error, NEVER_THERE) for error in cut):
+                found += [Delivery(ticket, doubtful=True) for ticket in asked.message_ids if ticket not in told]
             for envelope, tree in zip(new.messages_list, new.message_object_trees, strict=True):
                 ticket = envelope.metadata.reply_to_message_id
                 if ticket in tickets:
@@ -121,7 +129,7 @@ def one_line(text: str) -> str:
     return " ".join(text.split())[:500].rstrip(".") or "no reason"
 
 
-def persistently(call: Callable[[], Found]) -> Found:
+def persistently(call: Callable[[], Found], failed: Callable[[BaseException], None] = lambda error: None) -> Found:
     """Call a SuperLink that may be busy for a moment; one that is gone, or has ended the run, ends ours too."""
     deadline = time.monotonic() + SHORTLY
     while True:
@@ -132,4 +140,5 @@ def persistently(call: Callable[[], Found]) -> Found:
             if not gone or time.monotonic() > deadline:
                 what = "does not answer" if gone else f"has ended the run ({type(error).__name__}: {error})"
                 raise RunError(f"The SuperLink {what}; start it and go on.") from error
+            failed(error)
             time.sleep(0.5)

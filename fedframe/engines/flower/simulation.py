@@ -23,7 +23,8 @@ from fedframe.core.job import Job
 from fedframe.engines.flower.letter import to_record
 from fedframe.engines.flower.post import WEEK, FlowerPost, delivery
 from fedframe.engines.flower.sim_app import WHERE, app
-from fedframe.engines.remote import Delivery, RemoteEngine, check_hello, keys_of
+from fedframe.engines.post import Delivery
+from fedframe.engines.remote import RemoteEngine, check_hello, keys_of
 from fedframe.errors import RunError
 from fedframe.federation.trial import RUN, deal, write_nodes
 from fedframe.federation.work import template_digest
