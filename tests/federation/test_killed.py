@@ -21,7 +21,7 @@ from tests.federation.together import run_together
 from tests.helpers import equal_states, same_file
 
 __all__ = ["commands"]
-ROUNDS = 14
+ROUNDS = 9
 
 
 def test_a_federation_survives_kill_9_of_a_node_of_the_training_and_of_the_superlink(commands: Commands) -> None:
@@ -49,21 +49,21 @@ def test_a_federation_survives_kill_9_of_a_node_of_the_training_and_of_the_super
     os.kill(nodes["north"].pid, signal.SIGKILL)
     nodes["north"].wait()
     nodes["north"] = commands.join("north")
-
-    until("four rounds", lambda: len(rounds()) >= 4)
+    # The SuperLink lets north in when it has missed it for a minute; the round waits for it, and is cut off once more.
+    until("it waits for north", lambda: "waiting for 1 more of at least 3 clients" in commands.text("start.log"))
     os.kill(training.pid, signal.SIGKILL)
     training.wait()
     finished = rounds()
     training = train()
-    until("the next round", lambda: len(rounds()) > len(finished))
+    until("two more rounds", lambda: len(rounds()) >= len(finished) + 2)
     assert "Going on after round" in commands.text("start.log")
 
-    until("eight rounds", lambda: len(rounds()) >= 8)
     children = Path(f"/proc/{serving.pid}/task/{serving.pid}/children").read_text().split()
     os.kill(int(children[0]), signal.SIGKILL)
     until("the SuperLink is back", lambda: commands.text("serve.log").count("listens") == 2)
 
-    until("ten rounds", lambda: len(rounds()) >= 10 or training.poll() is not None)
+    finished = rounds()
+    until("a round more", lambda: len(rounds()) > len(finished) or training.poll() is not None)
     os.kill(serving.pid, signal.SIGKILL)  # the SuperLink ends with it
     serving.wait()
     commands.start("serve.log", "serve", "clinic", "--bind", "127.0.0.1")
