@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from fedframe.data.newcomer import load_newcomer
 from fedframe.data.source import Samples
 from fedframe.engines.flower.link import Link, ServerTask
 from fedframe.engines.flower.post import FlowerPost
-from fedframe.engines.post import Delivery
 from fedframe.engines.remote import RemoteEngine, check_hello
 from fedframe.errors import RunError, SettingError
 from fedframe.federation.agreement import Agreement
@@ -32,29 +31,13 @@ MOST_SAMPLES = 10**9  # of one member: more is a mistake, or meant to outweigh e
 NOTES = "federation.json"  # in the run folder: the run's name at the nodes, and what the nodes said of themselves
 
 
-class LinkPost:
+class LinkPost(FlowerPost):
     """Flower's post over the organiser's line."""
 
     def __init__(self, link: Link) -> None:
         self.link = link
         self.task: ServerTask = link.open_run()
-        self.flower = FlowerPost(self.task.grid, lambda node: str(node.name))
-
-    def nodes(self) -> Collection[str]:
-        """Names of the nodes that are connected."""
-        return self.flower.nodes()
-
-    def send(self, node: str, letter: bytes, round: int, seconds: float | None) -> str:
-        """As Flower does."""
-        return self.flower.send(node, letter, round, seconds)
-
-    def collect(self, tickets: Mapping[str, int]) -> list[Delivery]:
-        """As Flower does."""
-        return self.flower.collect(tickets)
-
-    def processes(self) -> list[int]:
-        """None of ours."""
-        return []
+        super().__init__(self.task.grid)
 
     def close(self) -> None:
         """End the run at the SuperLink."""

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedframe.api import JobMaker
 from fedframe.core.files import read_json, write_json
 from fedframe.core.job import Job
+from fedframe.engines.post import Post
+from fedframe.engines.remote import RemoteEngine, check_hello, keys_of
 from fedframe.errors import LetterError
 from fedframe.federation.shares import read_share, write_share
-from fedframe.federation.work import NodeWork
+from fedframe.federation.work import NodeWork, template_digest
 from fedframe.settings import check
 
 if TYPE_CHECKING:
@@ -40,6 +44,37 @@ def write_nodes(job: Job, folder: Path, seats: Sequence[str]) -> list[str]:
         run = {"settings": settings.model_dump(mode="json"), "folder": str(job.folder.absolute())}
         write_json(folder / name / "node.json", {"clients": clients, "runs": {RUN: run}})
     return names
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A run's nodes on this machine."""
+
+    job: Job
+    folder: Path
+    seats: list[str]  # the node of every client
+    nodes: list[str]
+
+    @classmethod
+    def laid_out(cls, job: Job) -> Trial:
+        """Write what the nodes are told; what an earlier session left is removed, keys and ports are made anew."""
+        folder = job.folder.absolute() / "network"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True, mode=0o700)
+        seats = deal(job, job.settings.nodes)
+        return cls(job, folder, seats, write_nodes(job, folder, seats))
+
+    def engine(self, post: Post, note: Callable[[str], None]) -> RemoteEngine:
+        """An engine over these nodes, once every one has said who it is; all ends if one does not fit."""
+        engine = RemoteEngine(self.job, post, self.seats, RUN, note)
+        try:
+            said = engine.hello(len(self.seats))
+            check_hello(self.job, said, template_digest(self.job))
+            engine.keys = keys_of(said)
+        except BaseException:
+            engine.close()
+            raise
+        return engine
 
 
 def node_work(folder: Path) -> NodeWork:

@@ -12,7 +12,6 @@ from fedframe.api import JobMaker, gather
 from fedframe.core.files import read_json, write_json
 from fedframe.core.job import Job
 from fedframe.engines.flower.here import TrialPost
-from fedframe.engines.flower.post import FlowerPost
 from fedframe.engines.remote import RemoteEngine, keys_of
 from fedframe.federation.trial import deal, write_nodes
 from fedframe.folder import RunFolder
@@ -104,7 +103,7 @@ class Network:
         if self.post.task is not None:
             self.post.task.close()
         self.post.task = self.post.link.open_run()
-        self.post.flower = FlowerPost(self.post.task.grid, lambda node: str(node.name))
+        self.post.grid = self.post.task.grid
         engine = StayingEngine(job, self.post, self.seats, run, print)
         engine.keys = keys_of(engine.hello(len(self.seats)))
         return engine

@@ -5,27 +5,25 @@ with keys, on loopback and free ports. Everything is under the run folder, and e
 from __future__ import annotations
 
 import secrets
-import shutil
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from fedframe.core.job import Job
 from fedframe.engines.flower.calm import environment
 from fedframe.engines.flower.link import Link, ServerTask
 from fedframe.engines.flower.post import FlowerPost
-from fedframe.engines.post import Delivery
-from fedframe.engines.remote import RemoteEngine, check_hello, keys_of
+from fedframe.engines.remote import RemoteEngine
 from fedframe.federation.certificates import make_certificates, make_node_key, write_secret
 from fedframe.federation.processes import Child, end_all, free_ports, wait_for_port
-from fedframe.federation.trial import RUN, deal, write_nodes
-from fedframe.federation.work import template_digest
+from fedframe.federation.trial import Trial
 
 
-class TrialPost:
+class TrialPost(FlowerPost):
     """The post of a trial: Flower's, and the processes that it stands on."""
 
     def __init__(self, folder: Path) -> None:
+        super().__init__(None)
         self.folder = folder
         self.children: list[Child] = []
         self.link: Link | None = None
@@ -48,22 +46,10 @@ class TrialPost:
                 command = [sys.executable, "-m", "fedframe.engines.flower.hand", str(self.folder), name, str(port)]
                 self.children.append(Child(command, self.folder / name / "log.txt", environment(self.folder / name)))
             self.task = self.link.open_run()
-            self.flower = FlowerPost(self.task.grid, lambda node: str(node.name))
+            self.grid = self.task.grid
         except BaseException:
             self.close()
             raise
-
-    def nodes(self) -> Collection[str]:
-        """Names of the nodes that are connected."""
-        return self.flower.nodes()
-
-    def send(self, node: str, letter: bytes, round: int, seconds: float | None) -> str:
-        """As Flower does."""
-        return self.flower.send(node, letter, round, seconds)
-
-    def collect(self, tickets: Mapping[str, int]) -> list[Delivery]:
-        """As Flower does."""
-        return self.flower.collect(tickets)
 
     def processes(self) -> list[int]:
         """Ids of all processes of the trial."""
@@ -100,20 +86,8 @@ def start_superlink(folder: Path, host: str, port: int, state: Path | None = Non
 
 def open_here(job: Job, note: Callable[[str], None]) -> RemoteEngine:
     """Start a trial and wait until every node has said who it is."""
-    folder = job.folder.absolute() / "network"
-    shutil.rmtree(folder, ignore_errors=True)  # of an earlier session; keys and ports are made anew
-    folder.mkdir(parents=True, mode=0o700)
-    seats = deal(job, job.settings.nodes)
-    names = write_nodes(job, folder, seats)
-    note(f"Starting a SuperLink and {len(names)} nodes on this machine; their logs are in {folder}.")
-    post = TrialPost(folder)
-    post.open(names)
-    engine = RemoteEngine(job, post, seats, RUN, note)
-    try:
-        said = engine.hello(len(seats))
-        check_hello(job, said, template_digest(job))
-        engine.keys = keys_of(said)
-    except BaseException:
-        engine.close()
-        raise
-    return engine
+    trial = Trial.laid_out(job)
+    note(f"Starting a SuperLink and {len(trial.nodes)} nodes on this machine; their logs are in {trial.folder}.")
+    post = TrialPost(trial.folder)
+    post.open(trial.nodes)
+    return trial.engine(post, note)

@@ -31,7 +31,7 @@ Found = TypeVar("Found")
 class FlowerPost:
     """Carries letters over a Flower grid whose nodes are known by name."""
 
-    def __init__(self, grid: Any, name_of: Callable[[Any], str]) -> None:
+    def __init__(self, grid: Any, name_of: Callable[[Any], str] = lambda node: str(node.name)) -> None:
         self.grid, self.name_of = grid, name_of  # Flower's HttpGrid; replies are pulled with its client, not by itself
         self._ids: dict[str, int] = {}
         self._arriving: dict[str, Arriving] = {}

@@ -7,7 +7,6 @@ ServerApp hands its grid over and waits until the run is over.
 from __future__ import annotations
 
 import logging
-import shutil
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -24,10 +23,9 @@ from fedframe.engines.flower.letter import to_record
 from fedframe.engines.flower.post import WEEK, FlowerPost, delivery
 from fedframe.engines.flower.sim_app import WHERE, app
 from fedframe.engines.post import Delivery
-from fedframe.engines.remote import RemoteEngine, check_hello, keys_of
+from fedframe.engines.remote import RemoteEngine
 from fedframe.errors import RunError
-from fedframe.federation.trial import RUN, deal, write_nodes
-from fedframe.federation.work import template_digest
+from fedframe.federation.trial import Trial
 
 START = 300.0  # seconds in which Ray must have started, on a busy machine
 
@@ -56,14 +54,18 @@ class SimulationPost(FlowerPost):
 
     def collect(self, tickets: Mapping[str, int]) -> list[Delivery]:
         """As Flower does: these nodes are processes of our own."""
+        self._check_alive()
         found = self.grid.pull_messages(list(tickets))
         return [delivery(message.metadata.reply_to_message_id, message) for message in found]
 
     def nodes(self) -> Collection[str]:
-        """All of them, unless the simulation has ended."""
+        """All of them."""
+        self._check_alive()
+        return super().nodes()
+
+    def _check_alive(self) -> None:
         if not self._thread.is_alive():
             raise RunError(f"The simulation ended: {self._failure}.")
-        return super().nodes()
 
     def close(self) -> None:
         """Let the simulation end, and Ray with it."""
@@ -121,19 +123,6 @@ class SimulationPost(FlowerPost):
 
 def open_simulation(job: Job, note: Callable[[str], None]) -> RemoteEngine:
     """Start a simulation and wait until its nodes are there."""
-    folder = job.folder.absolute() / "network"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True, mode=0o700)
-    seats = deal(job, job.settings.nodes)
-    names = write_nodes(job, folder, seats)
-    note(f"Starting Flower's simulation with {len(names)} nodes.")
-    post = SimulationPost(folder, len(names))
-    engine = RemoteEngine(job, post, seats, RUN, note)
-    try:
-        said = engine.hello(len(seats))
-        check_hello(job, said, template_digest(job))
-        engine.keys = keys_of(said)
-    except BaseException:
-        engine.close()
-        raise
-    return engine
+    trial = Trial.laid_out(job)
+    note(f"Starting Flower's simulation with {len(trial.nodes)} nodes.")
+    return trial.engine(SimulationPost(trial.folder, len(trial.nodes)), note)
