@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fedframe.core.message import LOST, Message
-from fedframe.errors import RunError
 from fedframe.federation.errand import UNMASK
 from fedframe.federation.masks import Circle, Words, context_of, unmask
 from fedframe.federation.sums import masked_words, reply_of_all, told_seeds
@@ -46,7 +45,7 @@ def added_up(engine: RemoteEngine, order: Message, replies: Sequence[Message], c
     if silent:  # the others have told theirs for it too and will not tell them for fewer: the next round has new ones
         names = ", ".join(str(job.federation.names[client]) for client in silent)
         for unit in masked:
-            yield Message.lost(order, unit, f"{names} sent a masked reply and did not tell its masks in time")
+            yield Message.lost(order, unit, f"{names} sent a masked reply and did not tell its masks, or too late")
         return
     engine.summed = sorted(masked)
     samples = [int(reply.numbers["samples"]) for reply in replies if reply.unit in masked]
@@ -55,17 +54,13 @@ def added_up(engine: RemoteEngine, order: Message, replies: Sequence[Message], c
 
 
 def ask_streams(engine: RemoteEngine, order: Message, circle: Circle) -> tuple[dict[int, dict[str, bytes]], list[int]]:
-    """What masks were made of, from all whose masked replies are here, and who did not tell it in time."""
+    """What masks were made of, from all whose masked replies are here, and who did not tell it, or too late."""
     gone = [client for client in circle.keys if client not in circle.alive]
     told: dict[int, dict[str, bytes]] = {}
     asked, seconds = {UNMASK: circle.alive}, engine.job.settings.patience or WAIT
     found, _ = engine.fetch(Message(UNMASK, order.round), asked, len(circle.alive), circle, seconds)
     for (_, client), reply in found.items():
         seeds = told_seeds(reply, gone)
-        if seeds is None:
-            raise RunError(
-                f"Round {order.round}: {engine.job.federation.names[client]} did not tell its masks as it should, and "
-                "without them nothing can be added up; look there, then go on."
-            )
-        told[client] = seeds
+        if seeds is not None:
+            told[client] = seeds
     return told, [client for client in circle.alive if client not in told]

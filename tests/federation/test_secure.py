@@ -22,7 +22,7 @@ from fedframe.core.message import Message
 from fedframe.core.server import Server
 from fedframe.core.wire import read_letter, write_letter
 from fedframe.engines.secure import circle_of
-from fedframe.errors import DataError, RunError, SettingError
+from fedframe.errors import DataError, SettingError
 from fedframe.federation.errand import Errand
 from fedframe.federation.fitting import check_secure
 from fedframe.federation.masks import BITS, Circle, Masker, Words, context_of, from_words, to_words, unmask
@@ -242,7 +242,7 @@ def test_who_goes_after_its_masked_reply_is_waited_for(tmp_path: Path) -> None:
     assert any("unmask: waiting for 1 more" in note for note in notes)
 
 
-@pytest.mark.parametrize("how", ["cut", "left out"])
+@pytest.mark.parametrize("how", ["cut", "left out", "something else"])
 def test_who_goes_for_good_after_its_masked_reply_costs_the_round_and_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
@@ -253,13 +253,15 @@ def test_who_goes_for_good_after_its_masked_reply_costs_the_round_and_no_more(
         messages, notes = read_letter(content)
         if node != "node2" or messages[0].kind != "unmask":
             return content
-        return "cut" if how == "cut" else write_letter([], notes)
+        other = [replace(messages[0], tensors={"own": torch.zeros(3, dtype=torch.uint8)})]
+        return "cut" if how == "cut" else write_letter(other if how == "something else" else [], notes)
 
     server, post, notes = secure_server(tmp_path, spoil)
     before = server.model.clone()
     first = server.run_round(1, nothing)
     assert (first.dropped, first.figures["lost"], torch.equal(server.model, before)) == (4, 4, True)
     assert any("Round 1 is given up" in note for note in notes)
+    assert any("did not tell its masks" in note for note in notes)
     post.away.add("node2")
     again = server.run_round(1, nothing)  # as an organiser that was killed would: the masks of this round are told
     assert (again.dropped, torch.equal(server.model, before)) == (4, True)
@@ -283,18 +285,6 @@ def test_a_round_that_was_given_up_is_a_line_without_a_loss(tmp_path: Path, monk
     assert ["loss" in line for line in lines] == [True, False, True]
     assert [line["dropped"] for line in lines] == [0, 4, 0]
     assert lines[0]["epsilon"] < lines[1]["epsilon"] < lines[2]["epsilon"]
-
-
-def test_a_node_that_tells_something_else_ends_the_run_by_name(tmp_path: Path) -> None:
-    def spoil(node: str, content: bytes) -> bytes:
-        messages, notes = read_letter(content)
-        if node != "node2" or messages[0].kind != "unmask":
-            return content
-        return write_letter([replace(messages[0], tensors={"own": torch.zeros(3, dtype=torch.uint8)})], notes)
-
-    server, _, _ = secure_server(tmp_path, spoil)
-    with pytest.raises(RunError, match="did not tell its masks"):
-        server.run_round(1, nothing)
 
 
 @pytest.mark.parametrize("change", ["shape", "type", "name", "samples"])
