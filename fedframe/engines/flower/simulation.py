@@ -7,6 +7,8 @@ ServerApp hands its grid over and waits until the run is over.
 from __future__ import annotations
 
 import logging
+import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -24,9 +26,10 @@ from fedframe.engines.flower.post import WEEK, FlowerPost, delivery
 from fedframe.engines.flower.sim_app import WHERE, app
 from fedframe.engines.post import Delivery
 from fedframe.engines.remote import RemoteEngine
-from fedframe.errors import RunError
+from fedframe.errors import RunError, SettingError
 from fedframe.federation.trial import Trial
 
+REACH = 10.0  # seconds in which a cluster must answer
 START = 300.0  # seconds in which Ray must have started, on a busy machine
 
 
@@ -121,8 +124,23 @@ class SimulationPost(FlowerPost):
             time.sleep(0.1)
 
 
+def check_cluster(address: str) -> None:
+    """Refuse a cluster that is not there: Ray would look for it for minutes, and not say so."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not port.isdecimal():  # none, or one that Ray has to find itself, such as auto
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=REACH).close()
+    except (OSError, OverflowError) as error:
+        raise SettingError(
+            f"RAY_ADDRESS = {address!r}: nothing listens there; start a cluster (ray start --head --port {port}), or "
+            "unset RAY_ADDRESS to simulate on this machine alone."
+        ) from error
+
+
 def open_simulation(job: Job, note: Callable[[str], None]) -> RemoteEngine:
     """Start a simulation and wait until its nodes are there."""
+    check_cluster(os.environ.get("RAY_ADDRESS", ""))
     trial = Trial.laid_out(job)
     note(f"Starting Flower's simulation with {len(trial.nodes)} nodes.")
     return trial.engine(SimulationPost(trial.folder, len(trial.nodes)), note)
