@@ -20,6 +20,7 @@ from fedframe.core.files import tensors_to_bytes
 from fedframe.errors import DataError
 
 Number = int | float | str
+NO_NUMBERS = ("nan", "inf", "-inf")  # as texts: letters between organisations hold finite numbers only
 LOST = "lost"  # the kind of a reply that never came: it says so in the client's place, with the reason
 
 
@@ -95,6 +96,14 @@ def flaw(reply: Message, order: Message, expected: Mapping[str, torch.Size], mos
     if not isinstance(loss, (int, float)) or not math.isfinite(loss):
         return f"loss is {loss!r}, not a finite number"
     return None
+
+
+def has_numbers(reply: Message | None) -> bool:
+    """Whether a reply, if there is one, holds finite numbers only."""
+    if reply is None:
+        return True
+    values = [tensor for tensor in reply.tensors.values() if tensor.is_floating_point()]
+    return reply.numbers.get("loss") not in NO_NUMBERS and all(all_finite(tensor) for tensor in values)
 
 
 def all_finite(tensor: Tensor) -> bool:

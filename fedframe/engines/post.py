@@ -8,6 +8,7 @@ from typing import Protocol
 
 from fedframe.federation.errand import Errand
 
+DOUBT = 5.0  # seconds before a letter is sent again whose answer may have been lost, then twice as many
 REPEAT = 600.0  # seconds without an answer before a letter is sent again, then twice as many, and so on
 
 
@@ -29,12 +30,19 @@ class Letter:
     errand: Errand
     limit: float
     again: float = 0.0
+    last: float = 0.0  # when it was sent
     pause: float = field(default_factory=lambda: REPEAT / 2)
+    soon: float = field(default_factory=lambda: DOUBT / 2)
 
     def sent(self, now: float) -> None:
         """It was sent. No answer means that one of both was lost, or that the node is slow: ask ever less often."""
         self.pause *= 2
-        self.again = now + self.pause
+        self.last, self.again = now, now + self.pause
+
+    def doubt(self) -> None:
+        """Its answer may have been lost just now: ask soon, but do not flood a network in trouble with models."""
+        self.soon *= 2
+        self.again = min(self.again, self.last + self.soon)
 
 
 class Post(Protocol):

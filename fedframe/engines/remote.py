@@ -11,16 +11,16 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
 
 from fedframe.core.job import Job
-from fedframe.core.message import Message, flaw
+from fedframe.core.message import Message, flaw, has_numbers
 from fedframe.core.site import Site
 from fedframe.engines.post import Letter, Post
-from fedframe.errors import DataError, RunError
+from fedframe.errors import DataError, DivergedError, RunError
 from fedframe.federation.errand import HELLO, UNMASK, Errand, read_answer
 from fedframe.federation.numbering import Numbers
 from fedframe.federation.work import versions
@@ -141,6 +141,7 @@ class RemoteEngine:
                 fine = {client for client, problem in problems.items() if problem is None}
                 reasons = {self.seats[client]: text for client, text in problems.items() if text is not None} | reasons
                 waiting, within_reach = [node for node in waiting if node in reasons], fine
+                self.check_diverged(order, units - fine, found, fewest, len(units))
             hopeless = circle is None and not fine and all((order.kind, client) in found for client in units)
             over = time.monotonic() - began >= seconds
             if not waiting or over or len(fine) >= fewest or hopeless:
@@ -175,6 +176,20 @@ class RemoteEngine:
         words = masked_words(reply, 1 + sum(shape.numel() for shape in shapes.values()), most)
         return words if isinstance(words, str) else None
 
+    def check_diverged(
+        self, order: Message, flawed: Collection[int], found: Mapping[tuple[str, int], Message], fewest: int, asked: int
+    ) -> None:
+        """End the run if too few can ever be left whose replies hold numbers: the same order gives the same replies."""
+        blown = [client for client in flawed if not has_numbers(found.get((order.kind, client)))]
+        if blown and asked - len(blown) < fewest:
+            names = ", ".join(str(self.job.federation.names[client]) for client in blown[:5])
+            private = ", or with less privacy_noise or a smaller net" if self.job.settings.privacy_noise else ""
+            raise DivergedError(
+                f"Round {order.round}: the training of {names} gives no finite numbers any more, and at least {fewest} "
+                f"of {asked} clients must; start again with a smaller lr (now {order.numbers.get('lr')}) or with "
+                f"clip = 10{private}."
+            )
+
     def exchange(
         self,
         order: Message,
@@ -187,6 +202,8 @@ class RemoteEngine:
         patience = self.job.settings.patience
         late = f"it took longer than patience = {patience:g} seconds" if patience is not None else "it took too long"
         out: dict[str, Letter] = {}  # by ticket; a letter that was sent twice has two, and the first answer counts
+        began, usual = time.monotonic(), 2 * max(self.seconds[-5:], default=0.0)
+        say_at = began + max(REMIND, usual)
 
         def send(letter: Letter) -> None:
             letter.sent(time.monotonic())
@@ -208,7 +225,7 @@ class RemoteEngine:
                 if letter is None:  # an answer to nothing that was asked
                     continue
                 if delivery.doubtful:
-                    letter.again = 0.0
+                    letter.doubt()
                     continue
                 out = {ticket: other for ticket, other in out.items() if other is not letter}
                 try:
@@ -223,6 +240,10 @@ class RemoteEngine:
             for letter in dict.fromkeys(letter for letter in out.values() if now >= letter.again):
                 with contextlib.suppress(DataError):
                     send(letter)
+            if out and now >= say_at:
+                names = ", ".join(sorted({letter.node for letter in out.values()}))
+                self.note(f"{what_of(order)}: still no answer of {names} after {now - began:.0f} s.")
+                say_at = now + (now - began)
             if out:
                 time.sleep(POLL)
 
@@ -246,8 +267,14 @@ class RemoteEngine:
         when, before = self._said
         if text != before or time.monotonic() - when > REMIND:
             self._said = (time.monotonic(), text)
-            what = "The nodes' first word" if order.kind == HELLO else f"Round {order.round}, {order.kind}"
-            self.note(f"{what}: waiting for {fewest - within_reach} more of at least {fewest} clients ({text}).")
+            self.note(
+                f"{what_of(order)}: waiting for {fewest - within_reach} more of at least {fewest} clients ({text})."
+            )
+
+
+def what_of(order: Message) -> str:
+    """What is waited for, in words."""
+    return "The nodes' first word" if order.kind == HELLO else f"Round {order.round}, {order.kind}"
 
 
 def check_hello(job: Job, replies: Mapping[int, Message], digest: str) -> None:

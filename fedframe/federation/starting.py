@@ -15,7 +15,7 @@ from fedframe.data.newcomer import load_newcomer
 from fedframe.data.source import Samples
 from fedframe.engines.flower.link import Link, ServerTask
 from fedframe.engines.flower.post import FlowerPost
-from fedframe.engines.remote import RemoteEngine, check_hello
+from fedframe.engines.remote import RemoteEngine, check_hello, keys_of
 from fedframe.errors import RunError, SettingError
 from fedframe.federation.agreement import Agreement
 from fedframe.federation.errand import HELLO
@@ -90,7 +90,14 @@ def greet_again(engine: RemoteEngine) -> None:
     """Before a run goes on, those who are there say anew who they are: a program may have been replaced meanwhile."""
     job = engine.job
     try:
-        check_hello(job, engine.hello(job.fewest(job.clients_per_round)), template_digest(job))
+        said = engine.hello(job.fewest(job.clients_per_round))
+        check_hello(job, said, template_digest(job))
+        for client, key in keys_of(said).items():
+            if key != engine.keys.get(client):
+                raise RunError(
+                    f"{job.federation.names[client]} has another key for adding up than when this training began (was "
+                    "its folder deleted?); put that folder back, or begin a new training with --new."
+                )
     except BaseException:
         engine.close()
         raise

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from fedframe.core.job import Job
-from fedframe.core.message import Message
+from fedframe.core.message import Message, has_numbers
 from fedframe.core.method import Method
 from fedframe.core.part import Part
 from fedframe.errors import LetterError, SettingError
@@ -78,6 +78,8 @@ def revealed_reply(order: Message, client: int, circle: Circle, masker: Masker, 
 # -- the server's side -------------------------------------------------------------------------------------------------
 def masked_words(reply: Message, size: int, most: int) -> Words | str:
     """The words of a masked reply, or why it is none."""
+    if not has_numbers(reply):
+        return "its update holds NaN or infinite values"
     if set(reply.tensors) != {MASKED} or set(reply.numbers) != {"samples"}:
         return "it is no masked reply"
     tensor, samples = reply.tensors[MASKED], reply.numbers["samples"]

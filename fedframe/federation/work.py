@@ -7,6 +7,7 @@ else: kinds of work that it knows, for clients that are its own, with tensors of
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ import torch
 from fedframe import __version__
 from fedframe.core.job import Job
 from fedframe.core.layout import named_tensors
-from fedframe.core.message import Message, Number, all_finite
+from fedframe.core.message import Message, Number, all_finite, has_numbers
 from fedframe.core.remote import LAST
 from fedframe.core.site import Site
 from fedframe.core.wire import read_letter
@@ -51,19 +52,10 @@ class NodeWork:
     def answer(self, content: bytes) -> tuple[Errand, list[Message], bytes]:
         """Do what a letter asks; the errand, the replies, and the replies as the letter that goes back.
 
-        The organiser sends a letter again if its answer may have been lost: it gets the same answer, without any work.
+        An order that comes again gets the same answer, without any work: the answer was lost, or came too late.
         """
         torch.set_num_threads(1)  # as everywhere, and in this very thread: results must not depend on the machine
-        errand, digest = Errand.from_bytes(content), hashlib.blake2b(content).digest()
-        if digest == self.last[0]:
-            return errand, read_letter(self.last[1])[0], self.last[1]
-        self.last = (b"", b"")  # a large answer is not to lie here while the next one is made
-        replies = self.perform(errand)
-        self.last = (digest, answer_bytes(errand.run, replies))
-        return errand, replies, self.last[1]
-
-    def perform(self, errand: Errand) -> list[Message]:
-        """Do what an errand asks."""
+        errand = Errand.from_bytes(content)
         strangers = {client for clients in errand.tasks.values() for client in clients} - self.clients
         if strangers:
             raise LetterError(f"The clients {sorted(strangers)[:5]} are not at this node.")
@@ -72,6 +64,16 @@ class NodeWork:
             check_order(site.job, errand.order)
         if set(errand.tasks) != {HELLO}:
             refuse_late(site.job.folder, self.clients, errand.number)
+        digest = hashlib.blake2b(replace(errand, number=0).to_bytes()).digest()
+        if digest != self.last[0]:
+            self.last = (b"", b"")  # a large answer is not to lie here while the next one is made
+            replies = self.perform(site, errand)
+            self.last = (digest, answer_bytes(errand.run, replies))
+            return errand, replies, self.last[1]
+        return errand, read_letter(self.last[1])[0], self.last[1]
+
+    def perform(self, site: Site, errand: Errand) -> list[Message]:
+        """Do what an errand asks."""
         for client, round in errand.seen.items():
             if client in self.clients and site.job.remembers:
                 site.job.store.forget_after(client, round)
@@ -125,11 +127,19 @@ class NodeWork:
         reply = site.perform(order, client)
         if kind in COUNTS:
             reply = replace(reply, tensors={name: tensor.sum() for name, tensor in reply.tensors.items()})
+        reply = replace(reply, numbers={name: told(value) for name, value in reply.numbers.items()})
         if circle is not None and self.masker is not None and kind in ("train", "statistics"):
+            if not has_numbers(reply):  # that is all that is told of it
+                return Message(kind, reply.round, client, numbers={"loss": "nan"})
             from fedframe.federation.sums import masked_reply
 
             reply = masked_reply(site.job, self.run, reply, circle, self.masker)
         return reply
+
+
+def told(value: Number) -> Number:
+    """A number as letters hold it: training that has diverged is to be seen as that, not as a letter that is none."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def hello(job: Job, client: int, key: str | None = None) -> Message:

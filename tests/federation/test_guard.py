@@ -18,8 +18,10 @@ import pytest
 pytest.importorskip("uvicorn")
 
 import uvicorn
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from fedframe.engines.flower import superlink
+from fedframe.engines.flower.door import Door, watched
 from fedframe.engines.flower.superlink import HEADER, MOST_LINES, MOST_STRANGE, Guard, Members
 from fedframe.federation.certificates import make_certificates, make_node_key
 from fedframe.federation.processes import free_ports
@@ -211,3 +213,98 @@ def test_whoever_speaks_no_tls_or_knows_another_ca_gains_nothing_and_is_a_line(s
     while len(lines) < 2 and time.monotonic() < deadline:
         time.sleep(0.05)
     assert [line.partition(": no TLS")[0] for line in lines] == ["Refused a connection from 127.0.0.1"] * 2
+
+
+# -- connections -------------------------------------------------------------------------------------------------------
+def knock(port: int, folder: Path) -> ssl.SSLSocket:
+    context = ssl.create_default_context(cafile=str(folder / "ca.pem"))
+    return context.wrap_socket(socket.create_connection(("127.0.0.1", port), timeout=5), server_hostname="127.0.0.1")
+
+
+def closed(connection: ssl.SSLSocket, seconds: float) -> bool:
+    connection.settimeout(seconds)
+    try:
+        return connection.recv(1) == b""
+    except TimeoutError:
+        return False
+    except OSError:
+        return True
+
+
+@pytest.fixture
+def door(tmp_path: Path) -> Iterator[tuple[int, Path, Door, list[str]]]:
+    """A guard behind a door that lets three connections of one address in, for a second, and exempts nobody."""
+    make_certificates(tmp_path, ["127.0.0.1"], "this")
+    lines: list[str] = []
+    made = Door(lambda address, reason: lines.append(f"{address}: {reason}"), most=10, each=3, seconds=1.0)
+    config = uvicorn.Config(
+        Guard(Inside(), SECRET, known), loop="asyncio", lifespan="off", log_level="critical",
+        http=watched(AutoHTTPProtocol, made, exempt=lambda address: False),
+        ssl_keyfile=str(tmp_path / "server.key"), ssl_certfile=str(tmp_path / "server.pem"),
+    )  # fmt: skip
+    server = uvicorn.Server(config)
+    (port,) = free_ports(1)
+    thread = threading.Thread(target=server.run, args=(superlink.sockets("127.0.0.1", port),), daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.02)
+    yield port, tmp_path, made, lines
+    server.should_exit = True
+    thread.join(10)
+
+
+def test_silent_connections_are_closed_and_many_of_one_address_are_not_let_in(
+    door: tuple[int, Path, Door, list[str]],
+) -> None:
+    port, folder, made, lines = door
+    silent = [knock(port, folder) for _ in range(3)]
+    assert closed(knock(port, folder), 3)
+    assert lines == ["127.0.0.1: it has 3 connections already"]
+    assert all(closed(each, 5) for each in silent)
+    assert lines[1:] == ["127.0.0.1: no request in 1 seconds"] * 3
+    deadline = time.monotonic() + 5
+    while made.open and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert made.open == {}
+    assert post(f"https://127.0.0.1:{port}/v1/fleet/x", folder) == 200
+
+
+def test_a_connection_that_has_asked_something_stays(door: tuple[int, Path, Door, list[str]]) -> None:
+    port, folder, _, lines = door
+    context = ssl.create_default_context(cafile=str(folder / "ca.pem"))
+    with httpx.Client(verify=context, trust_env=False) as client:
+        for _ in range(3):
+            assert client.post(f"https://127.0.0.1:{port}/v1/fleet/x").status_code == 200
+            time.sleep(0.6)
+    assert lines == []
+
+
+def test_the_door_counts_all_and_each() -> None:
+    lines: list[str] = []
+    door = Door(lambda address, reason: lines.append(address), most=4, each=3)
+    assert [door.enter("a") for _ in range(4)] == [True, True, True, False]
+    assert [door.enter("b") for _ in range(2)] == [True, False]
+    door.leave("a")
+    assert door.enter("c")
+    assert lines == ["a", "b"]
+
+
+def test_a_request_of_a_stranger_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(superlink, "SLOW", 0.05)
+    lines: list[str] = []
+    inside = Inside()
+
+    async def receive() -> MutableMapping[str, Any]:
+        await asyncio.sleep(0.2 if inside.bodies else 60)
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(event: MutableMapping[str, Any]) -> None:
+        return
+
+    scope = {"type": "http", "method": "POST", "path": "/v1/fleet/x", "client": ("203.0.113.9", 1), "headers": []}
+    asyncio.run(Guard(inside, SECRET, known, log=lines.append)(scope, receive, send))
+    assert inside.bodies == [None]
+    assert "nothing more of its body" in lines[0]
+    member = {**scope, "headers": [(b"flwr-public-key", KEY.encode())]}
+    asyncio.run(Guard(inside, SECRET, known, log=lines.append)(member, receive, send))
+    assert inside.bodies == [None, b""]  # a member may be slow

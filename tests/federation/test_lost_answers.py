@@ -17,7 +17,7 @@ from fedframe.core.site import Site
 from fedframe.engines.post import Delivery
 from fedframe.federation.numbering import Numbers, refuse_late
 from fedframe.federation.work import NodeWork
-from tests.federation.here import HerePost, node_works
+from tests.federation.here import HerePost, node_works, remote_engine
 from tests.federation.test_remote import make
 from tests.helpers import nothing
 
@@ -45,26 +45,34 @@ class LosingPost(HerePost):
         return [*doubts, *super().collect(tickets)]
 
 
-@pytest.mark.parametrize("says", [True, False])
-def test_a_lost_answer_costs_no_round_and_no_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: bool) -> None:
-    monkeypatch.setattr(remote, "POLL", 0.01)
-    if not says:
-        monkeypatch.setattr(post_module, "REPEAT", 0.1)
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
+    """What sites do from now on: the kind of work, the round, the client."""
     performed: list[tuple[str, int, int]] = []
     perform = Site.perform
 
-    def counted(self: Site, order: Message, unit: int) -> Message:
+    def note(self: Site, order: Message, unit: int) -> Message:
         performed.append((order.kind, order.round, unit))
         return perform(self, order, unit)
 
+    monkeypatch.setattr(Site, "perform", note)
+    return performed
+
+
+@pytest.mark.parametrize("says", [True, False])
+def test_a_lost_answer_costs_no_round_and_no_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: bool) -> None:
+    monkeypatch.setattr(remote, "POLL", 0.01)
+    monkeypatch.setattr(post_module, "REPEAT", 0.4 if not says else 3.0)  # without doubts it would take longer
+    monkeypatch.setattr(post_module, "DOUBT", 0.01)
+    monkeypatch.setattr(remote, "REMIND", 0.1)
     job, _ = make("scaffold", tmp_path / "run")
     seats = [f"node{client}" for client in range(len(job.federation))]
     post = LosingPost(node_works(job, tmp_path / "nodes", seats), says)
-    server = Server(job, remote.RemoteEngine(job, post, seats, "run1", print), print)
+    notes: list[str] = []
+    server = Server(job, remote.RemoteEngine(job, post, seats, "run1", notes.append), print)
     calm_job, _ = make("scaffold", tmp_path / "calm")
     calm_post = HerePost(node_works(calm_job, tmp_path / "calm-nodes", seats))
     calm = Server(calm_job, remote.RemoteEngine(calm_job, calm_post, seats, "run1", print), print)
-    monkeypatch.setattr(Site, "perform", counted)
+    performed = counted(monkeypatch)
     for number in (1, 2):
         for each in (server, calm):
             performed.clear()
@@ -73,8 +81,46 @@ def test_a_lost_answer_costs_no_round_and_no_work(tmp_path: Path, monkeypatch: p
             assert line.dropped == 0
             assert sorted(performed) == [("train", number, client) for client in range(len(seats))]
     assert len(post.letters) == 2 * len(calm_post.letters)
+    assert any("still no answer of node0, node1" in note for note in notes) is not says
     tensors = calm.tensors()
     assert all(tensor.equal(tensors[name]) for name, tensor in server.tensors().items())
+
+
+def test_an_answer_that_came_too_late_serves_when_it_is_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each asking has a number of its own; work that takes longer than `patience` is still done once."""
+    monkeypatch.setattr(remote, "RETRY", 0.01)
+    monkeypatch.setattr(remote, "POLL", 0.01)
+    job, _ = make("scaffold", tmp_path / "run", patience=0.2, min_clients=4)
+    late = {"node1", "node2"}
+    performed = counted(monkeypatch)
+
+    def spoil(node: str, content: bytes) -> bytes | None:
+        if node in late:
+            late.discard(node)
+            return None
+        return content
+
+    engine = remote_engine(job, tmp_path / "nodes", 4, spoil)
+    notes: list[str] = []
+    engine.note = notes.append
+    assert Server(job, engine, notes.append).run_round(1, nothing).dropped == 0
+    assert sorted(performed) == [("train", 1, client) for client in range(4)]
+    assert any("longer than patience" in note for note in notes)
+    assert any("still no answer" in note for note in notes) is False
+
+
+def test_doubts_do_not_flood_a_network_with_models() -> None:
+    letter = post_module.Letter("north", None, 0.0)  # type: ignore[arg-type]
+    letter.sent(100.0)
+    waits = []
+    for _ in range(5):
+        before = letter.last
+        letter.doubt()
+        waits.append(letter.again - before)
+        letter.sent(letter.again)
+    assert waits == [5.0, 10.0, 20.0, 40.0, 80.0]
 
 
 def test_a_letter_is_sent_again_ever_less_often() -> None:

@@ -29,6 +29,7 @@ import fedframe.engines.flower.arriving as arriving
 from fedframe.engines.flower.letter import KIND, NAME, to_record
 from fedframe.engines.flower.post import FlowerPost
 from fedframe.engines.post import Delivery
+from fedframe.errors import RunError
 
 Pieces = dict[str, bytes]
 Change = Callable[[str, list[str], bytes], tuple[str, list[str], bytes]]
@@ -219,22 +220,87 @@ def test_a_reply_whose_pieces_are_still_to_come_holds_nobody_up() -> None:
     assert post.collect({"slow": 1 << 20}) == []
 
 
-def test_a_reply_whose_pieces_stop_coming_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its node was killed while it sent them, say: nothing else would ever tell."""
-    root, pieces = pushed(bytes(6 << 20))
-    link = Superlink(("ticket", root, pieces))
+def sent_in_order(root: str, pieces: Pieces) -> list[str]:
+    """The pieces as a SuperNode sends them: what stands in something goes before it."""
+    below = [
+        name
+        for child in get_object_children_ids_from_object_content(pieces[root])
+        for name in sent_in_order(child, pieces)
+    ]
+    return list(dict.fromkeys([*below, root]))
+
+
+@pytest.mark.parametrize("cut_off", [False, True])
+def test_a_slow_reply_is_waited_for_while_pieces_come(monkeypatch: pytest.MonkeyPatch, cut_off: bool) -> None:
+    """Not longer: its node was killed while it sent them, say, and nothing else would ever tell."""
+    letter = b"".join(number.to_bytes(4, "little") * (5 << 18) for number in range(4))  # pieces of 5 MB
+    root, pieces = pushed(letter)
+    link, clock = Superlink(("ticket", root, pieces)), [1000.0]
+    monkeypatch.setattr(arriving, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    to_come = sent_in_order(root, pieces)
+    assert len(to_come) == 8
+    link.absent = set(to_come)
+    post, found = FlowerPost(link, str), list[Delivery]()
+    for number, name in enumerate(to_come):
+        assert found == []
+        clock[0] += arriving.STALLED - 1
+        if not (cut_off and number >= 3):
+            link.absent.discard(name)
+        found = post.collect({"ticket": 30 << 20})
+        if cut_off and found:
+            break
+    if cut_off:
+        assert "stopped coming" in found[0].problem
+        assert clock[0] - 1000.0 < 6 * arriving.STALLED
+        assert link.confirmed == [root]
+    else:
+        assert found == [Delivery("ticket", letter)]
+        assert clock[0] - 1000.0 > 7 * (arriving.STALLED - 1)
+
+
+def test_what_comes_for_a_letter_that_nobody_asks_for_any_more_is_deleted_there() -> None:
+    """It was answered by its second copy, or came too late; the SuperLink would keep it until the run ends."""
+    link = Superlink()
+    post = FlowerPost(link, str)
+    assert post.collect({"late": 1 << 20, "good": 1 << 20}) == []
+    root, pieces = pushed(b"too late")
+    link.replies = [("late", root, pieces)]
+    assert post.collect({"good": 1 << 20}) == []
+    assert link.confirmed == [root]
+    link.replies = [("late", "another", {}), ("good", *pushed(b"good"))]
+    link.pieces |= pushed(b"good")[1]
+    assert post.collect({"good": 1 << 20}) == [Delivery("good", b"good")]
+    assert len(link.confirmed) == 2  # of "late" no more is asked
+
+
+def test_a_half_reply_that_nobody_asks_for_any_more_is_deleted_there() -> None:
+    root, pieces = pushed(b"slow")
+    link = Superlink(("slow", root, pieces))
     link.absent = {root}
     post = FlowerPost(link, str)
-    assert post.collect({"ticket": 7 << 20}) == []
-    monkeypatch.setattr(arriving, "STALLED", -1.0)
-    (found,) = post.collect({"ticket": 7 << 20})
-    assert "stopped coming" in found.problem
+    assert post.collect({"slow": 1 << 20, "other": 1 << 20}) == []
+    assert post.collect({"other": 1 << 20}) == []
     assert link.confirmed == [root]
+
+
+def status(code: int) -> httpx.HTTPStatusError:
+    return httpx.HTTPStatusError("no", request=httpx.Request("POST", "https://x"), response=httpx.Response(code))
+
+
+def test_a_superlink_that_says_no_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    link = Superlink()
+
+    def refuse(asked: Any) -> Any:
+        raise status(401)
+
+    monkeypatch.setattr(link, "PullMessages", refuse)
+    with pytest.raises(RunError, match="has ended the run"):
+        FlowerPost(link, str).collect({"ticket": 1})
 
 
 @pytest.mark.parametrize(
     ("error", "doubtful"), [(httpx.ReadError("cut"), True), (httpx.ReadTimeout("slow"), True),
-                            (httpx.ConnectError("not there"), False)],
+                            (status(503), True), (status(500), True), (httpx.ConnectError("not there"), False)],
 )  # fmt: skip
 def test_what_was_asked_when_the_superlink_was_cut_off_is_in_doubt(
     monkeypatch: pytest.MonkeyPatch, error: Exception, doubtful: bool

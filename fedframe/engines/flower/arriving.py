@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
@@ -38,7 +39,7 @@ class Arriving:
 
     root: str
     most: int
-    missing: list[str]
+    missing: deque[str]  # in the order in which a SuperNode sends them: the frame comes last
     pieces: dict[str, bytes] = field(default_factory=dict)
     grew: float = field(default_factory=time.monotonic)  # when the last piece came
 
@@ -49,19 +50,19 @@ class Arriving:
         names = [each.object_id for each in islice(iterate_object_tree(tree), count + 1)]
         if len(names) > count:
             raise DataError(f"It comes in more than {count} pieces.")
-        return cls(tree.object_id, most, list(dict.fromkeys(names)))
+        return cls(tree.object_id, most, deque(dict.fromkeys(names)))
 
     def whole(self, pull: Callable[[str], PullObjectResponse]) -> bool:
         """Pull what is missing; whether all is here now."""
         while self.missing:
-            found = pull(self.missing[-1])
+            found = pull(self.missing[0])
             if not found.object_found:
                 raise DataError("A piece of it was never sent.")
             if not found.object_available:
                 if time.monotonic() - self.grew > STALLED:
                     raise DataError(f"Its pieces stopped coming {STALLED:g} seconds ago.")
                 return False
-            self.pieces[self.missing.pop()] = found.object_content
+            self.pieces[self.missing.popleft()] = found.object_content
             self.grew = time.monotonic()
             if sum(map(len, self.pieces.values())) > self.most + SLACK:
                 raise DataError(f"It is larger than the {self.most:,} bytes that are allowed.")

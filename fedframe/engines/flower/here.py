@@ -6,14 +6,16 @@ from __future__ import annotations
 
 import secrets
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from fedframe.core.job import Job
 from fedframe.engines.flower.calm import environment
 from fedframe.engines.flower.link import Link, ServerTask
 from fedframe.engines.flower.post import FlowerPost
+from fedframe.engines.post import Delivery
 from fedframe.engines.remote import RemoteEngine
+from fedframe.errors import RunError
 from fedframe.federation.certificates import make_certificates, make_node_key, write_secret
 from fedframe.federation.processes import Child, end_all, free_ports, wait_for_port
 from fedframe.federation.trial import Trial
@@ -50,6 +52,26 @@ class TrialPost(FlowerPost):
         except BaseException:
             self.close()
             raise
+
+    def nodes(self) -> Collection[str]:
+        """Names of the nodes that are connected."""
+        self.check_alive()
+        return super().nodes()
+
+    def collect(self, tickets: Mapping[str, int]) -> list[Delivery]:
+        """As Flower does, for as long as all processes live."""
+        self.check_alive()
+        return super().collect(tickets)
+
+    def check_alive(self) -> None:
+        """End the run if a process has ended: nobody but the run would start it again."""
+        for child in self.children:
+            if not child.alive:
+                who = child.log.parent.name if child.log.parent != self.folder else "the SuperLink"
+                raise RunError(
+                    f"The process of {who} has ended ({child.last_words() or 'killed'}; see {child.log}); is the "
+                    "machine out of memory? Then use fewer nodes."
+                )
 
     def processes(self) -> list[int]:
         """Ids of all processes of the trial."""

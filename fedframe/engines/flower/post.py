@@ -11,7 +11,8 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
 import httpx
-from flwr.app import Message
+from flwr.app import Error, Message
+from flwr.common.constant import ErrorCode
 from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PullObjectRequest, PullObjectResponse
 from flwr.proto.runtime_pb2 import PullAppMessagesRequest
 from flwr.supercore.run import RunNotRunningException
@@ -35,6 +36,8 @@ class FlowerPost:
         self.grid, self.name_of = grid, name_of  # Flower's HttpGrid; replies are pulled with its client, not by itself
         self._ids: dict[str, int] = {}
         self._arriving: dict[str, Arriving] = {}
+        self._open: set[str] = set()  # tickets that were asked for and have brought nothing yet
+        self._spare: set[str] = set()  # tickets that nobody asks for any more; what they bring is to be deleted there
 
     def nodes(self) -> Collection[str]:
         """Names of the nodes that Flower has heard of lately."""
@@ -57,14 +60,15 @@ class FlowerPost:
         The SuperLink gives every reply once. If it was cut off while it answered, it may have given what we never got.
         """
         found: list[Delivery] = []
-        self._arriving = {ticket: reply for ticket, reply in self._arriving.items() if ticket in tickets}
-        asked = PullAppMessagesRequest(message_ids=[ticket for ticket in tickets if ticket not in self._arriving])
-        if asked.message_ids:
+        self.let_go(tickets)
+        wanted = [ticket for ticket in tickets if ticket not in self._arriving]
+        asked = PullAppMessagesRequest(message_ids=[*wanted, *self._spare])
+        if wanted:
             cut: list[BaseException] = []
             new = persistently(lambda: self.grid._runtime_client.PullMessages(asked), cut.append)
             told = {envelope.metadata.reply_to_message_id for envelope in new.messages_list}
             if any(not isinstance(error, NEVER_THERE) for error in cut):
-                found += [Delivery(ticket, doubtful=True) for ticket in asked.message_ids if ticket not in told]
+                found += [Delivery(ticket, doubtful=True) for ticket in wanted if ticket not in told]
             for envelope, tree in zip(new.messages_list, new.message_object_trees, strict=True):
                 ticket = envelope.metadata.reply_to_message_id
                 if ticket in tickets:
@@ -73,12 +77,24 @@ class FlowerPost:
                     except DataError as error:
                         self.confirm(tree.object_id)
                         found.append(Delivery(ticket, problem=one_line(str(error))))
+                elif ticket in self._spare:
+                    self._spare.discard(ticket)
+                    self.confirm(tree.object_id)
         for ticket, reply in list(self._arriving.items()):
             arrived = self.look(ticket, reply)
             if arrived is not None:
                 del self._arriving[ticket]
                 found.append(arrived)
+        self._open -= {each.ticket for each in found if not each.doubtful}
         return found
+
+    def let_go(self, tickets: Collection[str]) -> None:
+        """Forget what is not asked for any more; the SuperLink would keep it until the run ends."""
+        for ticket in self._arriving.keys() - set(tickets):
+            self.confirm(self._arriving.pop(ticket).root)
+            self._open.discard(ticket)
+        self._spare |= self._open - set(tickets)
+        self._open = set(tickets)
 
     def look(self, ticket: str, reply: Arriving) -> Delivery | None:
         """What a reply brings, or what is wrong with it; None if it is not all here yet."""
@@ -117,16 +133,27 @@ class FlowerPost:
 def delivery(ticket: str, message: Message) -> Delivery:
     """What a Flower reply is to us."""
     if message.has_error():
-        return Delivery(ticket, problem=one_line(message.error.reason or f"Flower's error {message.error.code}"))
+        return Delivery(ticket, problem=reason_of(message.error))
     try:
         return Delivery(ticket, from_record(message.content))
     except DataError as error:
         return Delivery(ticket, problem=one_line(str(error)))
 
 
+def reason_of(error: Error) -> str:
+    """Why there is no reply, in our words where Flower says it itself."""
+    own = {ErrorCode.NODE_UNAVAILABLE: "its node is gone", ErrorCode.MESSAGE_UNAVAILABLE: "its letter has expired"}
+    return own.get(error.code) or one_line(error.reason or f"Flower's error {error.code}")
+
+
 def one_line(text: str) -> str:
     """A text of somebody else as part of a sentence."""
     return " ".join(text.split())[:500].rstrip(".") or "no reason"
+
+
+def busy(error: BaseException) -> bool:
+    """Whether an answer says no more than that there is too much to do, or that something went wrong this time."""
+    return isinstance(error, httpx.HTTPStatusError) and error.response.status_code in (429, *range(500, 600))
 
 
 def persistently(call: Callable[[], Found], failed: Callable[[BaseException], None] = lambda error: None) -> Found:
@@ -136,7 +163,7 @@ def persistently(call: Callable[[], Found], failed: Callable[[BaseException], No
         try:
             return call()
         except (httpx.HTTPError, RunNotRunningException) as error:
-            gone = isinstance(error, httpx.TransportError)
+            gone = isinstance(error, httpx.TransportError) or busy(error)
             if not gone or time.monotonic() > deadline:
                 what = "does not answer" if gone else f"has ended the run ({type(error).__name__}: {error})"
                 raise RunError(f"The SuperLink {what}; start it and go on.") from error

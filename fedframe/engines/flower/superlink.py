@@ -34,7 +34,8 @@ KEY_HEADER = b"flwr-public-key"  # in which nodes show their key
 FLEET = "/v1/fleet/"
 MOST_BODY = 64 << 20  # bytes of one request: Flower sends large arrays in chunks of 5 MB
 MOST_STRANGE = 64 << 10  # bytes of one request without a member's key: enough to be told that it is none
-MOST_REQUESTS = 1000  # at a time, and connections; the next is turned away
+SLOW = 30.0  # seconds for the next piece of a body of a request without a member's key
+DATABASE_WAITS = "120000"  # milliseconds for a turn at writing
 STRANGER = (401, 403, 412)  # what Flower answers to whoever has no key that it knows
 MOST_LINES = 1000  # of refusals in a minute: a flood must not fill the disk
 Scope = MutableMapping[str, Any]
@@ -69,10 +70,15 @@ class Guard:
             await refuse(send, 403)
             return
         most = left = self.limit(scope)
+        member = most == self.most
 
         async def limited() -> MutableMapping[str, Any]:
             nonlocal left
-            event = await receive()
+            try:
+                event = await asyncio.wait_for(receive(), None if member else SLOW)
+            except TimeoutError:
+                self.note(scope, f"nothing more of its body in {SLOW:g} seconds")
+                return {"type": "http.disconnect"}
             left -= len(event.get("body", b""))
             if left < 0:
                 self.note(scope, f"its body is larger than {most:,} bytes")
@@ -185,6 +191,16 @@ def without_routine(record: logging.LogRecord) -> bool:
     return "ListNodes" not in text and "list-nodes" not in text
 
 
+def be_patient() -> None:
+    """Have the database wait its turn: with large models a turn takes longer than Flower's 5 seconds, and then letters
+    are lost."""
+    from flwr.supercore import sql_mixin
+    from flwr.supercore.constant import SQLITE_PRAGMAS
+
+    patient = {**dict(SQLITE_PRAGMAS), "busy_timeout": DATABASE_WAITS}
+    sql_mixin.SQLITE_PRAGMAS = tuple(patient.items())  # type: ignore[attr-defined, assignment]
+
+
 def main() -> None:
     """Start a SuperLink with the guard before it."""
     from fedframe.engines.flower.calm import need
@@ -192,6 +208,9 @@ def main() -> None:
     need("flwr")
     import uvicorn
     from flwr.superlink.cli import flower_superlink
+    from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+    from fedframe.engines.flower.door import Door, watched, widen
 
     path = Path(sys.argv.pop(1))
     secret = path.read_text().strip()
@@ -199,15 +218,18 @@ def main() -> None:
     def guarded(app: App, host: str, port: int, **options: Any) -> None:
         guard = Guard(app, secret, Members(path.parent))
         note_failed_handshakes(guard)
+        door = Door(lambda address, reason: guard.note({"client": (address,)}, reason))
+        widen()
         for name in ("flwr", "uvicorn.access"):
             logging.getLogger(name).addFilter(without_routine)
         # Behind a proxy uvicorn would believe its word on where a request comes from. asyncio's own loop: only its
         # handshakes can be watched.
         ours = {
-            "proxy_headers": False, "server_header": False, "loop": "asyncio", "limit_concurrency": MOST_REQUESTS
+            "proxy_headers": False, "server_header": False, "loop": "asyncio", "http": watched(AutoHTTPProtocol, door)
         }  # fmt: skip
         uvicorn.Server(uvicorn.Config(guard, host=host, port=port, **{**options, **ours})).run(sockets(host, port))
 
+    be_patient()
     uvicorn.run = guarded  # type: ignore[assignment]
     flower_superlink()
 

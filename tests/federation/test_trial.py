@@ -1,0 +1,25 @@
+"""A trial on one machine whose processes end: the run ends too and says which, instead of waiting for nobody."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr")
+
+from fedframe.engines.flower.here import TrialPost
+from fedframe.errors import RunError
+
+
+@pytest.mark.parametrize(("place", "who"), [("node-2", "node-2"), (".", "the SuperLink")])
+@pytest.mark.parametrize("asked", ["nodes", "collect"])
+def test_a_process_that_has_ended_ends_the_run_by_name(tmp_path: Path, place: str, who: str, asked: str) -> None:
+    post = TrialPost(tmp_path)
+    here: Any = SimpleNamespace(alive=True, log=tmp_path / "node-1" / "log.txt")
+    gone: Any = SimpleNamespace(alive=False, log=tmp_path / place / "log.txt", last_words=lambda: "")
+    post.children = [here, gone]
+    with pytest.raises(RunError, match=f"The process of {who} has ended .killed; see .*log.txt"):
+        post.nodes() if asked == "nodes" else post.collect({})
