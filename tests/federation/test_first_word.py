@@ -17,7 +17,8 @@ from fedframe.core.wire import read_letter, write_letter
 from fedframe.errors import RunError
 from fedframe.federation.making import form_from_words
 from fedframe.federation.shares import hollow
-from fedframe.federation.starting import MOST_SAMPLES, member
+from fedframe.federation.starting import MOST_SAMPLES, greet_again, member
+from tests.federation.here import remote_engine
 from tests.federation.test_remote import make
 
 
@@ -33,6 +34,18 @@ def test_only_what_is_known_is_kept_of_a_first_word() -> None:
     assert member("north", {**said, "name": "south", "more": "x"}) == {"name": "north", **said}
     with pytest.raises(RunError, match="no training samples"):
         member("north", {"train": 0, "test": 2})
+
+
+@pytest.mark.parametrize("other", [False, True])
+def test_a_run_does_not_go_on_with_a_member_whose_key_is_another(tmp_path: Path, other: bool) -> None:
+    job, _ = make("scaffold", tmp_path / "run", secure=True)
+    engine = remote_engine(job, tmp_path / "nodes", 4)
+    if not other:
+        greet_again(engine)
+        return
+    engine.keys = {**engine.keys, 2: "0" * 64}
+    with pytest.raises(RunError, match=r"2 has another key for adding up .* new training with --new"):
+        greet_again(engine)
 
 
 def test_a_server_of_many_samples_takes_no_memory_for_them(tmp_path: Path) -> None:
