@@ -20,6 +20,7 @@ from fedframe.data import Federation, Source, load_source, make_federation
 from fedframe.data.augment import read_augment
 from fedframe.data.new_clients import keep_out
 from fedframe.data.validation import for_validation
+from fedframe.engines.choose import check_engine
 from fedframe.errors import DataError, SettingError
 from fedframe.folder import SUMMARY, RunFolder, read_config
 from fedframe.nets import build_net, default_net
@@ -102,6 +103,7 @@ def run(
         raise SettingError(
             "secure = true hides updates from an organiser, and engine = local has none; use engine = flower."
         )
+    check_engine(asked.engine)
     job_maker = JobMaker(asked, data, model)
     folder = RunFolder.create(out, job_maker.settings)
     job = job_maker.make(folder.path)

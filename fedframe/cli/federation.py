@@ -83,7 +83,9 @@ def new_command(
 @federation.command()
 def serve(
     folder: Folder,
-    bind: Annotated[str, typer.Option(help="address to listen at; 127.0.0.1: this machine only")] = "0.0.0.0",
+    bind: Annotated[
+        Optional[str], typer.Option(help="address to listen at (default: all; 127.0.0.1 if that is the host)")
+    ] = None,
 ) -> None:
     """Start the SuperLink, wait for the nodes, and keep it running until Ctrl-C."""
     need_flower()
@@ -93,7 +95,9 @@ def serve(
     over = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: over.set())
-    serve_federation(FederationFolder.open(folder), bind, say, over)
+    made = FederationFolder.open(folder)
+    here = made.agreement().host in ("127.0.0.1", "localhost")  # nobody dials it from elsewhere
+    serve_federation(made, bind or ("127.0.0.1" if here else "0.0.0.0"), say, over)
     typer.echo("Stopped serving.")
 
 

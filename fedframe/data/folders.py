@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from fedframe.data.arrays import codes
-from fedframe.data.images import SUFFIXES, common_shape, image_inputs
+from fedframe.data.images import SUFFIXES, common_shape, fitted, image_inputs
 from fedframe.data.raw import Raw, Request
 from fedframe.data.source import Ints, Samples
 from fedframe.errors import DataError
@@ -42,7 +42,8 @@ def load_imagefolder(request: Request) -> Raw:
     if test is not None and y_test is not None:
         second_paths = [test.joinpath(*path) for path in paths[1]]
         second = Samples(image_inputs(second_paths, shape), torch.from_numpy(y_test), user_test)
-    return Raw(base.name or "imagefolder", made, second, classes, users)
+    notes = fitted(first, shape) if request.image_shape else ()  # where a run's shape is given, and not the images' own
+    return Raw(base.name or "imagefolder", made, second, classes, users, notes=notes)
 
 
 def _images(folder: Path) -> list[tuple[str, ...]]:

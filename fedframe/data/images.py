@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -15,6 +17,7 @@ from fedframe.data.source import ArrayInputs, Inputs
 from fedframe.errors import DataError
 
 SUFFIXES = frozenset((".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"))
+GREY = ("1", "L", "LA", "I;16")
 DEFAULT_SIZE = 64
 LOOK_AT = 2000  # files whose headers decide on size and channels
 IN_MEMORY = 512 * 2**20  # bytes of pixels up to which a set is decoded at once
@@ -42,11 +45,35 @@ def common_shape(paths: Sequence[Path], size: int | None) -> tuple[int, int, int
         try:
             with image.open(path) as file:
                 sizes.add((file.height, file.width))
-                grey &= file.mode in ("1", "L", "LA", "I;16")
+                grey &= file.mode in GREY
         except (OSError, ValueError, image.DecompressionBombError) as error:
             raise DataError(f"{path} cannot be read as an image ({error}).") from None
     height, width = (size, size) if size else sizes.pop() if len(sizes) == 1 else (DEFAULT_SIZE, DEFAULT_SIZE)
     return height, width, 1 if grey else 3
+
+
+def fitted(paths: Sequence[Path], shape: tuple[int, int, int]) -> tuple[str, ...]:
+    """Sentences on images that are not of this shape and are made so."""
+    image = pillow()
+    looked = paths[:: max(1, len(paths) // LOOK_AT)]
+    sizes: Counter[str] = Counter()
+    recoloured = 0
+    for path in looked:
+        with contextlib.suppress(OSError, ValueError), image.open(path) as file:  # decoding says what is wrong
+            if (file.height, file.width) != shape[:2]:
+                sizes[f"{file.height}x{file.width}"] += 1
+            recoloured += (file.mode in GREY) != (shape[2] == 1)
+    found = []
+    if sizes:
+        examples = ", ".join(size for size, _ in sizes.most_common(3))
+        found.append(
+            f"{sizes.total():,} of {len(looked):,} images are not {shape[0]}x{shape[1]} (but {examples}): each is "
+            "scaled until it covers that, and the middle is cut out."
+        )
+    if recoloured:
+        before, after = ("coloured", "grey") if shape[2] == 1 else ("grey", "RGB")
+        found.append(f"{recoloured:,} of {len(looked):,} images are {before} and become {after}.")
+    return tuple(found)
 
 
 def decode(path: Path, shape: tuple[int, int, int]) -> npt.NDArray[np.uint8]:

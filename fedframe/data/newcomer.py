@@ -64,7 +64,7 @@ def load_newcomer(
         tested = grouped(np.where(mask, 0, -1), rows, 1)
         owner = np.where(mask, -1, owner)
     pool: Literal["train", "test"] = "train" if test is None else "test"
-    notes = (*several_users(raw, where), *other_units(source, where))
+    notes = (*several_users(raw, where), *other_units(source, where), *raw.notes)
     return Federation(source, grouped(owner, rows, 1), tested, pool, [raw.name], "", notes)
 
 

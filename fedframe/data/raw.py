@@ -91,6 +91,7 @@ class Raw:
     classes: tuple[str, ...]
     user_names: tuple[str, ...] | None = None
     columns: tuple[str, ...] | None = None  # tables only; NaN then means missing
+    notes: tuple[str, ...] = ()  # sentences on what was made of the samples
 
 
 Loader = Callable[[Request], Raw]

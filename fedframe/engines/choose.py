@@ -28,10 +28,22 @@ class RunningEngine(Protocol):
 OpenEngine = Callable[[Job, Note], RunningEngine]
 
 
+def check_engine(name: str) -> None:
+    """Refuse an engine that cannot be started here, before anything is written."""
+    if name != "local":
+        from fedframe.engines.flower.calm import need
+
+        if name == "flower-sim":
+            need("flwr", "ray", extra="flower-sim")
+        else:
+            need("flwr", "cryptography")
+
+
 def open_engine(job: Job, note: Note) -> RunningEngine:
     """Start the engine that the settings name."""
     if job.settings.engine == "local":
         return local_engine(job, note)
+    check_engine(job.settings.engine)
     from fedframe.engines.flower import open_flower
 
     return open_flower(job, note)

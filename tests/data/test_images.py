@@ -210,3 +210,14 @@ def test_an_incomplete_tiny_imagenet_is_named(tmp_path: Path) -> None:
     (other / "tiny-imagenet-200.zip").write_bytes(b"PK cut")
     assert "damaged" in sentence(lambda: load_source("tiny-imagenet", data_dir=other), DataError)
     assert [path.name for path in other.iterdir()] == ["tiny-imagenet-200.zip"]
+
+
+def test_images_that_are_made_to_fit_are_told(tmp_path: Path) -> None:
+    for number, shape in enumerate([(8, 8, 3), (8, 8, 3), (10, 6, 3), (10, 6), (8, 8)]):
+        picture(tmp_path / f"{number}.png", shape)
+    paths = sorted(tmp_path.iterdir())
+    assert images.fitted(paths[:2], (8, 8, 3)) == ()
+    size, colour = images.fitted(paths, (8, 8, 3))
+    assert size.startswith("2 of 5 images are not 8x8 (but 10x6): each is scaled until it covers that")
+    assert colour == "2 of 5 images are grey and become RGB."
+    assert images.fitted(paths[:1], (8, 8, 1)) == ("1 of 1 images are coloured and become grey.",)

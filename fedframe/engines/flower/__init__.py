@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fedframe.core.job import Job
-from fedframe.engines.flower.calm import need, quiet
+from fedframe.engines.flower.calm import quiet
 from fedframe.engines.remote import RemoteEngine
 from fedframe.federation.fitting import check_fit
 
@@ -17,14 +17,11 @@ __all__ = ["open_flower"]
 def open_flower(job: Job, note: Callable[[str], None]) -> RemoteEngine:
     """Start the engine `flower` (real processes on this machine) or `flower-sim` (Ray)."""
     check_fit(job)
+    quiet()
     if job.settings.engine == "flower-sim":
-        need("flwr", "ray", extra="flower-sim")
-        quiet()
         from fedframe.engines.flower.simulation import open_simulation
 
         return open_simulation(job, note)
-    need("flwr", "cryptography")
-    quiet()
     from fedframe.engines.flower.here import open_here
 
     return open_here(job, note)

@@ -169,7 +169,7 @@ def note_failed_handshakes(guard: Guard) -> None:
     def noted(self: Any, failure: BaseException | None) -> None:
         if isinstance(failure, ssl.SSLError) and self._transport is not None:
             address = self._transport.get_extra_info("peername")
-            guard.note({"client": address}, f"no TLS ({' '.join(str(failure).split())[:200]})")
+            guard.note({"client": address}, f"no TLS, or another CA ({' '.join(str(failure).split())[:200]})")
         complete(self, failure)
 
     asyncio.sslproto.SSLProtocol._on_handshake_complete = noted  # type: ignore[method-assign, assignment]
