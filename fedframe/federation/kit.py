@@ -15,6 +15,7 @@ from pathlib import Path
 from fedframe.errors import DataError
 from fedframe.federation.agreement import Agreement
 from fedframe.federation.certificates import write_secret
+from fedframe.federation.place import check_owner
 
 FILES = ("ca.pem", "node.key", "federation.yaml", "node.txt", "README.txt")
 NEEDED = FILES[:4]
@@ -54,22 +55,26 @@ class Kit:
         """The node's client number."""
         return self.agreement.members.index(self.name)
 
+    @property
+    def contents(self) -> dict[str, bytes]:
+        """The files that a node needs."""
+        return dict(zip(NEEDED, (self.ca, self.key, self.agreement.text().encode(), self.name.encode()), strict=True))
+
     def write(self, path: Path) -> None:
         """Write the archive, for its owner's eyes only."""
         readme = README.format(name=self.name, federation=self.agreement.name, address=self.agreement.address)
-        contents = (self.ca, self.key, self.agreement.text().encode(), self.name.encode(), readme.encode())
         block = io.BytesIO()
         with zipfile.ZipFile(block, "w", zipfile.ZIP_DEFLATED) as archive:
-            for name, content in zip(FILES, contents, strict=True):
+            for name, content in {**self.contents, "README.txt": readme.encode()}.items():
                 info = zipfile.ZipInfo(name)
                 info.external_attr = 0o600 << 16
                 archive.writestr(info, content)
         write_secret(path, block.getvalue())
 
     def keep(self, folder: Path) -> None:
-        """Keep it in the node's folder; what is there already is left alone, for it may be the only copy."""
-        contents = (self.ca, self.key, self.agreement.text().encode(), self.name.encode())
-        for name, content in zip(NEEDED, contents, strict=True):
+        """Keep it in the node's folder, which must be this node's already or nobody's."""
+        check_owner(self, folder)
+        for name, content in self.contents.items():
             path = folder / name
             if not path.exists() or path.read_bytes() != content:
                 write_secret(path, content)
