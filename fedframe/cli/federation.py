@@ -167,9 +167,12 @@ def join(
     with interruptible():
         from fedframe.federation.joining import Membership, make_node
         from fedframe.federation.kit import Kit
+        from fedframe.federation.place import check_place
 
         read = Kit.read(kit)
         folder = (out or (kit if kit.is_dir() else Path(f"{read.name}-node"))).absolute()
+        if not check:  # before data are loaded for nothing
+            check_place(read, folder)
         member = Membership(read, data, folder, test_share, label)
         for line in (*member.check(), *member.what_leaves()):
             say(line)

@@ -16,10 +16,14 @@ import yaml
 from fedframe.core.files import write_text
 from fedframe.data.raw import Form
 from fedframe.errors import DataError, SettingError
+from fedframe.federation.hosts import plain_host
 from fedframe.settings import Settings, check
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 HEAD = "# A Fedframe federation: what all its members have agreed on. Nothing here is secret.\n"
+
+# What reading a damaged one raises: torch and deep YAML give RuntimeErrors, infinite numbers ArithmeticErrors.
+DAMAGE = (yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError, RuntimeError, ArithmeticError)
 
 
 @dataclass(frozen=True)
@@ -75,10 +79,23 @@ class Agreement:
                 str(values["federation"]), str(values["host"]), int(values["port"]), members, form,
                 check(values["settings"]),
             )  # fmt: skip
-        except (yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError) as error:
+            agreement.check()
+        except SettingError as error:
+            raise DataError(f"{where}: {error}") from error
+        except DAMAGE as error:
             raise DataError(f"{where} is no federation's agreement: {' '.join(str(error).split())[:200]}.") from error
-        check_members(members)
         return agreement
+
+    def check(self) -> None:
+        """Refuse what no federation is made with."""
+        check_members(self.members)
+        mean, std = self.form.mean, self.form.std
+        if plain_host(self.host) is None or not 1 <= self.port <= 65535:
+            raise ValueError("its host or port cannot be dialled")
+        if len(self.form.shape) not in (1, 3) or min(self.form.shape) < 1:
+            raise ValueError("no samples have its shape")
+        if not bool(mean.isfinite().all() and std.isfinite().all() and (std > 0).all()):
+            raise ValueError("its mean is not finite, or its std not above 0")
 
 
 def check_members(names: tuple[str, ...]) -> None:

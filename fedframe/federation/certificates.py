@@ -13,9 +13,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_ssh_private_key,
+)
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 YEARS = 5  # that certificates last
@@ -71,6 +78,26 @@ def make_node_key(private: Path, public: Path) -> None:
     write_secret(private, _private(key, PrivateFormat.OpenSSH))
     public.parent.mkdir(parents=True, exist_ok=True)
     public.write_bytes(key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n")
+
+
+def public_of(private: bytes) -> bytes | None:
+    """The public key of a node's private one: the same key is the same here, however its file is wrapped."""
+    try:
+        key = load_ssh_private_key(private, None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        return None
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        return None
+    return key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+
+
+def is_certificate(content: bytes) -> bool:
+    """Whether this is a certificate that can be read."""
+    try:
+        x509.load_pem_x509_certificate(content)
+    except ValueError:
+        return False
+    return True
 
 
 def _private(key: Key, form: PrivateFormat) -> bytes:

@@ -22,6 +22,7 @@ from fedframe.engines.inline import InlineEngine
 from fedframe.errors import DataError
 from fedframe.federation.errand import HELLO
 from fedframe.federation.kit import Kit
+from fedframe.federation.place import in_words
 from fedframe.federation.shares import seated
 from fedframe.federation.work import NodeWork, state_folder
 from fedframe.folder import RunFolder
@@ -185,7 +186,8 @@ def tensor_text(name: str, shape: torch.Size, width: int) -> str:
 def make_node(member: Membership, say: Callable[[str], None]) -> Node:
     """The node, ready to join; its kit is kept in its folder."""
     folder, kit = member.folder, member.kit
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    kit.keep(folder)
+    with in_words(kit, folder):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        kit.keep(folder)
     place = Place(kit.agreement.address, folder / "ca.pem", folder / "node.key", folder)
     return Node(place, member.work(say), say, member.log_error)

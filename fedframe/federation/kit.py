@@ -14,22 +14,24 @@ from pathlib import Path
 
 from fedframe.errors import DataError
 from fedframe.federation.agreement import Agreement
-from fedframe.federation.certificates import write_secret
+from fedframe.federation.certificates import is_certificate, public_of, write_secret
+from fedframe.federation.place import check_owner
 
 FILES = ("ca.pem", "node.key", "federation.yaml", "node.txt", "README.txt")
 NEEDED = FILES[:4]
 MOST = 1 << 20  # bytes of one file in a kit
+KIT = "a kit is the archive that the organiser has handed over, named after the node, such as north-kit.zip."
+AGAIN = "ask the organiser for the kit again, such as north-kit.zip."
 # What zipfile raises for archives that are damaged in one place or another.
 DAMAGE = (
-    OSError, KeyError, ValueError, EOFError, NotImplementedError, RuntimeError, struct.error, zlib.error,
-    zipfile.BadZipFile,
+    KeyError, ValueError, EOFError, NotImplementedError, RuntimeError, struct.error, zlib.error, zipfile.BadZipFile,
 )  # fmt: skip
 README = """This is the kit of the node "{name}" of the federation "{federation}".
 
 It holds this node's private key: whoever has it can join in your name. Keep it as you keep a password. Your data never
 leave your machine; docs/federation.md says what does.
 
-    pip install 'fedframe[flower]'
+    pip install '.[flower]'          (in a clone of Fedframe, of the version that the organiser has)
     fedframe federation join {name}-kit.zip --data imagefolder:scans/
 
 From then on the folder {name}-node holds what is in this archive: delete the archive, guard the folder, join with it:
@@ -54,22 +56,26 @@ class Kit:
         """The node's client number."""
         return self.agreement.members.index(self.name)
 
+    @property
+    def contents(self) -> dict[str, bytes]:
+        """The files that a node needs."""
+        return dict(zip(NEEDED, (self.ca, self.key, self.agreement.text().encode(), self.name.encode()), strict=True))
+
     def write(self, path: Path) -> None:
         """Write the archive, for its owner's eyes only."""
         readme = README.format(name=self.name, federation=self.agreement.name, address=self.agreement.address)
-        contents = (self.ca, self.key, self.agreement.text().encode(), self.name.encode(), readme.encode())
         block = io.BytesIO()
         with zipfile.ZipFile(block, "w", zipfile.ZIP_DEFLATED) as archive:
-            for name, content in zip(FILES, contents, strict=True):
+            for name, content in {**self.contents, "README.txt": readme.encode()}.items():
                 info = zipfile.ZipInfo(name)
                 info.external_attr = 0o600 << 16
                 archive.writestr(info, content)
         write_secret(path, block.getvalue())
 
     def keep(self, folder: Path) -> None:
-        """Keep it in the node's folder; what is there already is left alone, for it may be the only copy."""
-        contents = (self.ca, self.key, self.agreement.text().encode(), self.name.encode())
-        for name, content in zip(NEEDED, contents, strict=True):
+        """Keep it in the node's folder, which must be this node's already or nobody's."""
+        check_owner(self, folder)
+        for name, content in self.contents.items():
             path = folder / name
             if not path.exists() or path.read_bytes() != content:
                 write_secret(path, content)
@@ -78,22 +84,36 @@ class Kit:
     def read(cls, path: Path) -> Kit:
         """Read a kit from an archive or from the folder of a node; no file is read but those that a kit has."""
         try:
-            if path.is_dir():
-                found = {name: (path / name).read_bytes() for name in NEEDED}
-            else:
-                with zipfile.ZipFile(path) as archive:
-                    found = {name: cls._member(archive, name) for name in NEEDED}
+            found = cls._files(path)
         except FileNotFoundError as error:
             if path.is_dir():
                 raise DataError(f"{path} is no folder of a node: it has no {Path(error.filename).name}.") from error
-            raise DataError(f"There is no kit {path}.") from error
+            raise DataError(f"There is no kit {path}; {KIT}") from error
+        except OSError as error:
+            raise DataError(f"Cannot read {path} ({error.strerror or error}); {KIT}") from error
         except DAMAGE as error:
-            raise DataError(f"{path} is no kit of a Fedframe federation: {error}.") from error
+            raise DataError(f"The kit {path} is damaged ({error}); {AGAIN}") from error
+        if not is_certificate(found["ca.pem"]):
+            raise DataError(f"{path}: ca.pem is no certificate; {AGAIN}")
+        if public_of(found["node.key"]) is None:
+            raise DataError(f"{path}: node.key is no key of a node; {AGAIN}")
         agreement = Agreement.read(found["federation.yaml"].decode(errors="replace"), f"{path}: federation.yaml")
         name = found["node.txt"].decode(errors="replace").strip()
         if name not in agreement.members:
             raise DataError(f"{path} is the kit of {name[:60]!r}, which is no member of its federation.")
         return cls(name, agreement, found["ca.pem"], found["node.key"])
+
+    @classmethod
+    def _files(cls, path: Path) -> dict[str, bytes]:
+        if path.is_dir():
+            return {name: (path / name).read_bytes() for name in NEEDED}
+        with path.open("rb") as file:
+            if not zipfile.is_zipfile(file):
+                raise DataError(f"{path} is no kit, for it is no zip archive; {KIT}")
+        with zipfile.ZipFile(path) as archive:
+            if missing := sorted(set(NEEDED) - set(archive.namelist())):
+                raise DataError(f"{path} is no kit, for it has no {missing[0]}; {KIT}")
+            return {name: cls._member(archive, name) for name in NEEDED}
 
     @staticmethod
     def _member(archive: zipfile.ZipFile, name: str) -> bytes:

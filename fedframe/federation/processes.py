@@ -110,18 +110,27 @@ def free_ports(count: int) -> list[int]:
 
 def need_port(host: str, port: int) -> None:
     """Refuse a port at which another program listens; one that is about to end is given a moment."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    anywhere = "use --bind 0.0.0.0 (all addresses of this machine) or 127.0.0.1."
+    try:
+        socket.getaddrinfo(host, port, family)
+    except (socket.gaierror, UnicodeError) as error:
+        raise RunError(f"bind = {host[:80]!r}: this machine knows no such name or address; {anywhere}") from error
     deadline = time.monotonic() + GRACE
     while True:
         try:
             for each in dict.fromkeys((host, "127.0.0.1")):  # see `superlink.sockets`
-                socket.create_server((each, port), family=socket.AF_INET6 if ":" in each else socket.AF_INET).close()
+                socket.create_server((each, port), family=family if each == host else socket.AF_INET).close()
             return
         except OSError as error:
-            if error.errno != errno.EADDRINUSE:
-                why = os.strerror(error.errno) if error.errno is not None and error.errno > 0 else str(error)
+            if error.errno == errno.EACCES:
                 raise RunError(
-                    f"Cannot listen at {host}:{port}: {why}; give another --bind, or another port."
+                    f"Cannot listen at {host}:{port}: {os.strerror(errno.EACCES)}; make the federation with another "
+                    "port, such as --port 8443."
                 ) from error
+            if error.errno != errno.EADDRINUSE:
+                why = os.strerror(error.errno) if error.errno is not None else str(error)
+                raise RunError(f"Cannot listen at {host}:{port}: {why}; {anywhere}") from error
             if time.monotonic() > deadline:
                 raise RunError(
                     f"Another program listens at port {port} of this machine; end it, or make the federation with "
