@@ -36,6 +36,17 @@ def check_secure(settings: Settings, method: Method, clients: int) -> None:
         check_adds_up(method)
 
 
+def check_fewest(settings: Settings, clients: int) -> None:
+    """Refuse to wait for more replies than are asked for."""
+    drawn = per_round(settings.participation, clients)
+    if settings.min_clients is not None and settings.min_clients > drawn:
+        of = f" (participation = {settings.participation:g} of {clients} clients)" if drawn < clients else ""
+        raise SettingError(
+            f"min_clients = {settings.min_clients}: there are {drawn} clients in a round{of}; use min_clients = "
+            f"{drawn}, or fewer."
+        )
+
+
 def check_looks(settings: Settings, data_here: bool) -> None:
     """Refuse measures of what the server does not see; `data_here`: whether the clients' data are on this machine."""
     asked = set(settings.measures)
@@ -58,6 +69,7 @@ def check_fit(job: Job) -> None:
     """Refuse jobs that node processes on this machine cannot do."""
     settings = job.settings
     check_secure(settings, job.method, len(job.federation))
+    check_fewest(settings, len(job.federation))
     check_looks(settings, data_here=True)
     check_method(job.method, takes_data=len(job.federation.aside) > 0)
     if settings.model == "python" or settings.device != "cpu":

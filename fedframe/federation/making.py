@@ -9,13 +9,12 @@ from pathlib import Path
 import torch
 
 from fedframe.api import JobMaker
-from fedframe.core.job import per_round
 from fedframe.core.model import count_parameters
 from fedframe.data import load_source
 from fedframe.data.raw import Form
 from fedframe.errors import SettingError
 from fedframe.federation.agreement import Agreement, check_members
-from fedframe.federation.fitting import check_looks, check_method, check_secure
+from fedframe.federation.fitting import check_fewest, check_looks, check_method, check_secure
 from fedframe.federation.folder import FederationFolder
 from fedframe.federation.hosts import read_host
 from fedframe.federation.shares import NOWHERE, form_of, hollow
@@ -50,17 +49,6 @@ def new_federation(
     maker = JobMaker(settings, hollow(form, names, [1] * len(names), [0] * len(names), None), None)
     name = path.absolute().name or "federation"
     return FederationFolder.create(path, Agreement(name, hosts[0], port, names, form, maker.settings), hosts)
-
-
-def check_fewest(settings: Settings, clients: int) -> None:
-    """Refuse to wait for more replies than are asked for."""
-    drawn = per_round(settings.participation, clients)
-    if settings.min_clients is not None and settings.min_clients > drawn:
-        of = f" (participation = {settings.participation:g} of {clients} nodes)" if drawn < clients else ""
-        raise SettingError(
-            f"min_clients = {settings.min_clients}: there are {drawn} nodes in a round{of}; use --min-clients {drawn}, "
-            "or fewer."
-        )
 
 
 def check_size(model: str, form: Form) -> None:

@@ -112,8 +112,8 @@ def test_hosts_that_cannot_be_dialled(host: str, instead: str) -> None:
         ({"std": "0"}, "std = '0'", "such as 0.25"),
         ({"std": "-1"}, "std = '-1'", "such as 0.25"),
         ({"std": "1e-60"}, "std = '1e-60'", "such as 0.25"),
-        ({"min_clients": "9"}, "min_clients = 9: there are 2 nodes", "--min-clients 2"),
-        ({"nodes": "a,b,c,d", "participation": "0.5", "min_clients": "3"}, "0.5 of 4 nodes", "--min-clients 2"),
+        ({"min_clients": "9"}, "min_clients = 9: there are 2 clients", "min_clients = 2"),
+        ({"nodes": "a,b,c,d", "participation": "0.5", "min_clients": "3"}, "0.5 of 4 clients", "min_clients = 2"),
     ],
 )
 def test_settings_with_which_no_federation_works(given: dict[str, str], said: str, instead: str) -> None:

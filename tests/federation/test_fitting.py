@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedframe.errors import SettingError
-from fedframe.federation.fitting import check_looks, check_method
+from fedframe.federation.fitting import check_fewest, check_looks, check_method
 from fedframe.recipes import make_method
 from fedframe.settings import Settings
 
@@ -38,3 +38,10 @@ def test_clients_that_are_kept_out_are_refused_where_data_stay_with_the_nodes() 
 def test_methods_that_need_data_in_one_place_are_refused(method: str) -> None:
     with pytest.raises(SettingError, match="needs clients' training data on the server"):
         check_method(make_method(method, {}))
+
+
+def test_a_minimum_above_what_is_asked_for_is_refused() -> None:
+    settings = Settings(method="fedavg", engine="flower", min_clients=3, participation=0.5)
+    with pytest.raises(SettingError, match=r"min_clients = 3: there are 2 clients .*0.5 of 4.*use min_clients = 2"):
+        check_fewest(settings, 4)
+    check_fewest(settings, 6)
