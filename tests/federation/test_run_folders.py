@@ -18,6 +18,7 @@ import fedframe
 from fedframe.cli import app
 from fedframe.errors import DataError, FedframeError, SettingError
 from fedframe.federation import starting
+from fedframe.federation.folder import FederationFolder
 from fedframe.measure import examine
 from fedframe.report.page.making import write_page
 from fedframe.report.page.section import STAY
@@ -146,3 +147,11 @@ def test_a_member_that_was_away_at_the_end_makes_its_model_under_its_own_name(tr
         fedframe.Predictor.load(copy, "north")
     with pytest.raises(SettingError, match="already has a personal model 'south'"):
         fedframe.personalise(copy, f"npz:{tmp_path / 'south.npz'}", name="south", progress=False)
+
+
+def test_nobody_else_reads_an_organisers_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, _ = make_clinic(tmp_path, monkeypatch)
+    assert made.path.stat().st_mode & 0o777 == 0o700
+    made.path.chmod(0o755)  # as an earlier version has left it
+    starting.start(FederationFolder.open(made.path), progress=False)
+    assert made.runs.stat().st_mode & 0o777 == 0o700

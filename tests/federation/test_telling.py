@@ -72,3 +72,14 @@ def test_a_private_run_shows_epsilon_round_by_round(
     said = capsys.readouterr().out
     for line in result.history:
         assert re.search(rf"round {line['round']}/3 .*  epsilon {re.escape(format(line['epsilon'], '.3g'))}  ", said)
+
+
+def test_the_guide_has_commands_that_a_shell_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "our folder"
+    place.mkdir()
+    made, _ = make_clinic(place, monkeypatch)
+    guide = (made.path / "GUIDE.md").read_text()
+    for command in ("serve", "status", "start", "stop"):
+        assert f"`fedframe federation {command} '{made.path}'`" in guide
+    assert f"`fedframe report '{made.path}/runs/1'`" in guide
+    assert all(words in guide for words in ("--check", "--test-data", "serve.sh", "start.sh"))
