@@ -22,13 +22,14 @@ from fedframe.data.new_clients import keep_out
 from fedframe.data.validation import for_validation
 from fedframe.engines.choose import check_engine
 from fedframe.errors import DataError, SettingError
-from fedframe.folder import SUMMARY, RunFolder, read_config
+from fedframe.federation.traces import how_it_ends, is_organisers, not_here, train_again
+from fedframe.folder import MODEL, SUMMARY, RunFolder, read_config
 from fedframe.nets import build_net, default_net
 from fedframe.predictor import Predictor
 from fedframe.recipes import make_method, recipe_defaults
 from fedframe.report.progress import Display, choose_display
 from fedframe.session import execute
-from fedframe.settings import Settings, check
+from fedframe.settings import NOWHERE, Settings, check
 
 if TYPE_CHECKING:
     from fedframe.personalising import Newcomer
@@ -99,6 +100,11 @@ def run(
         name: value if isinstance(value, str) else FROM_PYTHON for name, value in named.items() if value is not None
     }
     asked = gather(given, config)
+    if asked.data == NOWHERE and config is not None:
+        raise SettingError(
+            f"{config} is of a federation's run, whose data stay at the nodes; its organiser runs it again with: "
+            f"{train_again(Path(config).parent)}"
+        )
     if asked.secure and asked.engine == "local":
         raise SettingError(
             "secure = true hides updates from an organiser, and engine = local has none; use engine = flower."
@@ -119,12 +125,24 @@ def resume(
 ) -> Result:
     """Go on with a run that was stopped; a finished one is returned as it is."""
     run_folder = RunFolder.open(folder)
+    if run_folder.settings().data == NOWHERE and data is None:
+        return resume_federation(run_folder)
     job_maker = JobMaker(run_folder.settings(), data, model)
     if not run_folder.finished:
         job = job_maker.make(run_folder.path)
         with choose_display(progress) as display:
             execute(job, run_folder, display)
     return Result(run_folder.path, job_maker.settings, job_maker.net)
+
+
+def resume_federation(folder: RunFolder) -> Result:
+    """A federation's run that is finished; to go on with one is another command, with its nodes."""
+    path = folder.path
+    if (path / MODEL).exists() and not is_organisers(path):
+        raise SettingError(not_here(path))
+    if not folder.finished:
+        raise SettingError(f"{path} is a federation's run, whose data stay at the nodes: {how_it_ends(path)}")
+    return Result(folder.path, folder.settings())
 
 
 def gather(given: Mapping[str, Any], config: str | Path | None) -> Settings:

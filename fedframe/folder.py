@@ -37,7 +37,7 @@ import fedframe
 from fedframe.core.files import read_json, read_tensors, write_json, write_tensors, write_text
 from fedframe.core.job import personal_path
 from fedframe.errors import DataError, RunError, SettingError, nearest
-from fedframe.settings import Settings, check, short_method
+from fedframe.settings import NOWHERE, Settings, check, short_method
 
 PATIENCE = 3.0  # seconds to wait for the workers of a killed run to end
 CONFIG = "config.yaml"
@@ -110,10 +110,14 @@ class RunFolder:
             yield
 
     # -- settings ------------------------------------------------------------------------------------------------------
-    def write_settings(self, settings: Settings) -> None:
-        """Keep the complete settings."""
+    def write_settings(self, settings: Settings, again: str | None = None) -> None:
+        """Keep the complete settings; `again` is the command that makes such a run once more, in this folder."""
         values = settings.model_dump(mode="json")
-        head = f"# Fedframe {fedframe.__version__}. Run again: fedframe run --config {CONFIG}\n"
+        if again is None:
+            again = f"fedframe run --config {CONFIG}"
+            if settings.data == NOWHERE:
+                again = "its organiser's fedframe federation start FOLDER --new (data are at the nodes)"
+        head = f"# Fedframe {fedframe.__version__}. Run again: {again}\n"
         write_text(self.path / CONFIG, head + yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
 
     def settings(self) -> Settings:
@@ -143,9 +147,9 @@ class RunFolder:
         if isinstance(client, int) or (client not in names and client.isdecimal()):
             if total is not None and not 0 <= int(client) < total:
                 raise SettingError(f"There is no client {client}; the clients are 0 to {total - 1}.")
-            return personal_path(self.path, int(client))
+            return self._own_or_later(int(client), names)
         if client in names:
-            return personal_path(self.path, names.index(client))
+            return self._own_or_later(names.index(client), names)
         joined = [path.stem for path in (self.path / JOINED).glob("*.safetensors")]
         if client in joined:
             return self.joined_path(client)
@@ -153,6 +157,12 @@ class RunFolder:
         if not names and total is not None:
             known = f"{known} The clients of the training are 0 to {total - 1}.".strip()
         raise SettingError(f"There is no client {client!r}; {known}")
+
+    def _own_or_later(self, client: int, names: Sequence[str]) -> Path:
+        """Who missed the end of the training has no model from it, but may have made one later, under its name."""
+        own = personal_path(self.path, client)
+        later = self.joined_path(names[client]) if client < len(names) else own
+        return later if later.exists() and not own.exists() else own
 
     # -- rounds --------------------------------------------------------------------------------------------------------
     def append_metrics(self, line: dict[str, Any]) -> None:

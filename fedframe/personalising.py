@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from fedframe.api import FROM_PYTHON, Net, anchored, check_device, merge_part_settings
 from fedframe.core.evaluate import gentler
 from fedframe.core.files import write_json, write_tensors
-from fedframe.core.job import Job
+from fedframe.core.job import Job, personal_path
 from fedframe.core.message import Message
 from fedframe.core.part import Part
 from fedframe.core.server import Server
@@ -167,7 +167,8 @@ def check_name(folder: RunFolder, name: str, overwrite: bool) -> None:
     while folder.joined_path(f"{name}-{number}").exists():
         number += 1
     other = f"choose another name, such as {name}-{number}"
-    if name in folder.names():
+    names = folder.names()
+    if name in names and personal_path(folder.path, names.index(name)).exists():
         raise SettingError(f"name = {name!r} is a client of the training in {folder.path}; {other}.")
     if folder.joined_path(name).exists() and not overwrite:
         raise SettingError(f"{folder.path} already has a personal model {name!r}; {other}, or add --overwrite.")

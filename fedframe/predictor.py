@@ -20,9 +20,11 @@ from fedframe.data import normalised
 from fedframe.data.arrays import finite
 from fedframe.data.arrays import inputs as array_inputs
 from fedframe.errors import DataError
+from fedframe.federation.traces import how_it_ends
 from fedframe.folder import MODEL, RunFolder
 from fedframe.nets import build_net
 from fedframe.recipes import make_method
+from fedframe.settings import NOWHERE
 
 
 def save_model(folder: Path, job: Job, flat: Tensor, replaced: Mapping[str, Tensor]) -> None:
@@ -87,7 +89,10 @@ class Predictor:
         """
         path = Path(folder) / MODEL
         if not path.exists():
-            raise DataError(f"{folder} has no {MODEL} yet; finish the run with 'fedframe resume {folder}'.")
+            run = RunFolder.open(folder)
+            resume = f"finish the run with 'fedframe resume {folder}'."
+            ends = how_it_ends(run.path) if run.settings().data == NOWHERE else resume
+            raise DataError(f"{folder} has no {MODEL} yet: {ends}")
         tensors, notes = read_tensors(path)
         if notes["model"] == "python" and net is None:
             raise DataError(f"The net of {folder} came from Python; {python}.")

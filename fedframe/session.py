@@ -230,12 +230,14 @@ def summarise(session: Session, final: Scores, new: NewScores | None) -> dict[st
                 "final": final.client,
                 "weighted": final.client_weighted,
                 "clients": final.client_count,
+                **unheard(job, final.client_count, personal=False),
             },
             "personal": {
                 **over_rounds(history, "personal"),
                 "final": final.personal,
                 "weighted": final.personal_weighted,
                 "clients": final.personal_count,
+                **unheard(job, final.personal_count, personal=True),
             },
             **({} if new is None else {"new": new.summary()}),
         },
@@ -257,8 +259,19 @@ def summarise(session: Session, final: Scores, new: NewScores | None) -> dict[st
         "bytes_by_part": bytes_by_part(session.server.traffic, job.roles.layout),
         "bytes_once": job.bytes_once * len(job.federation),
         "privacy": privacy_spent(session),
-        "updates_refused": sum(line["dropped"] for line in history),
+        "updates_refused": sum(line["dropped"] - line.get("lost", 0) for line in history),
+        "replies_missing": sum(line.get("lost", 0) for line in history),
     }
+
+
+def unheard(job: Job, counted: int, personal: bool) -> dict[str, int]:
+    """How many clients have test data and are not in a final score all the same: over a network they can be away."""
+    if not counted:
+        return {}
+    everyone = range(len(job.federation))
+    asked = [client for group in job.personal_groups for client in group] if personal else everyone
+    silent = sum(len(job.federation.local_test[client]) > 0 for client in asked) - counted
+    return {"unheard": silent} if silent > 0 else {}
 
 
 def privacy_spent(session: Session) -> dict[str, Any] | None:

@@ -12,6 +12,7 @@ from fedframe.report.loggers import logger_names
 
 Share = Annotated[float, Field(gt=0, le=1)]
 MEASURES = ("collapse", "drift", "cka")  # what can be measured in rounds
+NOWHERE = "none"  # the data of a federation's run: they stay at the nodes, and each knows its own
 
 
 class Settings(BaseModel):

@@ -9,7 +9,6 @@ import typer
 
 from fedframe.cli.app import app, interruptible
 from fedframe.cli.options import part_settings, with_settings
-from fedframe.errors import SettingError
 
 
 @app.command("run")
@@ -44,10 +43,6 @@ def resume(
         from fedframe.api import resume as resume_run
         from fedframe.folder import RunFolder
 
-        if (folder / "federation.json").exists():
-            raise SettingError(
-                f"{folder} is a federation's run; go on with: fedframe federation start {folder.parent.parent}"
-            )
         if RunFolder.open(folder).finished:
             typer.echo(f"{folder} is finished; its scores are in {folder / 'summary.json'}.")
             return

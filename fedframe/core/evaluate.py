@@ -35,7 +35,8 @@ DEFINITIONS = {
     "spread": "over clients: standard deviation, mean of the worst tenth (rounded up), worst and best",
     "per_group": "like generic final, mean over the classes that are frequent (many: those with the first 75 % of "
     "the training samples), middling (medium: up to 95 %) or rare (few) in the training data",
-    "clients": "how many clients the final mean is over: those that have test data",
+    "clients": "how many clients the final mean is over: those that have test data and have answered (unheard: how "
+    "many have not, over a network)",
     "bytes": "of all clients together: bytes_up and bytes_down in all rounds, bytes_once what a client gets only once "
     "(a frozen classifier); evaluation and final stages are not counted",
     "none": "null means not measured: the method has no such model between rounds, or there are no test data",

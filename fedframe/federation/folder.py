@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import shlex
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -37,13 +38,19 @@ GUIDE = """# The federation "{name}"
 Members: {members}. They meet at {address}.
 
 1. Hand every node its kit in `kits/` over a safe way (it holds that node's private key), then delete your copy.
-   The folder `keys/` never leaves this machine.
+   The folder `keys/` never leaves this machine, and only you can read this one.
 2. Open port {port} of this machine for TCP from the nodes. Nothing else needs to be reachable.
 3. Here: `fedframe federation serve {folder}` (in a terminal of its own, or as a service). It waits for the nodes.
-4. At every node: `fedframe federation join NAME-kit.zip --data imagefolder:scans/` (any data that Fedframe reads).
+4. At every node: `fedframe federation join NAME-kit.zip --data imagefolder:scans/ --check` checks the data (any that
+   Fedframe reads) and prints what would leave; the same without `--check` joins and stays.
 5. Here: `fedframe federation status {folder}` shows who is connected.
-6. Here: `fedframe federation start {folder}` trains: {method}, {rounds} rounds. Stop it with Ctrl-C, go on with the
-   same command. Results are in `runs/`.
+6. Here: `fedframe federation start {folder}` trains: {method}, {rounds} rounds. With test data of your own,
+   `--test-data imagefolder:public-test/`, the shared model is scored on them. Stop it with Ctrl-C, go on with the
+   same command.
+7. Here: `fedframe report {first}` makes a page about the first training. Every node has the models in its own folder.
+8. Here: `fedframe federation stop {folder}` ends the training and the SuperLink.
+
+`serve.sh` and `start.sh` beside this file are the commands of 3 and 6, from wherever they are called.
 
 What is agreed: {classes} classes ({some}), samples of shape {shape}, and all settings in `federation.yaml`. To change
 something, make a new federation: nodes check that theirs is the same.
@@ -96,7 +103,7 @@ class FederationFolder:
         folder = cls(target.with_name(f".{target.name}.part"))  # becomes the folder when it is whole
         shutil.rmtree(folder.path, ignore_errors=True)
         try:
-            folder.path.mkdir(parents=True)
+            folder.path.mkdir(parents=True, mode=0o700)  # runs/ holds models and the scores of every member
             for private in (folder.keys, folder.state, folder.path / "kits"):
                 private.mkdir(mode=0o700)
             make_certificates(folder.keys, hosts, agreement.name)
@@ -140,7 +147,8 @@ class FederationFolder:
             members=", ".join(agreement.members),
             address=agreement.address,
             port=agreement.port,
-            folder=shown,
+            folder=shlex.quote(shown.as_posix()),
+            first=shlex.quote((shown / "runs" / "1").as_posix()),
             method=agreement.settings.method,
             rounds=agreement.settings.rounds,
             classes=len(classes),

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from fedframe.errors import RunError
 from fedframe.federation.folder import FederationFolder
 from fedframe.federation.serving import link_to
@@ -27,12 +31,25 @@ def status_lines(folder: FederationFolder) -> list[str]:
             f"  {name:20} {known[name].status if name in known else 'not registered'}" for name in agreement.members
         ]
     except RunError:
-        lines.append(f"SuperLink: not running; start it with 'fedframe federation serve {folder.path}'")
+        here = shlex.quote(folder.path.as_posix())
+        lines.append(f"SuperLink: not running; start it with: fedframe federation serve {here}")
     runs = sorted(folder.runs.glob("[0-9]*"), key=lambda path: int(path.name)) if folder.runs.is_dir() else []
     for path in runs:
         run = RunFolder(path)
         metrics = run.metrics()
         state = "finished" if run.finished else f"training (process {training})" if training else "stopped"
-        last = f", client {percent(metrics[-1].get('client'))}" if metrics else ""
-        lines.append(f"run {path.name}: {len(metrics)} of {agreement.settings.rounds} rounds, {state}{last}")
+        scores = "".join(f", {text}" for text in last_scores(metrics))
+        lines.append(f"run {path.name}: {len(metrics)} of {agreement.settings.rounds} rounds, {state}{scores}")
     return lines
+
+
+def last_scores(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The newest value of every score; what nodes measure comes a round later, so the round is said with it."""
+    found = []
+    for score in ("generic", "client", "personal"):
+        values = [(line["round"], line[score]) for line in metrics if line.get(score) is not None]
+        if values:
+            round, value = values[-1]
+            older = f" (round {round})" if round != metrics[-1]["round"] else ""
+            found.append(f"{score} {percent(value)}{older}")
+    return found

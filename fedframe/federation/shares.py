@@ -18,9 +18,11 @@ from fedframe.data.federation import Federation
 from fedframe.data.ragged import Ragged
 from fedframe.data.raw import Form
 from fedframe.data.source import ArrayInputs, Samples, Source
+from fedframe.settings import NOWHERE
+
+__all__ = ["NOWHERE", "NoInputs", "form_of", "hollow", "read_share", "seated", "write_share"]
 
 Pool = Literal["train", "test"]
-NOWHERE = "none"  # what a server that sees no data calls its data
 
 
 def form_of(source: Source) -> Form:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,6 @@ from fedframe.api import JobMaker, Result, anchored
 from fedframe.core.files import read_json, write_json
 from fedframe.core.job import Job
 from fedframe.core.message import Number
-from fedframe.data.newcomer import load_newcomer
 from fedframe.data.source import Samples
 from fedframe.engines.flower.link import Link, ServerTask
 from fedframe.engines.flower.post import FlowerPost
@@ -22,13 +22,13 @@ from fedframe.federation.errand import HELLO
 from fedframe.federation.folder import FederationFolder
 from fedframe.federation.serving import link_to
 from fedframe.federation.shares import hollow
+from fedframe.federation.traces import NOTES, load_test_set, start_command
 from fedframe.federation.work import template_digest
 from fedframe.folder import RunFolder
 from fedframe.report.progress import Display, choose_display
 from fedframe.session import execute, harmless
 
 MOST_SAMPLES = 10**9  # of one member: more is a mistake, or meant to outweigh everybody
-NOTES = "federation.json"  # in the run folder: the run's name at the nodes, and what the nodes said of themselves
 
 
 class LinkPost(FlowerPost):
@@ -73,7 +73,7 @@ def start(
             post.close()
             raise
         seats = agreement.members
-        again = f"fedframe federation start {folder.path}"
+        again = f"fedframe federation start {shlex.quote(str(folder.path))}"
 
         def engine(job: Job, note: Callable[[str], None]) -> RemoteEngine:
             made = RemoteEngine(job, post, seats, notes["run"], note)
@@ -145,8 +145,9 @@ def prepare(
         number = 1
         while (folder.runs / str(number)).exists():
             number += 1
+        folder.runs.mkdir(mode=0o700, exist_ok=True)  # models and scores of every member: for its owner only
         run = RunFolder.create(folder.runs / str(number), maker.settings)
-        run.write_settings(maker.settings)
+        run.write_settings(maker.settings, start_command("../..", notes.get("test_data")))
         run.write_names(federation.names)
         write_json(run.path / NOTES, notes)
     else:
@@ -156,7 +157,4 @@ def prepare(
 
 def organisers_test_set(agreement: Agreement, data: str | None) -> Samples | None:
     """Test data that the organiser has of its own, in the form that is agreed: all samples of these data."""
-    if data is None:
-        return None
-    source = load_newcomer(data, agreement.form, share=None, usual_share=0.0, label=agreement.settings.label).source
-    return source.test if source.test is not None else source.train
+    return load_test_set(agreement.form, data, agreement.settings.label)

@@ -17,10 +17,15 @@ from fedframe.core.files import read_json, read_tensors
 from fedframe.core.job import Job, personal_path
 from fedframe.core.layout import named_tensors
 from fedframe.core.model import Model, load_tensors
+from fedframe.data.federation import Federation
+from fedframe.data.raw import Form
 from fedframe.errors import DataError, SettingError
+from fedframe.federation.shares import hollow
+from fedframe.federation.traces import NOTES, how_it_ends, is_organisers, load_test_set, not_here, test_data
 from fedframe.folder import CHECKPOINT, MODEL, SUMMARY, RunFolder
 from fedframe.measure.features import embeddings
 from fedframe.predictor import Predictor
+from fedframe.settings import NOWHERE, Settings
 
 Net = nn.Module | Callable[..., nn.Module]
 
@@ -33,14 +38,15 @@ class FinishedRun:
         self.path = self.folder.path
         asked = self.folder.settings()
         if not (self.path / MODEL).exists():
-            raise DataError(
-                f"{folder} has no {MODEL} yet: wait for the end of the run, or go on with 'fedframe resume {folder}'."
-            )
+            ends = f"wait for the end of the run, or go on with 'fedframe resume {folder}'."
+            raise DataError(f"{folder} has no {MODEL} yet: {how_it_ends(self.path) if asked.data == NOWHERE else ends}")
         settings = asked.model_copy(update={"device": "cpu"})
         again = f"give it again: fedframe.measure.examine({str(folder)!r}, "
         if settings.data == FROM_PYTHON and data is None:
             raise SettingError(f"The data of {folder} came from Python; {again}data=...).")
         shared, self.shares_a_model = Predictor.load_shared(self.path, net, f"{again}net=MyNet())")
+        if settings.data == NOWHERE and data is None:
+            data = self.without_data(shared, settings)
         with frames.from_file():  # class vectors are those that were saved: none are searched for
             job = JobMaker(settings, data, net).make(self.path)
         self.check_fingerprint(job)
@@ -48,6 +54,21 @@ class FinishedRun:
         self.job: Job = replace(job, template=self.model)
         self.source, self.method = job.federation.source, job.method
         self._shared = {name: tensor.detach().clone() for name, tensor in named_tensors(self.model).items()}
+
+    def without_data(self, shared: Predictor, settings: Settings) -> Federation:
+        """A federation's run as its organiser knows it: the clients' sizes, and test data if it has any of its own."""
+        if not is_organisers(self.path):
+            raise DataError(not_here(self.path))
+        members = read_json(self.path / NOTES)["members"]
+        train, tested = ([int(member[key]) for member in members] for key in ("train", "test"))
+        form = Form(shared.classes, shared.stored_shape, shared.columns, shared.mean, shared.std)
+        test = load_test_set(form, test_data(self.path), settings.label)
+        return hollow(form, [member["name"] for member in members], train, tested, test)
+
+    @property
+    def sees_training(self) -> bool:
+        """Whether the training data are here, and not at the nodes of a federation."""
+        return len(self.source.train) > 0
 
     def check_fingerprint(self, job: Job) -> None:
         """Refuse data that are no longer those of the run: every figure would be wrong."""
@@ -65,7 +86,9 @@ class FinishedRun:
 
     @cached_property
     def train_counts(self) -> list[int]:
-        """Training samples of each class, over all clients."""
+        """Training samples of each class, over all clients; zeros where labels stay at the nodes."""
+        if not self.sees_training:
+            return [0] * len(self.source.classes)
         labels = self.source.train.y[self.job.federation.train.values]
         counts: list[int] = labels.bincount(minlength=len(self.source.classes)).tolist()
         return counts

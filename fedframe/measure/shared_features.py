@@ -26,9 +26,11 @@ class SharedFeatures:
         self.run, self.samples, self.seed = run, samples, seed
         self.classes = len(run.source.classes)
         train, rows = run.source.train, run.job.federation.train.values
+        if not run.sees_training:
+            rows = torch.empty(0, dtype=torch.int64)  # only the number is known of those at the nodes
         self.rows = balanced_rows(rows, train.y[rows], samples, seed, "balanced")
         self.labels = train.y[self.rows]
-        self.features = run.train_embeddings(self.rows)
+        self.features = run.train_embeddings(self.rows) if run.sees_training else torch.empty(0, run.model.dim)
         self.vectors = class_vectors(run.method, run.model)
 
     def gram(self, shown: list[int]) -> dict[str, Any] | None:
@@ -56,13 +58,15 @@ class SharedFeatures:
             return None
         curves |= {name: [curves[name][c] for c in shown] for name in ("sorted_means", "variances")}
         pruning = None
-        if self.vectors is not None:
+        if self.vectors is not None and len(self.features):
             means, _ = class_means(self.features, self.labels, self.classes)
             pruning = pruning_curve(features, labels, *self.vectors, means)
         return {**curves, "pruning": pruning}
 
     def embedding(self, method: str) -> dict[str, Any] | None:
         """Training samples on a plane, each with its class and client; drawn as the data are, not class by class."""
+        if not self.run.sees_training:
+            return None
         train, everything = self.run.source.train, self.run.job.federation.train.values
         rows = some_rows(everything, self.samples, self.seed, "embedding")
         features = self.run.train_embeddings(rows)
@@ -79,6 +83,8 @@ class SharedFeatures:
 
     def prototypes(self) -> float | None:
         """How alike the clients' class means are under the one shared model: what is left is what their data differ."""
+        if not self.run.sees_training:
+            return None
         job, model = self.run.job, self.run.model
         most = fitting(MOST_HOLDERS, model)
         clients = some_rows(torch.arange(len(job.federation)), most, self.seed, "holders").tolist()

@@ -33,9 +33,8 @@ def on_test_set(run: FinishedRun, shown: list[int]) -> dict[str, Any]:
         calibration.add(confidence, predicted == wanted)
     accuracies = per_class(matrix)
     names = [str(c) for c in range(classes)]
-    groups = accuracy_by_group(
-        dict(zip(names, accuracies, strict=True)), dict(zip(names, run.train_counts, strict=True))
-    )
+    counts = dict(zip(names, run.train_counts, strict=True))
+    groups = accuracy_by_group(dict(zip(names, accuracies, strict=True)), counts) if run.sees_training else None
     return {
         "confusion": matrix[shown][:, shown].tolist(),
         "per_class": accuracies,

@@ -8,7 +8,7 @@ from pathlib import Path
 from fedframe.errors import DataError
 from fedframe.folder import RunFolder
 from fedframe.report.svg import curves_picture
-from fedframe.report.words import percent
+from fedframe.report.words import data_text, percent
 from fedframe.settings import short_method
 
 SCORES = {"generic": "global test set", "client": "clients' own tests", "personal": "personal models"}
@@ -35,7 +35,11 @@ def run_curves(folders: Sequence[Path]) -> str:
         raise DataError(f"{folders[0]} has no evaluated round yet; run it with --eval-every 1.")
     settings = [run.settings() for run in runs.values()]
     jobs = {(one.data, one.partition) for one in settings}
-    where = f"{settings[0].data.rpartition('/')[2]}, {settings[0].partition}" if len(jobs) == 1 else "different data"
+    where = (
+        f"{data_text(settings[0].data.rpartition('/')[2])}, {settings[0].partition}"
+        if len(jobs) == 1
+        else "different data"
+    )
     title = (
         f"{short_method(settings[0].method)} on {where}"
         if len(runs) == 1

@@ -66,7 +66,8 @@ class PlainDisplay(Display):
         per_round = (time.perf_counter() - self.began) / (record.round - self.first)
         left = duration(per_round * (self.rounds - record.round))
         scores = f"  {scores_text(record.scores)}" if record.scores else ""
-        self.line(f"round {record.round}/{self.rounds}  {loss_text(record.loss)}{scores}  {left} left of the rounds")
+        told = f"{loss_text(record.loss)}{scores}{privacy_text(record)}"
+        self.line(f"round {record.round}/{self.rounds}  {told}  {left} left of the rounds")
 
     def stage(self, text: str) -> None:
         """Announce the stage."""
@@ -131,7 +132,8 @@ class LiveDisplay(Display):
         self.finished = record.round
         if record.scores is not None:
             self.scores = scores_text(record.scores)
-        self.bar.update(self.task, completed=record.round, scores=f"{loss_text(record.loss)}  {self.scores}")
+        told = f"{loss_text(record.loss)}  {self.scores}{privacy_text(record)}"
+        self.bar.update(self.task, completed=record.round, scores=told)
 
     def stage(self, text: str) -> None:
         """A second bar for what comes after the last round."""
@@ -173,7 +175,7 @@ def closing_lines(summary: dict[str, Any], folder: Path) -> list[str]:
         if score["final"] is None:
             text = f"  {name:9}{percent(None):>7}  {why_not(name, summary)}"
         elif over is not None and over < clients:
-            text += f" (over {over:,} of {clients:,} clients: those with test data, or a draw of them)"
+            text += f" (over {over:,} of {clients:,} clients: {why_fewer(score, over, clients)})"
         lines.append(text)
     evaluations, five = summary["evaluations"], summary["scores"]["generic"]["last_five"]
     if evaluations > 1 and five is not None:
@@ -184,10 +186,30 @@ def closing_lines(summary: dict[str, Any], folder: Path) -> list[str]:
     lines += [
         "",
         f"  {duration(summary['seconds'])}, {summary['peak_memory_mb']:.0f} MB in all processes, "
-        f"{plural(summary['updates_refused'], 'update')} refused{REFUSED if summary['updates_refused'] else ''}.",
+        f"{plural(summary['updates_refused'], 'update')} refused{REFUSED if summary['updates_refused'] else ''}"
+        f"{missing_text(summary.get('replies_missing', 0))}.",
         f"  Everything is in {folder}: try '{predict}', 'fedframe report {folder}'.",
     ]
     return lines
+
+
+def why_fewer(score: dict[str, Any], over: int, clients: int) -> str:
+    """Why a mean is not over all clients."""
+    silent = score.get("unheard", 0)
+    if over + silent == clients:
+        return f"{silent:,} gave no answer"
+    return "those with test data, or a draw of them" + (f", but for {silent:,} that gave no answer" if silent else "")
+
+
+def missing_text(lost: int) -> str:
+    """Replies that never came: there was no update to refuse."""
+    return f", {plural(lost, 'reply', 'replies')} missing (log.txt says whose and why)" if lost else ""
+
+
+def privacy_text(record: RoundRecord) -> str:
+    """What was spent of the clients' privacy so far, where it is counted."""
+    spent = record.figures.get("epsilon")
+    return "" if spent is None else f"  epsilon {spent:.3g}"
 
 
 def why_not(score: str, summary: dict[str, Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedframe.settings import short_method
+from fedframe.settings import NOWHERE, short_method
 
 if TYPE_CHECKING:
     from fedframe.core.evaluate import Scores
@@ -35,12 +35,18 @@ def scores_text(scores: Scores) -> str:
     return shared if scores.personal is None else f"{shared}  personal {percent(scores.personal)}"
 
 
+def data_text(name: str) -> str:
+    """What data are called; those of a federation have no name."""
+    return "the nodes' data" if name == NOWHERE else name
+
+
 def headline(job: Job, folder: Path) -> str:
     """What is run, in one line."""
     settings, source = job.settings, job.federation.source
     each = max(1, int(settings.participation * len(job.federation) + 0.5))
     return (
-        f"{short_method(settings.method)} on {source.name}: {len(job.federation.train.values):,} training samples, "
+        f"{short_method(settings.method)} on {data_text(source.name)}: "
+        f"{len(job.federation.train.values):,} training samples, "
         f"{plural(len(source.classes), 'class', 'classes')}, "
         f"{plural(len(job.federation), 'client')} ({settings.partition}), "
         f"{each} a round, {plural(settings.rounds, 'round')}, "

@@ -50,8 +50,11 @@ def test_a_federation_by_its_commands_equals_one_process_with_all_data(commands:
         assert same_file(run / "model.safetensors", here.path / "model.safetensors")
     for options in ((), ("--client", name)):
         assert len(commands.run("predict", str(run), "public.npz", *options).splitlines()) == 60
-    commands.run("personalise", "clinic/runs/1", "--data", "npz:west.npz", "--name", "late")  # a node that was away
-    assert len(commands.run("predict", "clinic/runs/1", "public.npz", "--client", "late").splitlines()) == 60
+    commands.run("personalise", "clinic/runs/1", "--data", "npz:west.npz", "--name", "west")  # as if it had been away
+    assert len(commands.run("predict", "clinic/runs/1", "public.npz", "--client", "west").splitlines()) == 60
+    looked, page = commands.run("report", "clinic/runs/1").splitlines()
+    assert looked.startswith("Looking at the models")
+    assert page == "Page: clinic/runs/1/report.html"
     (north, *_) = nodes
     north.terminate()
     assert north.wait(60) == 130

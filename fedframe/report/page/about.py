@@ -9,7 +9,7 @@ from typing import Any
 from fedframe.report.page.command import command
 from fedframe.report.page.runs import Run, Subject
 from fedframe.report.page.section import Section
-from fedframe.report.words import plural
+from fedframe.report.words import data_text, plural
 
 LONGEST = 60  # characters of a headline's list of methods
 READ = "The command repeats the run to the same bits; all settings are below it."
@@ -44,7 +44,7 @@ def facts(run: Run) -> list[list[str]]:
     work = plural(int(config["steps"]), "step") if config.get("steps") else plural(int(config["epochs"]), "epoch")
     rows = {
         "method": str(config.get("method")),
-        "data": f"{Path(str(config.get('data'))).name}{samples}",
+        "data": f"{data_text(Path(str(config.get('data'))).name)}{samples}",
         "clients": f"{clients}, {each}; split {config.get('partition')}",
         "net": str(config.get("model")).rpartition("/")[2] + parameters(run),
         "training": f"{plural(int(config['rounds']), 'round')} of {work}, batch {config.get('batch')}, "
@@ -82,7 +82,7 @@ def progress(subject: Subject) -> str:
 
 def title(subject: Subject) -> str:
     """The headline of the page."""
-    data = {Path(str(run.config.get("data"))).name for run in subject.runs}
+    data = {data_text(Path(str(run.config.get("data"))).name) for run in subject.runs}
     where = data.pop() if len(data) == 1 else "different data"
     return f"{who(subject)} on {where}"
 

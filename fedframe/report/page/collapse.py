@@ -7,7 +7,7 @@ from collections.abc import Callable
 from fedframe.measure.readings import READINGS
 from fedframe.report.page.lines import Line, panel, series
 from fedframe.report.page.runs import Subject
-from fedframe.report.page.section import Section, rounded
+from fedframe.report.page.section import STAY, Section, rounded
 
 TITLE = "Neural collapse"
 READ = (
@@ -52,7 +52,7 @@ def section(subject: Subject) -> Section:
     ]
     names = {key: list(words) for key, words in MEASURES.items()}
     if not panels and not final:
-        return Section("collapse", TITLE, READ, missing=OFF)
+        return Section("collapse", TITLE, READ, missing=STAY if all(run.from_nodes for run in subject.runs) else OFF)
     data = {"panels": panels, "final": final, "names": names, "note": "" if panels else OFF}
     alt = " ".join(
         f"{one['label']}: " + ", ".join(f"{MEASURES[key][0]} {value}" for key, value in one["values"].items()) + "."  # type: ignore[attr-defined]

@@ -11,6 +11,8 @@ from typing import Any
 import yaml
 
 from fedframe.errors import FedframeError
+from fedframe.federation.traces import train_again
+from fedframe.settings import NOWHERE
 
 ALWAYS = ("data", "rounds", "seed")  # said also where they are the default: everybody asks for them
 SAME_BITS_WITHOUT = ("workers", "engine", "log")  # settings that do not change what is learned
@@ -18,6 +20,8 @@ SAME_BITS_WITHOUT = ("workers", "engine", "log")  # settings that do not change 
 
 def command(config: Mapping[str, Any], folder: Path) -> str:
     """The exact command; where the command line cannot say a setting, the one that reads the run's own file."""
+    if config.get("data") == NOWHERE:
+        return train_again(folder)
     again = f"fedframe run --config {shlex.quote((folder / 'config.yaml').as_posix())}"
     if "python" in (config.get("data"), config.get("model")):
         return f"fedframe.run(config={(folder / 'config.yaml').as_posix()!r}, data=..., model=...)  # in Python"

@@ -12,9 +12,10 @@ from typing import Any
 
 from fedframe.core.files import read_json
 from fedframe.errors import DataError
+from fedframe.federation.traces import is_organisers, not_here
 from fedframe.folder import CLIENT_SCORES, CONFIG, EXAMINATION, SUMMARY, RunFolder, read_config
 from fedframe.report.words import plural
-from fedframe.settings import Settings
+from fedframe.settings import NOWHERE, Settings
 
 COMPARISON = "comparison.json"
 ALPHA = re.compile(r"(?<=dirichlet:)[^+]+")  # the number that the field, and --sweep, call alpha
@@ -67,6 +68,11 @@ class Run:
     def names(self) -> list[str]:
         """What the clients are called; empty if they are numbers."""
         return RunFolder(self.path).names()
+
+    @property
+    def from_nodes(self) -> bool:
+        """Whether it is a federation's run, whose data stay at the nodes."""
+        return bool(self.config["data"] == NOWHERE)
 
     @property
     def seed(self) -> int:
@@ -144,6 +150,8 @@ def open_run(folder: Path) -> Run:
     run = Run(RunFolder.open(folder).path)
     if not run.config["method"] or not run.config["data"]:
         raise DataError(f"{folder / CONFIG} names no method and no data: it is not the settings of a run.")
+    if run.from_nodes and not is_organisers(folder):
+        raise DataError(not_here(folder))
     return run
 
 

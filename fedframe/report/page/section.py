@@ -10,6 +10,10 @@ from typing import Any
 from fedframe.report.page.runs import Run, Subject
 
 Data = dict[str, Any]
+STAY = (
+    "Data and own models stay at the nodes; what can be shown here is what the shared model makes of the organiser's "
+    "own test data (fedframe federation start --test-data)."
+)
 
 
 @dataclass(frozen=True)
@@ -66,12 +70,15 @@ def why_not_examined(subject: Subject) -> str:
         return first.trouble
     if not first.summary:
         return "Appears when the run is finished: it needs the saved models."
+    if first.examination and first.from_nodes:
+        return STAY
     return "Needs a look at the saved models; make the page with: fedframe report " + first.path.as_posix()
 
 
 def if_examined(subject: Subject, missing: str) -> str:
     """Why there is nothing, where the saved models have been looked at; where they have not, that."""
-    return missing if any(group.first.examination for group in subject.groups) else why_not_examined(subject)
+    seen = any(group.first.examination for group in subject.groups)
+    return missing if seen and not subject.groups[0].first.from_nodes else why_not_examined(subject)
 
 
 def rounded(value: float | None, digits: int = 5) -> float | None:

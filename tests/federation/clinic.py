@@ -1,0 +1,52 @@
+"""A federation whose members answer in this process, for tests of what its run folders are good for."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fedframe.engines.remote as remote
+from fedframe.api import gather
+from fedframe.federation import starting
+from fedframe.federation.folder import FederationFolder
+from fedframe.federation.joining import Membership
+from fedframe.federation.kit import Kit
+from fedframe.federation.making import form_from_words, new_federation
+from fedframe.federation.work import NodeWork
+from tests.federation.here import HerePost
+
+NAMES = ("north", "south", "west")
+CLASSES = ("a", "b", "c")
+
+
+def write_arrays(path: Path, seed: int, count: int = 60) -> str:
+    """Three classes that are easy to tell apart, as a data source."""
+    draw = np.random.default_rng(seed)
+    y = np.arange(count) % 3
+    x = np.random.default_rng(0).normal(0, 3, (3, 6))[y] + draw.normal(0, 1, (count, 6))
+    np.savez(path, x=x.astype(np.float32), y=np.array(CLASSES)[y])
+    return f"npz:{path}"
+
+
+def make_clinic(folder: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> tuple[FederationFolder, HerePost]:
+    """The federation, and the post that its organiser finds; members can be put into `post.away`."""
+    asked = gather({"method": "fedavg", "model": "mlp:8", "rounds": 3, "epochs": 1, **settings}, None)
+    made = new_federation(folder / "clinic", NAMES, ["127.0.0.1"], 9000, form_from_words("a,b,c", "6", "0", "1"), asked)
+    nodes = {}
+    for number, name in enumerate(NAMES):
+        kit = Kit.read(made.path / "kits" / f"{name}-kit.zip")
+        home = folder / f"{name}-node"
+        home.mkdir()
+        kit.keep(home)
+        member = Membership(kit, write_arrays(folder / f"{name}.npz", number + 1), home, None, None)
+        nodes[name] = NodeWork(member.make_job, [kit.number], partial(member.keep, say=lambda text: None))
+    post = HerePost(nodes)
+    monkeypatch.setattr(remote, "RETRY", 0.01)
+    monkeypatch.setattr(remote, "POLL", 0.01)
+    monkeypatch.setattr(starting, "link_to", lambda folder: None)
+    monkeypatch.setattr(starting, "LinkPost", lambda link: post)
+    return made, post
