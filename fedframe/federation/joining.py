@@ -6,7 +6,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import torch
 
@@ -21,6 +21,7 @@ from fedframe.engines.flower.node import Node, Place
 from fedframe.engines.inline import InlineEngine
 from fedframe.errors import DataError
 from fedframe.federation.errand import HELLO
+from fedframe.federation.holding import hold
 from fedframe.federation.kit import Kit
 from fedframe.federation.place import in_words
 from fedframe.federation.shares import seated
@@ -117,10 +118,14 @@ class Membership:
         return [*tensors, f"numbers: {', '.join(reply.numbers)}"]
 
     # -- taking part ---------------------------------------------------------------------------------------------------
+    lock: IO[str] | None = None  # held while this process takes part: see `make_node`
+
     def work(self, say: Callable[[str], None]) -> Callable[[bytes], bytes]:
         """What answers letters, and keeps a log of what leaves."""
-        masker = (lambda: self.masker(say)) if self.settings.secure else None
-        work = NodeWork(self.make_job, [self.kit.number], lambda job, order: self.keep(job, order, say), masker)
+        made = self.masker(say) if self.settings.secure else None  # now: keys are compared before the training begins
+        masker = (lambda: made) if made is not None else None
+        last: list[str] = []  # what is to be said after the line on the last letter
+        work = NodeWork(self.make_job, [self.kit.number], lambda job, order: self.keep(job, order, last.append), masker)
 
         def answer(letter: bytes) -> bytes:
             began = time.monotonic()
@@ -128,7 +133,10 @@ class Membership:
             self.log(replies, len(content))
             if set(errand.tasks) != {HELLO}:
                 took = f"{', '.join(errand.tasks)} in {time.monotonic() - began:.1f} s"
-                say(f"round {errand.order.round}: {took}, {len(content):,} bytes back")
+                when = f"round {errand.order.round}" if errand.order.round <= self.settings.rounds else "the end"
+                say(f"{when}: {took}, {len(content):,} bytes back")
+            while last:
+                say(last.pop(0))
             return content
 
         return answer
@@ -162,7 +170,7 @@ class Membership:
         """Write down what leaves, before it does."""
         lines = []
         for reply in replies:
-            tensors = ", ".join(f"{n} {str(t.dtype)[6:]} {tuple(t.shape)}" for n, t in reply.tensors.items())
+            tensors = ", ".join(tensor_note(name, tensor) for name, tensor in reply.tensors.items())
             numbers = ", ".join(f"{name}={value}" for name, value in reply.numbers.items())
             lines.append(f"round {reply.round} {reply.kind}: {tensors or 'no tensors'}; {numbers}")
         self.log_lines([*lines, f"letter of {size:,} bytes"])
@@ -183,11 +191,18 @@ def tensor_text(name: str, shape: torch.Size, width: int) -> str:
     return f"{name}: {' x '.join(map(str, shape)) or 'one'} numbers, {width * shape.numel():,} bytes"
 
 
+def tensor_note(name: str, tensor: torch.Tensor) -> str:
+    """A tensor in the log of what leaves: its form, and its value if it has but one."""
+    value = f" = {tensor.item()}" if tensor.numel() == 1 else ""
+    return f"{name} {str(tensor.dtype)[6:]} {tuple(tensor.shape)}{value}"
+
+
 def make_node(member: Membership, say: Callable[[str], None]) -> Node:
-    """The node, ready to join; its kit is kept in its folder."""
+    """The node, ready to join; its kit is kept in its folder, which no other process may use meanwhile."""
     folder, kit = member.folder, member.kit
     with in_words(kit, folder):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        member.lock = member.lock or hold(folder)  # before the kit: another one must not take a running node's place
         kit.keep(folder)
-    place = Place(kit.agreement.address, folder / "ca.pem", folder / "node.key", folder)
+    place = Place(kit.agreement.address, folder / "ca.pem", folder / "node.key", folder, kit.name)
     return Node(place, member.work(say), say, member.log_error)

@@ -21,7 +21,8 @@ from fedframe.errors import RunError
 START = 600.0  # seconds in which a process must listen: on a busy machine a new one would only start as slowly again
 GRACE = 5.0  # seconds between a polite end and a hard one
 TAIL = 4000  # bytes of a log that are looked at
-COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")  # and whatever else a terminal is told
+NO_ERROR = "uvicorn.error"  # the name of a log that is about anything
 MOST_LOG = 20 << 20  # bytes of a log above which a new one is begun; one old one is kept
 
 
@@ -77,8 +78,17 @@ class Child:
     def last_words(self) -> str:
         """Why it ended, in one line: its last error with the line after it, or else its last line."""
         lines = [" ".join(line.split()) for line in self.said().splitlines() if line.strip()]
-        errors = [number for number, line in enumerate(lines) if "error" in line.lower()]
+        errors = [number for number, line in enumerate(lines) if "error" in line.replace(NO_ERROR, "").lower()]
         return " ".join(lines[errors[-1] :][:2] if errors else lines[-1:])
+
+    def ending(self) -> str:
+        """How it ended, as part of a sentence; a process that was killed had no last words."""
+        code = self.process.poll()
+        if code is not None and code < 0:
+            memory = ", perhaps by the system for want of memory" if -code == signal.SIGKILL else ""
+            return f"was killed by signal {-code}{memory}"
+        words = self.last_words()
+        return f"ended: {words}" if words else f"ended with code {code}, without a word"
 
 
 def _die_with_parent() -> None:
@@ -144,7 +154,7 @@ def wait_for_port(child: Child, host: str, port: int, over: threading.Event | No
     deadline = time.monotonic() + START
     while time.monotonic() < deadline and not (over is not None and over.is_set()):
         if not child.alive:
-            raise RunError(f"{Path(child.command[0]).name} ended at once: {child.last_words()} (see {child.log})")
+            raise RunError(f"{Path(child.command[0]).name} {child.ending()} (right after its start; see {child.log})")
         with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=1):
             return
         time.sleep(0.1)

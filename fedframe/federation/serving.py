@@ -20,7 +20,8 @@ PAUSE = 3.0  # seconds before a SuperLink that ended is started again
 
 def link_to(folder: FederationFolder) -> Link:
     """The organiser's own line to the SuperLink."""
-    return Link(f"127.0.0.1:{folder.agreement().port}", (folder.keys / "ca.pem").read_bytes(), folder.secret())
+    ca, serve = (folder.keys / "ca.pem").read_bytes(), f"fedframe federation serve {folder.path}"
+    return Link(f"127.0.0.1:{folder.agreement().port}", ca, folder.secret(), serve)
 
 
 def serve(folder: FederationFolder, bind: str, say: Callable[[str], None], over: threading.Event) -> None:
@@ -77,7 +78,7 @@ def watch(child: Child, link: Link, say: Callable[[str], None], over: threading.
     online: set[str] = set()
     while not over.wait(LOOK):
         if not child.alive:
-            raise RunError(f"The SuperLink ended: {child.last_words()} (see {child.log}).")
+            raise RunError(f"The SuperLink {child.ending()} (see {child.log}).")
         try:
             now = {name for name, node in link.nodes().items() if node.status == "online"}
         except RunError:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +16,15 @@ import torch
 pytest.importorskip("flwr")
 
 from fedframe.api import gather
+from fedframe.core.remote import LAST
 from fedframe.core.server import Server
 from fedframe.core.wire import read_letter
-from fedframe.errors import DataError
+from fedframe.errors import DataError, RunError
 from fedframe.federation.errand import Errand
-from fedframe.federation.joining import Membership
+from fedframe.federation.joining import Membership, make_node
 from fedframe.federation.kit import Kit
 from fedframe.federation.making import form_from_words, new_federation
-from fedframe.federation.masks import Circle, context_of
+from fedframe.federation.masks import Circle, Masker, context_of, fingerprint
 from fedframe.federation.shares import hollow
 
 METHODS = [
@@ -87,6 +90,51 @@ def test_what_is_printed_is_what_leaves(tmp_path: Path, method: str, secure: boo
         assert printed == {name: int(np.prod(shape)) for name, shape in tensors.items()}
         numbers = re.findall(r"(\S+)=", sent.partition("; ")[2])
         assert f"  {when}  numbers: {', '.join(numbers)}" in lines
+
+
+def test_the_log_of_what_leaves_has_the_value_of_single_numbers(tmp_path: Path) -> None:
+    node = member(tmp_path, "fedavg")
+    order = Server(node.maker.make(tmp_path / "server"), NoEngine(), print).order("train", 1)
+    content = node.work(print)(Errand("run1", order, {"client": [1], "train": [1]}).to_bytes())
+    scores, _ = read_letter(content)[0]
+    assert scores.tensors
+    scored, trained, letter = (tmp_path / "node" / "leaves.log").read_text().splitlines()
+    for name, tensor in scores.tensors.items():
+        assert f"{name} int64 () = {int(tensor)}" in scored
+    assert re.search(r"update float32 \(\d+,\); samples=30, ", trained)
+    assert letter.endswith(f"letter of {len(content):,} bytes")
+
+
+@pytest.mark.parametrize("secure", [True, False])
+def test_a_nodes_key_is_said_before_any_letter(tmp_path: Path, secure: bool) -> None:
+    said: list[str] = []
+    node = member(tmp_path, "fedavg", secure=secure)
+    make_node(node, said.append)
+    assert (tmp_path / "node" / "masks.key").exists() == secure
+    assert [text.partition(":")[0] for text in said] == ["This node's key for adding up"] * secure
+    if secure:
+        assert fingerprint(Masker(tmp_path / "node", print).public) in said[0]
+
+
+def test_a_node_that_takes_part_already_is_left_as_it_is(tmp_path: Path) -> None:
+    node = member(tmp_path, "fedavg")
+    make_node(node, print)
+    key = (tmp_path / "node" / "node.key").read_bytes()
+    other = Membership(replace(node.kit, key=b"another"), f"npz:{tmp_path / 'own.npz'}", node.folder, None, None)
+    with pytest.raises(RunError, match=f"Process {os.getpid()} takes part with .*node already"):
+        make_node(other, print)
+    assert (tmp_path / "node" / "node.key").read_bytes() == key
+
+
+def test_the_last_letter_is_the_end_and_what_to_do_then_comes_after_it(tmp_path: Path) -> None:
+    node, said = member(tmp_path, "fedavg"), []  # type: Membership, list[str]
+    answer = node.work(said.append)
+    server = Server(node.maker.make(tmp_path / "server"), NoEngine(), print)
+    first, last = server.order("train", 1), server.order("train", 3)  # of 2 rounds
+    answer(Errand("run1", first, {"train": [1]}, number=1).to_bytes())
+    last = replace(last, kind="client", numbers={**last.numbers, LAST: 1})
+    answer(Errand("run1", last, {"client": [1], "personalise": [1]}, number=2).to_bytes())
+    assert [text[:18] for text in said] == ["round 1: train in ", "the end: client, p", "The run is over. P"]
 
 
 def test_a_run_that_is_started_again_gets_the_same_noise(tmp_path: Path) -> None:

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("flwr")  # `serving` needs it
+
 from fedframe.errors import RunError
-from fedframe.federation import folder, processes
+from fedframe.federation import folder, processes, serving
 from fedframe.federation.folder import FederationFolder
 from fedframe.federation.processes import Child, free_ports, need_port, wait_for_port
 
@@ -26,6 +28,8 @@ def child(log: Path, program: str) -> Child:
     [
         ("\\x1b[91mERROR \\x1b[0m: Exit Code: 305\\nNo key.\\nINFO: Finished", "ERROR : Exit Code: 305 No key."),
         ("begun\\nout of memory\\n", "out of memory"),
+        ("OSError: full\\nbye\\n\\x1b[32mINFO\\x1b[0m [uvicorn.error] Started.\\x1b[K\\nwell", "OSError: full bye"),
+        ("\\x1b[32mINFO\\x1b[0m [uvicorn.error] Started.\\x1b[K\\nserving", "serving"),
         ("", ""),
     ],
 )
@@ -35,8 +39,33 @@ def test_a_process_that_ended_says_why_and_not_what_an_earlier_one_said(tmp_path
     one.process.wait(60)
     assert one.last_words() == why
     (port,) = free_ports(1)
-    with pytest.raises(RunError, match="ended at once"):
+    with pytest.raises(RunError, match="ended"):
         wait_for_port(one, "127.0.0.1", port)
+
+
+def test_a_process_that_was_killed_is_said_to_be_and_not_what_it_was_doing(tmp_path: Path) -> None:
+    one = child(tmp_path / "log", "import time; print('ERROR: of before', flush=True); time.sleep(600)")
+    one.process.kill()
+    one.process.wait(60)
+    assert one.ending() == "was killed by signal 9, perhaps by the system for want of memory"
+    two = child(tmp_path / "log", "raise SystemExit(3)")
+    two.process.wait(60)
+    assert two.ending() == "ended with code 3, without a word"
+
+    class Link:
+        def nodes(self) -> dict[str, object]:
+            return {}
+
+    for each, said in ((one, "The SuperLink was killed by signal 9"), (two, "The SuperLink ended with code 3")):
+        with pytest.raises(RunError, match=said):
+            serving.watch(each, Link(), print, Soon())  # type: ignore[arg-type]
+
+
+class Soon(threading.Event):
+    """Waits are over at once."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return False
 
 
 def test_a_port_of_another_program_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from fedframe.errors import RunError
 def test_a_process_that_has_ended_ends_the_run_by_name(tmp_path: Path, place: str, who: str, asked: str) -> None:
     post = TrialPost(tmp_path)
     here: Any = SimpleNamespace(alive=True, log=tmp_path / "node-1" / "log.txt")
-    gone: Any = SimpleNamespace(alive=False, log=tmp_path / place / "log.txt", last_words=lambda: "")
+    gone: Any = SimpleNamespace(alive=False, log=tmp_path / place / "log.txt", ending=lambda: "was killed by signal 9")
     post.children = [here, gone]
-    with pytest.raises(RunError, match=f"The process of {who} has ended .killed; see .*log.txt"):
+    with pytest.raises(RunError, match=f"The process of {who} was killed by signal 9 .see .*log.txt"):
         post.nodes() if asked == "nodes" else post.collect({})

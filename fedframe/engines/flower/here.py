@@ -69,8 +69,7 @@ class TrialPost(FlowerPost):
             if not child.alive:
                 who = child.log.parent.name if child.log.parent != self.folder else "the SuperLink"
                 raise RunError(
-                    f"The process of {who} has ended ({child.last_words() or 'killed'}; see {child.log}); is the "
-                    "machine out of memory? Then use fewer nodes."
+                    f"The process of {who} {child.ending()} (see {child.log}); fewer nodes take less memory."
                 )
 
     def processes(self) -> list[int]:

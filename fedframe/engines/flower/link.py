@@ -40,6 +40,7 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid import HttpGrid
 
+from fedframe.engines.flower.reach import of_another, one_line, refused
 from fedframe.engines.flower.superlink import HEADER
 from fedframe.errors import RunError
 
@@ -61,8 +62,9 @@ clientapp = "fedframe.none:app"
 class Link:
     """A line to the SuperLink at an address of this machine."""
 
-    def __init__(self, address: str, ca: bytes, secret: str) -> None:
+    def __init__(self, address: str, ca: bytes, secret: str, serve: str = "") -> None:
         self.address, self.ca, self.secret = address, ca, secret
+        self.serve = serve  # the command that starts this SuperLink, for whoever finds none
         self.control = self._client(ControlHttpClient)
 
     def close(self) -> None:
@@ -123,7 +125,18 @@ class Link:
         except httpx.HTTPStatusError as error:
             raise RunError(f"The SuperLink refused: {error.response.text[:300]}") from error
         except httpx.HTTPError as error:
-            raise RunError(f"There is no SuperLink at {self.address} ({error}); start it first.") from error
+            raise RunError(self._missing(error)) from error
+
+    def _missing(self, error: httpx.HTTPError) -> str:
+        start = f"start it with '{self.serve}'" if self.serve else "start it first"
+        if of_another(error):
+            return (
+                f"Another federation is served at {self.address}: its certificate is not of this one. Stop that one "
+                f"first ('fedframe federation stop' with its folder), then {start}."
+            )
+        if refused(error):
+            return f"There is no SuperLink at {self.address}; {start}."
+        return f"The SuperLink at {self.address} does not answer ({one_line(error)}); is it running? If not, {start}."
 
 
 class ServerTask:

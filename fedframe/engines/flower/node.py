@@ -46,6 +46,8 @@ from flwr.supernode.runtime.run_clientapp import push_message, push_task_output
 
 from fedframe.engines.flower.calm import environment
 from fedframe.engines.flower.letter import from_record, to_record
+from fedframe.engines.flower.reach import why_not
+from fedframe.engines.flower.words import Words
 from fedframe.errors import LetterError, RunError
 from fedframe.federation.certificates import write_secret
 from fedframe.federation.processes import Child, free_ports, wait_for_port
@@ -55,7 +57,6 @@ AGAIN = 0.1  # seconds before the first second look for a piece of a message
 BEAT = 15.0  # seconds between two signs of life
 PAUSES = (2.0, 5.0, 10.0, 20.0, 30.0)  # seconds before a SuperNode is started again
 SETTLED = 120.0  # seconds after which a SuperNode counts as well and pauses begin anew
-CONNECTED = "SuperNode ID"  # what a SuperNode says once the SuperLink has let it in
 Answer = Callable[[bytes], bytes]
 
 
@@ -67,6 +68,7 @@ class Place:
     ca: Path
     key: Path
     folder: Path  # for its log and Flower's own files
+    name: str = "this node"  # what to call it
 
 
 class Node:
@@ -83,6 +85,7 @@ class Node:
         self.tells = tells  # is given what the organiser is told of an error, before it leaves
         self.secret = secrets.token_bytes(32)
         self.child: Child | None = None
+        self.words = Words(place.address, place.name, self.note, lambda: why_not(place.address, place.ca))
         self.over = threading.Event()
         self.one_at_a_time = threading.Lock()  # there is one model and one memory
 
@@ -134,7 +137,7 @@ class Node:
                     failures = 0 if time.monotonic() - began > SETTLED else failures
                     pause = PAUSES[min(failures, len(PAUSES) - 1)]
                     failures += 1
-                    self.note(f"Not connected ({reason(error)}); trying again in {pause:g} s.")
+                    self.words.ended(self.child.said() if self.child is not None else "", reason(error))
                     self.over.wait(pause)
                 finally:
                     self.end()
@@ -143,17 +146,15 @@ class Node:
 
     def serve(self) -> None:
         """Answer messages for as long as the SuperNode lives."""
+        self.words.look()  # starting takes a while: say first what can be known
         line = self.start()
         wanted = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
-        connected = False
         with contextlib.closing(line):
             while not self.over.is_set():
                 assert self.child is not None
                 if not self.child.alive:
-                    raise RunError(self.child.last_words() or "the SuperNode ended")
-                if not connected and CONNECTED in self.child.said():
-                    connected = True
-                    self.note(f"Connected to {self.place.address}; waiting for work.")
+                    raise RunError(f"the SuperNode of this machine {self.child.ending()} (see {self.child.log})")
+                self.words.heard(self.child.said())
                 found = line.AcquireTask(wanted)
                 if found.HasField("task") and found.token:
                     # A thread for each: a message whose sender died while sending it never becomes whole, and the
@@ -181,7 +182,7 @@ class Node:
                 push_message(client, reply, context)
                 push_task_output(client, context, SubStatus.COMPLETED, "")
         except (httpx.HTTPError, ObjectPullError, RunError) as error:
-            self.note(f"A letter was lost on the way: {reason(error)}")
+            self.note(lost(error))
 
     def reply(self, message: Message) -> Message:
         """The answer to a message, or one sentence on why there is none."""
@@ -242,6 +243,19 @@ def what_is_told(error: Exception) -> str:
     if isinstance(cause, OSError) and cause.errno is not None:
         return f"it could not read or write a file ({os.strerror(cause.errno)}); its own log says more"
     return f"it raised {type(cause).__name__}; its own log says more"
+
+
+def lost(error: Exception) -> str:
+    """Why a letter has no answer, for whoever runs the node; the organiser sends another."""
+    if isinstance(error, ObjectPullError):
+        return (
+            "A letter did not arrive whole: the training was stopped or the line was cut while it was sent. It is left "
+            "unanswered; the organiser sends a new one."
+        )
+    return (
+        f"A letter or its answer was lost when the SuperNode of this machine ended ({reason(error)}). The organiser "
+        "sends a new one."
+    )
 
 
 def reason(error: Exception) -> str:

@@ -186,9 +186,12 @@ def sockets(host: str, port: int) -> list[socket.socket]:
 
 
 def without_routine(record: logging.LogRecord) -> bool:
-    """Whether a line of the log says something: `serve` looks at the list of nodes every few seconds."""
+    """Whether a line of the log says something: `serve` looks at the list of nodes every few seconds.
+
+    And nodes that are not connected look whether anybody is there.
+    """
     text = record.getMessage()
-    return "ListNodes" not in text and "list-nodes" not in text
+    return "ListNodes" not in text and "list-nodes" not in text and f"HEAD {FLEET} " not in text
 
 
 def be_patient() -> None:

@@ -1,0 +1,287 @@
+"""What a node says about its line: each thing once, soon, and with the reason."""
+
+from __future__ import annotations
+
+import datetime
+import email.utils
+import shutil
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr")
+
+from flwr.supercore.inflatable.inflatable_utils import ObjectPullError
+
+import fedframe.engines.flower.node as node_module
+import fedframe.engines.flower.reach as reach
+import fedframe.engines.flower.words as words_module
+from fedframe.engines.flower.link import Link
+from fedframe.engines.flower.node import Node, Place, lost
+from fedframe.engines.flower.reach import clocks_apart, why_not
+from fedframe.engines.flower.words import LINGERS, REMIND, Words
+from fedframe.errors import RunError
+from fedframe.federation.certificates import make_certificates
+from fedframe.federation.processes import free_ports
+
+UP = "INFO :      SuperNode ID: 77\n"
+FAILS = "WARNING :   Connection attempt failed, retrying in 1.00 seconds\n"
+BACK = "INFO :      Connection successful after 9.13 seconds and 3 tries.\n"
+REFUSED = (
+    "ERROR :     Exit Code: 305\nFailed to initialize the connection.\n[code: 2004] Failed to activate SuperNode.\n"
+)
+NOBODY = "nobody listens"
+
+
+class Scene:
+    """Words with a clock and a network of the test's own."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now, self.reason, self.looks = 1000.0, None, 0  # type: float, str | None, int
+        self.said: list[str] = []
+        monkeypatch.setattr(words_module, "time", self)
+        self.words = Words("fl.example.org:8443", "north", self.said.append, self.look)
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def look(self) -> str | None:
+        self.looks += 1
+        return self.reason
+
+    def hears(self, log: str, seconds: float) -> None:
+        """The SuperNode's log reads like this for so long."""
+        over = self.now + seconds
+        while self.now < over:
+            self.words.heard(log)
+            self.now += 0.5
+
+
+@pytest.fixture
+def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
+    return Scene(monkeypatch)
+
+
+def test_why_there_is_no_line_is_said_at_once_and_again_after_minutes_or_when_it_changes(scene: Scene) -> None:
+    scene.reason = NOBODY
+    scene.hears("", 10)
+    assert scene.said == ["Not connected: nobody listens; trying again."]
+    scene.hears(FAILS, REMIND - 30)
+    assert len(scene.said) == 1
+    assert scene.looks < 35  # and nobody is called all the time
+    scene.hears(FAILS, 60)
+    assert len(scene.said) == 2
+    scene.reason = "the name cannot be looked up"
+    scene.hears(FAILS, 15)
+    assert scene.said[2:] == ["Not connected: the name cannot be looked up; trying again."]
+    scene.hears(FAILS + UP, 1)
+    assert scene.said[3:] == ["Connected to fl.example.org:8443; waiting for work."]
+
+
+def test_a_line_that_is_lost_and_found_is_said_once_each(scene: Scene) -> None:
+    scene.hears(UP, 60)
+    scene.reason = NOBODY
+    scene.hears(UP + FAILS, 60)
+    scene.reason = None
+    scene.hears(UP + FAILS + BACK, 60)
+    scene.hears("letters\n", 60)  # what it said of the line is no more in what is looked at
+    scene.hears("letters\n" + FAILS, 60)
+    scene.hears("letters\n" + FAILS + BACK, 60)
+    assert scene.said == [
+        "Connected to fl.example.org:8443; waiting for work.",
+        "Lost the organiser at fl.example.org:8443: nobody listens; trying again.",
+        "Connected again.",
+        "Lost the organiser at fl.example.org:8443; trying again.",
+        "Connected again.",
+    ]
+
+
+def test_a_moment_without_a_line_is_not_worth_a_word(scene: Scene) -> None:
+    scene.hears(UP, 5)
+    scene.hears(UP + FAILS, 3)
+    scene.hears(UP + FAILS + BACK, 60)
+    assert scene.said == ["Connected to fl.example.org:8443; waiting for work."]
+    assert scene.looks == 0
+
+
+def test_a_node_that_is_not_let_in_hears_first_of_the_minute_after_a_kill_and_then_of_its_kit(scene: Scene) -> None:
+    scene.words.ended(REFUSED, "")
+    scene.now += 20
+    scene.words.ended(REFUSED, "")
+    assert len(scene.said) == 1
+    assert "north is not let in yet: it is connected already, or was a minute ago" in scene.said[0]
+    scene.now += LINGERS
+    scene.words.ended(REFUSED, "")
+    assert "connected from another place with the same kit, or its key is not of this federation" in scene.said[1]
+    scene.hears(UP, 1)
+    scene.words.ended(REFUSED, "")
+    assert scene.said[3].startswith("Lost the organiser at fl.example.org:8443: north is not let in yet")
+    scene.now += LINGERS
+    scene.words.ended(REFUSED, "")
+    assert "another place" in scene.said[4]
+    assert "key" not in scene.said[4]  # it was good before
+
+
+def test_a_supernode_that_ends_says_why_unless_the_network_does(scene: Scene) -> None:
+    scene.words.ended("", "the SuperNode was killed by signal 9")
+    scene.words.ended("INFO :      SuperNode terminated gracefully.", "")
+    scene.reason = NOBODY
+    scene.words.ended("ERROR: SSL/TLS handshake", "handshake")
+    assert [text.partition(": ")[2].partition(" (")[0] for text in scene.said] == [
+        "the SuperNode was killed by signal 9; trying again.",
+        "the organiser refused its signature",
+        "nobody listens; trying again.",
+    ]
+
+
+# -- looks at a network ------------------------------------------------------------------------------------------------
+class Answers(BaseHTTPRequestHandler):
+    """A stranger's or a federation's server."""
+
+    code, seconds = 404, 0.0
+
+    def do_HEAD(self) -> None:
+        self.send_response_only(self.code)
+        self.send_header("date", email.utils.formatdate(time.time() + self.seconds, usegmt=True))
+        self.end_headers()
+
+    def log_message(self, *arguments: Any) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., str]]:
+    """Starts servers with the certificates of a folder; gives their addresses."""
+    servers = []
+
+    def start(folder: Path | None, code: int = 404, seconds: float = 0.0, host: str = "127.0.0.1") -> str:
+        handler = type("Handler", (Answers,), {"code": code, "seconds": seconds})
+        server = ThreadingHTTPServer((host, 0), handler)
+        if folder is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(folder / "server.pem", folder / "server.key")
+            server.socket = context.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        servers.append(server)
+        return f"{host}:{server.server_address[1]}"
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("keys")
+    make_certificates(folder / "ours", ["127.0.0.1"], "clinic")
+    make_certificates(folder / "theirs", ["127.0.0.1"], "clinic")  # of the same name
+    return folder
+
+
+def test_what_is_wrong_with_an_address_is_found_out(keys: Path, serve: Callable[..., str]) -> None:
+    ca = keys / "ours" / "ca.pem"
+    assert why_not(serve(keys / "ours"), ca) is None
+    (port,) = free_ports(1)
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        for address, said in (
+            (f"127.0.0.1:{port}", "nobody listens at 127.0.0.1:"),
+            ("no.such.host.invalid:8443", "the name no.such.host.invalid cannot be looked up"),
+            (serve(keys / "theirs"), "another federation is served at"),
+            (serve(keys / "ours", host="127.0.0.2"), "is of another name"),
+            (serve(None), "does not speak TLS"),
+            (serve(keys / "ours", code=503), "too busy"),
+            (serve(keys / "ours", seconds=-60.0), "clock is 60 s ahead of the organiser's"),
+            (f"127.0.0.1:{mute.getsockname()[1]}", "does not answer"),
+        ):
+            assert said in (why_not(address, ca) or ""), address
+
+
+def test_a_name_server_that_does_not_answer_holds_nobody_up(keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reach, "LIMIT", 0.2)
+    slow = threading.Event()
+    monkeypatch.setattr(reach, "_look", lambda address, ca: slow.wait(30))
+    began = time.monotonic()
+    assert "does not answer" in (why_not("fl.example.org:1", keys / "ours" / "ca.pem") or "")
+    assert time.monotonic() - began < 20
+    slow.set()
+
+
+@pytest.mark.parametrize(("ahead", "fine"), [(0, True), (4, True), (60, False), (-290, True), (-400, False)])
+def test_clocks_may_differ_as_much_as_flower_allows(ahead: float, fine: bool) -> None:
+    theirs = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=ahead)
+    assert (clocks_apart(email.utils.format_datetime(theirs, usegmt=True)) is None) == fine
+    assert clocks_apart("") is None
+
+
+# -- the organiser's own line ------------------------------------------------------------------------------------------
+def test_a_missing_superlink_is_started_by_a_command_and_another_federations_is_named(
+    keys: Path, serve: Callable[..., str]
+) -> None:
+    (port,) = free_ports(1)
+    for address, said in (
+        (f"127.0.0.1:{port}", r"There is no SuperLink at .*; start it with 'fedframe federation serve clinic'\.$"),
+        (serve(keys / "theirs"), r"Another federation is served at .* not of this one\. Stop that one first"),
+        (serve(None), r"does not answer \(.*\); is it running\? If not, start it with 'fedframe"),
+    ):
+        link = Link(address, (keys / "ours" / "ca.pem").read_bytes(), "secret", "fedframe federation serve clinic")
+        with pytest.raises(RunError, match=said):
+            link.nodes()
+        link.close()
+
+
+# -- the node ----------------------------------------------------------------------------------------------------------
+class Dead:
+    """A SuperNode that has ended, and the line to it."""
+
+    alive, log = False, Path("supernode.log")
+
+    def said(self) -> str:
+        return REFUSED
+
+    def ending(self) -> str:
+        return "ended: ERROR"
+
+    def end(self) -> None:
+        """Nothing is left to end."""
+
+    def close(self) -> None:
+        """The line to it."""
+
+
+def test_a_node_whose_supernode_is_refused_says_so_once_and_goes_on(
+    tmp_path: Path, keys: Path, serve: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copy(keys / "ours" / "ca.pem", tmp_path)
+    monkeypatch.setattr(node_module, "PAUSES", (0.01,))
+    said: list[str] = []
+    place = Place(serve(keys / "ours"), tmp_path / "ca.pem", tmp_path / "node.key", tmp_path, "north")
+    node = Node(place, lambda letter: letter, said.append)
+    starts = []
+
+    def start() -> Any:
+        starts.append(1)
+        node.child = Dead()  # type: ignore[assignment]
+        if len(starts) == 5:
+            node.over.set()
+        return node.child
+
+    monkeypatch.setattr(node, "start", start)
+    node.stay()
+    assert len(starts) == 5
+    assert len(said) == 1
+    assert said[0].startswith("Not connected: north is not let in yet")
+
+
+def test_a_letter_that_never_becomes_whole_is_told_in_words_for_people() -> None:
+    text = lost(ObjectPullError("38c2" * 16, "timeout or retry limit reached"))
+    assert "did not arrive whole" in text
+    assert "38c2" not in text
+    assert "SuperNode of this machine ended (no message)" in lost(RunError("no message"))
