@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,71 +15,18 @@ from fedframe.core.files import read_json, read_tensors
 from fedframe.core.job import Job
 from fedframe.core.message import Message
 from fedframe.core.server import Server
-from fedframe.core.site import Site
 from fedframe.core.wire import read_letter, write_letter
 from fedframe.engines.post import Delivery
-from fedframe.errors import DataError, DivergedError, LetterError
+from fedframe.errors import DataError, LetterError
 from fedframe.federation.errand import Errand
 from fedframe.session import execute
-from tests.federation.here import HerePost, Spoil, node_works, remote_engine
+from tests.federation.flaws import FLAWS, hurry, server_with, tensors_changed
+from tests.federation.here import HerePost, node_works, remote_engine
 from tests.federation.test_remote import make
 from tests.helpers import Recorder, equal_states, nothing, same_file
 
+__all__ = ["hurry"]
 NEWEST = 1 << 60  # the number of a letter that is newer than all that an engine has sent
-
-
-@pytest.fixture(autouse=True)
-def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "RETRY", 0.01)
-    monkeypatch.setattr(remote, "POLL", 0.01)
-
-
-def server_with(
-    tmp_path: Path, spoil: Spoil | None, method: str = "scaffold", **settings: Any
-) -> tuple[Server, HerePost]:
-    job, _ = make(method, tmp_path / "run", **settings)
-    engine = remote_engine(job, tmp_path / "nodes", 4, spoil)
-    assert isinstance(engine.post, HerePost)
-    return Server(job, engine, engine.post.notes.append), engine.post
-
-
-def changed(content: bytes, **fields: Any) -> bytes:
-    """An answer with something else in the head of its messages."""
-    messages, notes = read_letter(content)
-    return write_letter([replace(message, **fields) for message in messages], notes)
-
-
-def tensors_changed(content: bytes, change: Any) -> bytes:
-    """An answer with other tensors."""
-    messages, notes = read_letter(content)
-    return write_letter([replace(message, tensors=change(dict(message.tensors))) for message in messages], notes)
-
-
-def with_nan(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    tensors["update"][0] = float("nan")
-    return tensors
-
-
-FLAWS: dict[str, Any] = {
-    "NaN": lambda content: tensors_changed(content, with_nan),
-    "another shape": lambda content: tensors_changed(content, lambda t: {**t, "update": torch.zeros(3)}),
-    "another type": lambda content: tensors_changed(content, lambda t: {**t, "update": t["update"].to(torch.int32)}),
-    "a tensor more": lambda content: tensors_changed(content, lambda t: {**t, "more": torch.zeros(1)}),
-    "a tensor less": lambda content: tensors_changed(content, lambda t: {"update": t["update"]}),
-    "another round": lambda content: changed(content, round=1),
-    "another client": lambda content: changed(content, unit=2),
-    "another kind": lambda content: changed(content, kind="own"),
-    "no samples": lambda content: changed(content, numbers={"samples": 0, "loss": 0.0, "steps": 1}),
-    "an endless number of samples": lambda content: with_number(content, "samples", "1" + "0" * 400),
-    "an endless loss": lambda content: with_number(content, "loss", "1" + "0" * 400),
-    "more samples than it has": lambda content: with_number(content, "samples", str(2**62)),
-    "another run": lambda content: write_letter(read_letter(content)[0], {"run": "another"}),
-    "garbage": lambda content: b"\x80\x04garbage",
-    "nothing for its client": lambda content: write_letter([], read_letter(content)[1]),
-    "cut off": lambda content: content[:-7],
-    "far too large": lambda content: content + bytes(1 << 24),
-    "an error": lambda content: "disk full",
-}
 
 
 @pytest.mark.parametrize("flaw", FLAWS)
@@ -112,18 +57,6 @@ def test_a_flawed_answer_is_never_merged_but_counted_and_shown(tmp_path: Path, f
     assert [record.dropped for record in records] == [0, 1, 1]
     assert sum("Round 2" in note for note in notes) == 1
     assert equal_states(spoilt.tensors(), absent.tensors())  # as if it had not been there
-
-
-def with_number(content: bytes, name: str, digits: str) -> bytes:
-    """An answer whose messages have this number in JSON, whatever its size."""
-    length = int.from_bytes(content[:8], "little")
-    header = json.loads(content[8 : 8 + length])
-    inner = json.loads(header["__metadata__"]["fedframe"])
-    for message in inner["messages"]:
-        message["numbers"][name] = "HERE"
-    header["__metadata__"]["fedframe"] = json.dumps(inner).replace('"HERE"', digits)
-    head = json.dumps(header).encode()
-    return len(head).to_bytes(8, "little") + head + content[8 + length :]
 
 
 COUNTS: dict[str, Any] = {
@@ -325,123 +258,6 @@ def test_a_server_stage_that_gives_no_numbers_leaves_the_model_as_it_was(tmp_pat
     execute(plain, other, Recorder(), lambda job, note: remote_engine(job, tmp_path / "nodes-plain", 4))
     models = [read_tensors(each.path / "model.safetensors")[0] for each in (run, other)]
     assert equal_states(*models)
-
-
-def test_below_the_minimum_a_round_waits_and_says_so(tmp_path: Path) -> None:
-    job, _ = make("fedavg", tmp_path / "run", min_clients=3)
-    engine = remote_engine(job, tmp_path / "nodes", 4)
-    assert isinstance(engine.post, HerePost)
-    post = engine.post
-    notes: list[str] = []
-
-    def note(text: str) -> None:
-        notes.append(text)
-        post.away.discard("node1")  # somebody hears of it and comes back
-
-    engine.note = note
-    post.away |= {"node1", "node2"}
-    record = Server(job, engine, note).run_round(1, nothing)
-    assert record.dropped == 1
-    assert any("waiting for 1 more of at least 3" in text and "not connected" in text for text in notes)
-
-
-SPOILT: dict[str, Any] = {
-    "more samples than it has": FLAWS["more samples than it has"],
-    "left out": FLAWS["nothing for its client"],
-}
-
-
-@pytest.mark.parametrize("secure", [False, True])
-@pytest.mark.parametrize("flaw", SPOILT)
-def test_replies_that_cannot_be_used_are_no_part_of_the_minimum(tmp_path: Path, flaw: str, secure: bool) -> None:
-    well = {"node0"}
-    notes: list[str] = []
-
-    def spoil(node: str, content: bytes) -> bytes:
-        kinds = {message.kind for message in read_letter(content)[0]}
-        spoilt: bytes = SPOILT[flaw](content) if node not in well and kinds == {"train"} else content
-        return spoilt
-
-    def note(text: str) -> None:
-        notes.append(text)
-        if "waiting" in text:  # somebody hears of it and mends a node
-            well.add(f"node{len(well)}")
-
-    job, _ = make("fedavg", tmp_path / "run", min_clients=3, secure=secure)
-    engine = remote_engine(job, tmp_path / "nodes", 4, spoil)
-    engine.note = note
-    record = Server(job, engine, note).run_round(1, nothing)
-    assert (record.clients, record.dropped) == (4, 1)
-    assert "waiting for 2 more of at least 3 clients (node1: " in notes[0]
-    assert "waiting for 1 more of at least 3 clients (node2: " in notes[1]
-    assert "client 3" in notes[2]  # refused or left out in the end, and said
-
-
-def test_a_node_that_is_asked_again_and_again_gets_longer_pauses(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pauses: list[float] = []
-
-    def sleep(seconds: float) -> None:
-        pauses.append(seconds)
-        if len(pauses) == 6:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(remote, "RETRY", 5.0)
-    monkeypatch.setattr(time, "sleep", sleep)
-    server, _ = server_with(tmp_path, lambda node, content: content if node == "node0" else "disk full")
-    with pytest.raises(KeyboardInterrupt):
-        server.run_round(1, nothing)
-    assert pauses == [5.0, 10.0, 20.0, 40.0, 60.0, 60.0]
-
-
-def test_a_slow_node_is_dropped_after_patience(tmp_path: Path) -> None:
-    server, post = server_with(tmp_path, lambda node, content: None if node == "node3" else content, patience=0.2)
-    record = server.run_round(1, nothing)
-    assert (record.dropped, record.figures["lost"]) == (1, 1)
-    assert any("longer than patience" in note for note in post.notes)
-
-
-def test_a_letter_that_expires_on_the_way_is_one_that_took_too_long(tmp_path: Path) -> None:
-    """Flower says in its own words that a letter's time is over, and may say so before we do."""
-
-    def expire(node: str, content: bytes) -> bytes | str:
-        if node == "node3":
-            time.sleep(0.3)
-            return "Message Unavailable"
-        return content
-
-    server, post = server_with(tmp_path, expire, patience=0.2)
-    assert server.run_round(1, nothing).dropped == 1
-    assert any("longer than patience = 0.2" in note for note in post.notes)
-
-
-def test_replies_that_are_all_flawed_end_the_run(tmp_path: Path) -> None:
-    server, _ = server_with(tmp_path, lambda node, content: tensors_changed(content, with_nan))
-    with pytest.raises(DivergedError):
-        server.run_round(1, nothing)
-
-
-@pytest.mark.parametrize("secure", [False, True])
-@pytest.mark.parametrize(("diverged", "ends"), [(1, False), (2, True), (4, True)])
-def test_training_that_gives_no_numbers_ends_the_run_if_too_few_are_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, diverged: int, ends: bool, secure: bool
-) -> None:
-    """To ask the same nodes for the same again would give the same."""
-    perform = Site.perform
-
-    def blown(self: Site, order: Message, unit: int) -> Message:
-        reply = perform(self, order, unit)
-        return replace(reply, numbers={**reply.numbers, "loss": float("nan")}) if unit < diverged else reply
-
-    monkeypatch.setattr(Site, "perform", blown)
-    server, post = server_with(tmp_path, None, min_clients=3, secure=secure)
-    if ends:
-        with pytest.raises(DivergedError, match=r"Round 1: the training of 0, 1.* at least 3 of 4 .* smaller lr \(now"):
-            server.run_round(1, nothing)
-    else:
-        assert server.run_round(1, nothing).dropped == 1
-        assert any("client 0" in note and ("'nan'" in note or "NaN" in note) for note in post.notes)
 
 
 @pytest.mark.parametrize("method", ["scaffold", "fedrep", "spherefed"])

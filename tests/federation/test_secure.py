@@ -289,7 +289,7 @@ def test_a_round_that_was_given_up_is_a_line_without_a_loss(tmp_path: Path, monk
 
 @pytest.mark.parametrize("change", ["shape", "type", "name", "samples"])
 def test_a_flawed_masked_reply_is_left_out_and_counted(tmp_path: Path, change: str) -> None:
-    from tests.federation.test_faults import changed, tensors_changed
+    from tests.federation.flaws import changed, tensors_changed
 
     def spoil(node: str, content: bytes) -> bytes:
         if node != "node1" or read_letter(content)[0][0].kind != "train":
