@@ -159,6 +159,7 @@ def join(
         Optional[float], typer.Option(help="held-out share of the data that scores (default: as agreed)")
     ] = None,
     label: Annotated[Optional[str], typer.Option(help="label column of tabular data (default: as agreed)")] = None,
+    device: Annotated[str, typer.Option(help="where this node trains: cpu, cuda or cuda:1")] = "cpu",
     check: Annotated[bool, typer.Option("--check", help="only check the data and say what would leave")] = False,
     once: Annotated[bool, typer.Option("--once", help="leave when a run is over, instead of staying for more")] = False,
 ) -> None:
@@ -173,7 +174,7 @@ def join(
         folder = (out or (kit if kit.is_dir() else Path(f"{read.name}-node"))).absolute()
         if not check:  # before data are loaded for nothing
             check_place(read, folder)
-        member = Membership(read, data, folder, test_share, label)
+        member = Membership(read, data, folder, test_share, label, device)
         for line in (*member.check(), *member.what_leaves()):
             say(line)
         if check:

@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING
 
 import torch
 
-from fedframe.api import JobMaker
+from fedframe.api import JobMaker, check_device
 from fedframe.core.batches import plain_batches
 from fedframe.core.job import Job
 from fedframe.core.message import Message
@@ -41,10 +41,19 @@ DEFAULT_SHARE = 0.25
 class Membership:
     """A node's kit, data and folder."""
 
-    def __init__(self, kit: Kit, data: str, folder: Path, test_share: float | None, label: str | None) -> None:
+    def __init__(
+        self,
+        kit: Kit,
+        data: str,
+        folder: Path,
+        test_share: float | None = None,
+        label: str | None = None,
+        device: str = "cpu",
+    ) -> None:
         self.kit, self.folder = kit, folder
         agreement = kit.agreement
-        self.settings: Settings = agreement.settings
+        self.settings: Settings = agreement.settings.model_copy(update={"device": device})  # each node's own affair
+        check_device(device)  # before data are loaded for nothing
         usual = self.settings.local_test
         federation = load_newcomer(
             data,

@@ -19,7 +19,8 @@ from fedframe.api import gather
 from fedframe.core.remote import LAST
 from fedframe.core.server import Server
 from fedframe.core.wire import read_letter
-from fedframe.errors import DataError, RunError
+from fedframe.engines.inline import InlineEngine
+from fedframe.errors import DataError, RunError, SettingError
 from fedframe.federation.errand import Errand
 from fedframe.federation.joining import Membership, make_node
 from fedframe.federation.kit import Kit
@@ -166,3 +167,18 @@ def test_data_that_do_not_fit_are_refused_before_anything_is_made(tmp_path: Path
         with pytest.raises(DataError, match=said):
             Membership(node.kit, f"npz:{tmp_path / name}.npz", tmp_path / "new", None, None)
     assert not (tmp_path / "new").exists()
+
+
+def test_a_node_chooses_its_own_device(tmp_path: Path) -> None:
+    node = member(tmp_path, "scaffold")
+    data = f"npz:{tmp_path / 'own.npz'}"
+    with pytest.raises(SettingError, match="device = 'abacus' is not here; use cpu"):
+        Membership(node.kit, data, tmp_path / "new", device="abacus")
+    (tmp_path / "new").mkdir()
+    other = Membership(node.kit, data, tmp_path / "new", device="cpu:0")
+    assert other.make_job("a").settings.device == "cpu:0"
+    assert other.check() == node.check()
+    letters = [member.work(print) for member in (node, other)]
+    server = Server(node.make_job("a"), InlineEngine(node.make_job("a")), print)
+    letter = Errand("a", server.order("train", 1), {"train": [node.kit.number]}).to_bytes()
+    assert letters[0](letter) == letters[1](letter)
