@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import socket
 import ssl
 import threading
@@ -164,6 +165,20 @@ def test_a_key_that_flower_does_not_know_is_a_line_in_the_log(status: int, lines
 Served = tuple[int, Path, list[str]]
 
 
+@contextlib.contextmanager
+def listening(config: uvicorn.Config, host: str) -> Iterator[int]:
+    """A server in a thread, as the SuperLink has it; the port at which it listens."""
+    server = uvicorn.Server(config)
+    (port,) = free_ports(1)
+    thread = threading.Thread(target=server.run, args=(superlink.sockets(host, port),), daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.02)
+    yield port
+    server.should_exit = True
+    thread.join(10)
+
+
 @pytest.fixture
 def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     """A guard that listens at another address than the organiser's line dials."""
@@ -177,15 +192,8 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
         guard, loop="asyncio", lifespan="off", log_level="critical",
         ssl_keyfile=str(tmp_path / "server.key"), ssl_certfile=str(tmp_path / "server.pem"),
     )  # fmt: skip
-    server = uvicorn.Server(config)
-    (port,) = free_ports(1)
-    thread = threading.Thread(target=server.run, args=(superlink.sockets("127.0.0.2", port),), daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.02)
-    yield port, tmp_path, lines
-    server.should_exit = True
-    thread.join(10)
+    with listening(config, "127.0.0.2") as port:
+        yield port, tmp_path, lines
 
 
 def post(url: str, folder: Path) -> int:
@@ -242,15 +250,8 @@ def door(tmp_path: Path) -> Iterator[tuple[int, Path, Door, list[str]]]:
         http=watched(AutoHTTPProtocol, made, exempt=lambda address: False),
         ssl_keyfile=str(tmp_path / "server.key"), ssl_certfile=str(tmp_path / "server.pem"),
     )  # fmt: skip
-    server = uvicorn.Server(config)
-    (port,) = free_ports(1)
-    thread = threading.Thread(target=server.run, args=(superlink.sockets("127.0.0.1", port),), daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.02)
-    yield port, tmp_path, made, lines
-    server.should_exit = True
-    thread.join(10)
+    with listening(config, "127.0.0.1") as port:
+        yield port, tmp_path, made, lines
 
 
 def test_silent_connections_are_closed_and_many_of_one_address_are_not_let_in(
