@@ -13,7 +13,7 @@ import fedframe
 from fedframe.core.files import read_tensors
 from fedframe.folder import RunFolder
 from fedframe.recipes import make_method
-from tests.test_personalise import split_digits
+from tests.personalising import split_digits
 from tests.test_recipes import NEEDS
 
 SMALL: dict[str, Any] = {"workers": 1, "progress": False, "rounds": 3}
