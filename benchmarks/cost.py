@@ -22,15 +22,16 @@ from typing import Any
 
 import numpy as np
 
-from fedframe.api import JobMaker, gather
 from fedframe.cli.options import part_settings
-from fedframe.core.client import Say, gradient_step
-from fedframe.core.optimise import make_optimizer
+from fedframe.core.client_context import Work
+from fedframe.core.client_loop import Say, gradient_step
+from fedframe.core.optimizers import make_optimizer
 from fedframe.core.server import Server
-from fedframe.core.work import Work
 from fedframe.engines.inline import InlineEngine
 from fedframe.engines.worker import prepare_process
-from fedframe.engines.workers import WorkerEngine
+from fedframe.engines.worker_pool import WorkerEngine
+from fedframe.jobs.build import JobMaker
+from fedframe.jobs.gather import gather
 
 # Settings of parts follow a method's name; memory (gmv) is in use from the first round on.
 METHODS = (

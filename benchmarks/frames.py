@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedframe.errors import SettingError
-from fedframe.frames import orthonormal, simplex_etf, sparse_etf
+from fedframe.models.frames import orthonormal, simplex_etf, sparse_etf
 
 SPARSE = ((10, 64, 0.6), (10, 512, 0.6), (10, 512, 0.9), (100, 512, 0.6), (100, 512, 0.8), (1000, 2048, 0.6))
 REFUSED = ((10, 64, 0.9), (100, 512, 0.95))

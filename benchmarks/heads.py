@@ -16,11 +16,12 @@ from unittest import mock
 import numpy as np
 import torch
 
-from fedframe.api import JobMaker, gather
 from fedframe.core import personal
 from fedframe.core.job import Job
 from fedframe.core.server import Server
 from fedframe.engines.inline import InlineEngine
+from fedframe.jobs.build import JobMaker
+from fedframe.jobs.gather import gather
 
 EACH = 60  # samples of a client
 STAGES: dict[str, tuple[str, dict[str, dict[str, object]]]] = {

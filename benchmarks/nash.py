@@ -13,8 +13,8 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from fedframe.core.merging import RunningMean
-from fedframe.parts.nash import bargain, combination, gram_matrix
+from fedframe.core.aggregation import RunningMean
+from fedframe.methods.parts.nash import bargain, combination, gram_matrix
 
 DIM = 1000
 

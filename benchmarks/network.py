@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from fedframe.api import JobMaker, gather
 from fedframe.core.job import Job
 from fedframe.core.server import Server
-from fedframe.engines.flower import open_flower
 from fedframe.engines.inline import InlineEngine
+from fedframe.jobs.build import JobMaker
+from fedframe.jobs.gather import gather
+from fedframe.network.flower import open_flower
 
 
 def make_job(folder: Path, nodes: int, rounds: int, width: int, secure: bool) -> Job:

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.jobs import JOBS
-from fedframe.api import run
 from fedframe.core.server import RoundRecord
-from fedframe.report.progress import Display
+from fedframe.runs.api import run
+from fedframe.runs.progress import Display
 
 
 def children() -> list[int]:

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 import fedframe
-from fedframe.core.files import read_json, write_json, write_text
 from fedframe.errors import DivergedError
-from fedframe.measure.groups import GROUPS
-from fedframe.recipes import make_method
+from fedframe.methods.recipes import make_method
+from fedframe.metrics.groups import GROUPS
+from fedframe.util.files import read_json, write_json, write_text
 
 Values = Mapping[str, Any]
 

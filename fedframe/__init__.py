@@ -11,16 +11,33 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from fedframe.util.version import __version__
 
 if TYPE_CHECKING:
-    from fedframe.api import Result, resume, run
-    from fedframe.comparing.result import Comparison
-    from fedframe.comparing.running import compare, compare_each
+    from fedframe import analysis as measure
     from fedframe.core.part import Part
-    from fedframe.personalising import Newcomer, personalise
-    from fedframe.predictor import Predictor
-    from fedframe.recipes import Recipe
+    from fedframe.experiments.compare.result import Comparison
+    from fedframe.experiments.compare.run import compare, compare_each
+    from fedframe.methods.recipes import Recipe
+    from fedframe.runs.api import Result, resume, run
+    from fedframe.runs.personalise import Newcomer, personalise
+    from fedframe.runs.predictor import Predictor
+
+# Where each public name lives. torch takes seconds to import: a module is loaded when a name of it is first used, so
+# that `fedframe --help` answers at once.
+EXPORTS = {
+    "Comparison": "fedframe.experiments.compare.result",
+    "Newcomer": "fedframe.runs.personalise",
+    "Part": "fedframe.core.part",
+    "Predictor": "fedframe.runs.predictor",
+    "Recipe": "fedframe.methods.recipes",
+    "Result": "fedframe.runs.api",
+    "compare": "fedframe.experiments.compare.run",
+    "compare_each": "fedframe.experiments.compare.run",
+    "personalise": "fedframe.runs.personalise",
+    "resume": "fedframe.runs.api",
+    "run": "fedframe.runs.api",
+}
 
 __all__ = [
     "Comparison",
@@ -32,6 +49,7 @@ __all__ = [
     "__version__",
     "compare",
     "compare_each",
+    "measure",
     "personalise",
     "resume",
     "run",
@@ -39,33 +57,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # torch takes seconds to import: only what is used is loaded, so that `fedframe --help` answers at once.
-    if name in ("run", "resume", "Result"):
-        import fedframe.api as module
-
-        return getattr(module, name)
-    if name in ("personalise", "Newcomer"):
-        import fedframe.personalising
-
-        return getattr(fedframe.personalising, name)
-    if name in ("compare", "compare_each", "Comparison"):
-        import fedframe.comparing.running
-
-        return getattr(fedframe.comparing.running, name)
     if name == "measure":
-        return import_module("fedframe.measure")
-    if name == "Predictor":
-        from fedframe.predictor import Predictor
-
-        return Predictor
-    if name == "Part":
-        from fedframe.core.part import Part
-
-        return Part
-    if name == "Recipe":
-        from fedframe.recipes import Recipe
-
-        return Recipe
+        return import_module("fedframe.analysis")
+    if name in EXPORTS:
+        return getattr(import_module(EXPORTS[name]), name)
     raise AttributeError(f"module 'fedframe' has no attribute {name!r}")
 
 

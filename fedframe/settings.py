@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
+import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from fedframe.core.schedule import Schedule
 from fedframe.errors import SettingError, nearest
-from fedframe.report.loggers import logger_names
+from fedframe.util.schedule import Schedule
 
 Share = Annotated[float, Field(gt=0, le=1)]
 MEASURES = ("collapse", "drift", "cka")  # what can be measured in rounds
+LOGGERS = ("tensorboard", "mlflow", "wandb")  # where a run can be logged to, beside its folder
 NOWHERE = "none"  # the data of a federation's run: they stay at the nodes, and each knows its own
 
 
@@ -223,6 +226,15 @@ PANELS: dict[str, tuple[str, ...]] = {
 }
 
 
+def logger_names(text: str) -> list[str]:
+    """`tensorboard,mlflow` as names, each known and none twice."""
+    names = [name for name in (piece.strip() for piece in text.split(",")) if name]
+    for name in names:
+        if name not in LOGGERS:
+            raise SettingError(f"log = {text!r}: there is no logger {name!r}; {nearest(name, LOGGERS)}")
+    return [*dict.fromkeys(names)]
+
+
 def check(values: dict[str, Any]) -> Settings:
     """Settings from plain values; what is wrong is said in one sentence that names the setting."""
     for name in values:
@@ -248,3 +260,37 @@ def _sentence(problem: dict[str, Any]) -> str:
 def short_method(name: str) -> str:
     """A method's name without the places of the user's own files: `fedavg+MyPart` for `fedavg+some/file.py:MyPart`."""
     return "+".join(piece.rpartition(":")[2].strip() for piece in name.split("+"))
+
+
+def merge_part_settings(*layers: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Settings of parts, the later layer winning name by name."""
+    merged: dict[str, dict[str, Any]] = {}
+    for layer in layers:
+        if not isinstance(layer, Mapping) or not all(isinstance(values, Mapping) for values in layer.values()):
+            raise SettingError(f"set = {layer!r} cannot be read; write set: {{fine_tune: {{epochs: 3}}}}.")
+        for part, values in layer.items():
+            merged[part] = {**merged.get(part, {}), **values}
+    return merged
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The settings in a YAML file, not yet checked."""
+    try:
+        values = yaml.safe_load(path.read_text())
+    except FileNotFoundError as error:
+        raise SettingError(f"There is no config file {path}.") from error
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise SettingError(f"The config file {path} cannot be read: line {line}: {error.problem}.") from error
+    except (OSError, yaml.YAMLError) as error:
+        raise SettingError(f"The config file {path} cannot be read: {' '.join(str(error).split())}") from error
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise SettingError(f"The config file {path} must hold lines such as 'rounds: 50'.")
+    return values
+
+
+def data_text(name: str) -> str:
+    """What data are called; those of a federation have no name."""
+    return "the nodes' data" if name == NOWHERE else name

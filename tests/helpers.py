@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedframe.api import JobMaker, gather
 from fedframe.core.job import Job
-from fedframe.report.progress import Display
+from fedframe.jobs.build import JobMaker
+from fedframe.jobs.gather import gather
+from fedframe.runs.progress import Display
 
 
 def blobs(clients: int = 4, each: int = 24, classes: int = 3, dim: int = 5, seed: int = 0) -> dict[str, Any]:

@@ -14,7 +14,6 @@ import typer.core
 import typer.main
 import yaml
 
-from fedframe.api import gather
 from fedframe.cli import app
 from fedframe.cli.options import part_settings
 from fedframe.core.method import answering
@@ -22,12 +21,13 @@ from fedframe.core.part import Part, Slot
 from fedframe.data import PARTITIONS, SOURCES
 from fedframe.data.augment import read_augment
 from fedframe.errors import SettingError
-from fedframe.nets import NETS
-from fedframe.parts import DEFAULTS, PARTS
-from fedframe.recipes import RECIPES, Recipe, make_method
+from fedframe.jobs.gather import gather
+from fedframe.methods.parts import DEFAULTS, PARTS
+from fedframe.methods.recipes import RECIPES, Recipe, make_method
+from fedframe.models import NETS
 from fedframe.settings import Settings
+from tests.methods.test_recipes import ROWS
 from tests.test_docs import ROOT
-from tests.test_recipes import ROWS
 
 METHODS = ROOT / "docs" / "methods"
 INDEX = (METHODS / "README.md").read_text()

@@ -11,8 +11,8 @@ from typing import Annotated
 
 import typer
 
-from fedframe import __version__
 from fedframe.errors import FedframeError
+from fedframe.util.version import __version__
 
 app = typer.Typer(
     name="fedframe",

@@ -49,8 +49,8 @@ def compare_command(
     """Run methods by seeds on the same clients and print a table: fedframe compare fedavg fedetf --seeds 5."""
     parts = part_settings(set_ or [])
     with interruptible():
-        from fedframe.comparing.rows import read_sweep
-        from fedframe.comparing.running import compare_each
+        from fedframe.experiments.compare.rows import read_sweep
+        from fedframe.experiments.compare.run import compare_each
 
         compare_each(
             methods or [],

@@ -31,7 +31,7 @@ Folder = Annotated[Path, typer.Argument(help="the federation's folder")]
 
 def need_flower() -> None:
     """Say what to install if Flower is not there; nothing of it calls home."""
-    from fedframe.engines.flower.calm import need, quiet
+    from fedframe.network.flower.environment import need, quiet
 
     need("flwr", "cryptography")
     quiet()
@@ -62,8 +62,8 @@ def new_command(
 ) -> None:
     """Make a federation: keys, certificates, a kit per node, and the run that all agree on."""
     need_flower()
-    from fedframe.api import gather
-    from fedframe.federation.making import form_from_words, form_like, new_federation
+    from fedframe.federation.create import form_from_words, form_like, new_federation
+    from fedframe.jobs.gather import gather
 
     asked = gather({**settings, "method": method, "set": part_settings(set_ or [])}, config)
     if like is not None:
@@ -90,7 +90,7 @@ def serve(
     """Start the SuperLink, wait for the nodes, and keep it running until Ctrl-C."""
     need_flower()
     from fedframe.federation.folder import FederationFolder
-    from fedframe.federation.serving import serve as serve_federation
+    from fedframe.federation.serve import serve as serve_federation
 
     over = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -114,7 +114,7 @@ def start(
     need_flower()
     with interruptible():
         from fedframe.federation.folder import FederationFolder
-        from fedframe.federation.starting import start as start_training
+        from fedframe.federation.start import start as start_training
 
         start_training(FederationFolder.open(folder), new=new, test_data=test_data, progress=not quiet)
 
@@ -124,7 +124,7 @@ def status(folder: Folder) -> None:
     """Show who is connected and how far the training is."""
     need_flower()
     from fedframe.federation.folder import FederationFolder
-    from fedframe.federation.looking import status_lines
+    from fedframe.federation.status import status_lines
 
     for line in status_lines(FederationFolder.open(folder)):
         typer.echo(line)
@@ -166,9 +166,9 @@ def join(
     """Take part with this node's own data: check them, say what leaves, join and stay."""
     need_flower()
     with interruptible():
-        from fedframe.federation.joining import Membership, make_node
+        from fedframe.federation.join import Membership, make_node
         from fedframe.federation.kit import Kit
-        from fedframe.federation.place import check_place
+        from fedframe.federation.node_folder import check_place
 
         read = Kit.read(kit)
         folder = (out or (kit if kit.is_dir() else Path(f"{read.name}-node"))).absolute()

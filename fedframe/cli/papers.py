@@ -33,9 +33,9 @@ def paper(
     """Run a table of a paper and print our numbers beside the paper's: fedframe paper fedrane-1 --scale 0.05."""
     parts = part_settings(set_ or [])
     with interruptible():
-        from fedframe.papers.cells import Choice
-        from fedframe.papers.running import describe, fill, print_tables
-        from fedframe.papers.scale import Scale
+        from fedframe.experiments.papers.cells import Choice
+        from fedframe.experiments.papers.run import describe, fill, print_tables
+        from fedframe.experiments.papers.scale import Scale
 
         if table is None:
             print_tables()

@@ -37,7 +37,7 @@ def report(
 ) -> None:
     """Write one HTML page about a run, or about several side by side: scores, curves, clients, classes, cost."""
     with interruptible(), told("No page was written."):
-        from fedframe.report.page.making import write_page
+        from fedframe.report.page.build import write_page
 
         typer.echo(f"Page: {write_page(folders, out, quick=quick, embedding=embedding, say=typer.echo)}")
 
@@ -51,7 +51,7 @@ def watch(
     """Serve the page of a run live in the browser while the run goes on; Ctrl-C ends it."""
     with interruptible():
         from fedframe.errors import DataError
-        from fedframe.report.watching import Server, is_loopback
+        from fedframe.report.watch import Server, is_loopback
 
         for folder in folders:
             if folder.is_file():

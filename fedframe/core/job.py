@@ -14,16 +14,16 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fedframe.core.files import write_tensors
 from fedframe.core.layout import named_tensors
 from fedframe.core.method import Method
 from fedframe.core.model import Model, Roles, assign_roles, count_parameters, has_batch_norm
 from fedframe.core.personal import groups
-from fedframe.core.seeds import seed_for
-from fedframe.core.store import Store
+from fedframe.core.private_state import Store
 from fedframe.data import Federation, Ragged, Samples
 from fedframe.data.augment import Augment, read_augment
 from fedframe.settings import Settings
+from fedframe.util.files import write_tensors
+from fedframe.util.seeds import seed_for
 
 PIECE = 2048  # test samples in one unit of scoring: small enough to share among workers, large enough to be worth it
 

@@ -16,8 +16,8 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from fedframe.core.files import tensors_to_bytes
 from fedframe.errors import DataError
+from fedframe.util.files import tensors_to_bytes
 
 Number = int | float | str
 NO_NUMBERS = ("nan", "inf", "-inf")  # as texts: letters between organisations hold finite numbers only

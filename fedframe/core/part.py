@@ -19,9 +19,9 @@ from fedframe.core.message import Message
 from fedframe.core.model import Model
 
 if TYPE_CHECKING:
+    from fedframe.core.client_context import Work
     from fedframe.core.method import Method
     from fedframe.core.server import Server
-    from fedframe.core.work import Work
     from fedframe.data import Federation
     from fedframe.settings import Settings
 

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from fedframe.core.heads import Pupil, can_stack, fit_heads
 from fedframe.core.layout import named_tensors
 from fedframe.core.message import Message, all_finite
 from fedframe.core.model import load_tensors
 from fedframe.core.part import HeadStage
+from fedframe.core.stacked_heads import Pupil, can_stack, fit_heads
 
 if TYPE_CHECKING:
+    from fedframe.core.client_context import Work
+    from fedframe.core.client_runtime import Site
     from fedframe.core.job import Job
-    from fedframe.core.site import Site
-    from fedframe.core.work import Work
 
 MOST_TOGETHER = 64  # beyond that, larger matrices save nothing more
 FEWEST_GROUPS = 4  # so that several processes have something to do

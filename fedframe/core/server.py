@@ -11,19 +11,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedframe.core.evaluate import Scores, final_scores, score_round
-from fedframe.core.far_scores import fetch_late_scores, final_scores_from_afar, late_scores, score_round_from_afar
+from fedframe.core.aggregation import RunningMean
+from fedframe.core.evaluation import Scores, final_scores, score_round
 from fedframe.core.job import Job
 from fedframe.core.layout import named_tensors
-from fedframe.core.merging import RunningMean
 from fedframe.core.message import LOST, Message, all_finite, flaw
 from fedframe.core.model import Model, load_tensors
 from fedframe.core.part import Merger
 from fedframe.core.privacy import clipped, epsilon, fresh_generator, noise, secret_draw
 from fedframe.core.remote import Remote
-from fedframe.core.schedule import Schedule
-from fedframe.core.seeds import generator_for, seed_for
+from fedframe.core.remote_evaluation import (
+    fetch_late_scores,
+    final_scores_from_afar,
+    late_scores,
+    score_round_from_afar,
+)
 from fedframe.errors import DivergedError
+from fedframe.util.schedule import Schedule
+from fedframe.util.seeds import generator_for, seed_for
 
 Progress = Callable[[int, int], None]
 ALL = -1  # the unit of a reply that stands for several clients; no client has it

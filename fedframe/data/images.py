@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fedframe.data.progress import shown
 from fedframe.data.source import ArrayInputs, Inputs
 from fedframe.errors import DataError
+from fedframe.util.progress_bar import shown
 
 SUFFIXES = frozenset((".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"))
 GREY = ("1", "L", "LA", "I;16")

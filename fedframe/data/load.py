@@ -8,11 +8,11 @@ from urllib.parse import parse_qsl
 import numpy as np
 import torch
 
-from fedframe.data.catalogue import LOADERS, SOURCES
 from fedframe.data.local_test import hold_out
 from fedframe.data.normalise import statistics
 from fedframe.data.objects import from_python
 from fedframe.data.raw import Raw, Request
+from fedframe.data.registry import LOADERS, SOURCES
 from fedframe.data.seeds import generator
 from fedframe.data.share import keep_share
 from fedframe.data.source import ArrayInputs, Ints, Samples, Source

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from fedframe.data.largest_remainder import largest_remainder
 from fedframe.data.ragged import Ragged, grouped
-from fedframe.data.seats import largest_remainder
 from fedframe.data.source import Ints
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from fedframe.data.largest_remainder import largest_remainder
 from fedframe.data.longtail import draw_by_class
-from fedframe.data.seats import largest_remainder
 from fedframe.data.source import Ints, Samples
 
 

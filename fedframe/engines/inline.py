@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
+from fedframe.core.client_runtime import Site
 from fedframe.core.job import Job
 from fedframe.core.message import Message
-from fedframe.core.site import Site
 
 
 class InlineEngine:

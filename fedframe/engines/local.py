@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from fedframe.core.job import Job
 from fedframe.engines.inline import InlineEngine
-from fedframe.engines.workers import WorkerEngine
+from fedframe.engines.worker_pool import WorkerEngine
 
 
 def worker_count(job: Job) -> int:

@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 
+from fedframe.core.client_runtime import Site
 from fedframe.core.job import Job
 from fedframe.core.message import Message
-from fedframe.core.site import Site
-from fedframe.engines.slab import Slab
+from fedframe.engines.shared_memory import Slab
 from fedframe.errors import FedframeError
 
 STOPS = (signal.SIGINT, signal.SIGTERM)

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 import yaml
 
-from fedframe.core.files import write_text
 from fedframe.data.raw import Form
 from fedframe.errors import DataError, SettingError
 from fedframe.federation.hosts import plain_host
 from fedframe.settings import Settings, check
+from fedframe.util.files import write_text
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 HEAD = "# A Fedframe federation: what all its members have agreed on. Nothing here is secret.\n"

@@ -26,10 +26,10 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-from fedframe.core.files import write_text
 from fedframe.errors import DataError, RunError, SettingError
 from fedframe.federation.agreement import Agreement
 from fedframe.federation.kit import Kit
+from fedframe.util.files import write_text
 
 AGREEMENT = "federation.yaml"
 PATIENCE = 3.0  # seconds to wait for a process that ends, or that only looks
@@ -95,7 +95,7 @@ class FederationFolder:
     @classmethod
     def create(cls, path: Path, agreement: Agreement, hosts: Sequence[str]) -> FederationFolder:
         """A new one, with all keys and kits."""
-        from fedframe.federation.certificates import make_certificates, make_node_key, write_secret
+        from fedframe.network.certificates import make_certificates, make_node_key, write_secret
 
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise SettingError(f"{path} is there already; choose a new folder.")

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from fedframe.errors import DataError
 from fedframe.federation.agreement import Agreement
-from fedframe.federation.certificates import is_certificate, public_of, write_secret
-from fedframe.federation.place import check_owner
+from fedframe.federation.node_folder import check_owner
+from fedframe.network.certificates import is_certificate, public_of, write_secret
 
 FILES = ("ca.pem", "node.key", "federation.yaml", "node.txt", "README.txt")
 NEEDED = FILES[:4]

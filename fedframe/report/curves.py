@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fedframe.errors import DataError
-from fedframe.folder import RunFolder
 from fedframe.report.svg import curves_picture
-from fedframe.report.words import data_text, percent
-from fedframe.settings import short_method
+from fedframe.runs.folder import RunFolder
+from fedframe.settings import data_text, short_method
+from fedframe.util.text import percent
 
 SCORES = {"generic": "global test set", "client": "clients' own tests", "personal": "personal models"}
 

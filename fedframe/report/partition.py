@@ -7,11 +7,11 @@ from typing import Any
 
 from rich.console import Console
 
-from fedframe.api import make_clients
-from fedframe.core.files import write_text
+from fedframe.jobs.build import make_clients
 from fedframe.report.svg import partition_picture
 from fedframe.report.tables import partition_table
 from fedframe.settings import check
+from fedframe.util.files import write_text
 
 IN_PICTURE = 1000  # clients
 

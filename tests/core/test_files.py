@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedframe.core.files import read_json, read_tensors, write_bytes, write_tensors, write_text
 from fedframe.errors import DataError, RunError
+from fedframe.util.files import read_json, read_tensors, write_bytes, write_tensors, write_text
 
 
 def test_full_disk_is_one_sentence_and_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

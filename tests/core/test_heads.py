@@ -10,21 +10,21 @@ import pytest
 import torch
 
 from fedframe.core import personal
-from fedframe.core.files import read_tensors
-from fedframe.core.heads import can_stack
 from fedframe.core.job import Job, personal_path
 from fedframe.core.part import Part
 from fedframe.core.server import Server
+from fedframe.core.stacked_heads import can_stack
 from fedframe.engines.inline import InlineEngine
-from fedframe.parts.features import Normalise, Projection, Temperature
-from fedframe.parts.fedetf_stage import AlternatingAdaptation
-from fedframe.parts.fedloge import AuxiliaryHeads, GlobalRealignment, LocalRealignment
-from fedframe.parts.fine_tune import FineTune
-from fedframe.parts.frame_head import Orthonormal, SimplexETF, SparseETF
-from fedframe.parts.linear_head import LinearHead
-from fedframe.parts.losses import BalancedCrossEntropy, SquaredError
+from fedframe.methods.parts.features import Normalise, Projection, Temperature
+from fedframe.methods.parts.fedetf_stage import AlternatingAdaptation
+from fedframe.methods.parts.fedloge import AuxiliaryHeads, GlobalRealignment, LocalRealignment
+from fedframe.methods.parts.fine_tune import FineTune
+from fedframe.methods.parts.frame_head import Orthonormal, SimplexETF, SparseETF
+from fedframe.methods.parts.linear_head import LinearHead
+from fedframe.methods.parts.losses import BalancedCrossEntropy, SquaredError
+from fedframe.util.files import read_tensors
 from tests.helpers import nothing
-from tests.parts.toy import job_of
+from tests.methods.toy import job_of
 
 HEAD = FineTune(epochs=3, what="head")
 METHODS: dict[str, Sequence[Part]] = {

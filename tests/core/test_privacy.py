@@ -13,14 +13,16 @@ import torch
 
 pytest.importorskip("dp_accounting")
 
-from fedframe.api import JobMaker, gather, run
-from fedframe.core.files import read_json
+from fedframe.core.client_runtime import Site
 from fedframe.core.job import Job
 from fedframe.core.privacy import clipped, epsilon, own_noise, secret_of
 from fedframe.core.server import Server
-from fedframe.core.site import Site
 from fedframe.engines.inline import InlineEngine
 from fedframe.errors import SettingError
+from fedframe.jobs.build import JobMaker
+from fedframe.jobs.gather import gather
+from fedframe.runs.api import run
+from fedframe.util.files import read_json
 from tests.federation.here import remote_engine
 from tests.helpers import nothing
 

@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from fedframe.core.schedule import Schedule
 from fedframe.errors import SettingError
 from fedframe.settings import check
+from fedframe.util.schedule import Schedule
 
 
 def rates(schedule: str, rounds: int = 4) -> list[float]:

@@ -15,13 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from fedframe.core.aggregation import RunningMean
 from fedframe.core.job import Job
-from fedframe.core.merging import RunningMean
 from fedframe.core.message import Message
-from fedframe.core.seeds import generator_for
 from fedframe.core.server import Server
 from fedframe.engines.inline import InlineEngine
 from fedframe.errors import RunError
+from fedframe.util.seeds import generator_for
 from tests.helpers import blobs, images, make_job, nothing
 
 

@@ -12,18 +12,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedframe.core.client_context import Work
 from fedframe.core.job import Job
 from fedframe.core.message import Message
 from fedframe.core.method import Method, combine
 from fedframe.core.model import Model
 from fedframe.core.part import Merger, Part, Slot
 from fedframe.core.server import Server
-from fedframe.core.work import Work
 from fedframe.engines.inline import InlineEngine
-from fedframe.engines.workers import WorkerEngine
+from fedframe.engines.worker_pool import WorkerEngine
 from fedframe.errors import SettingError
-from fedframe.parts import DEFAULTS
-from fedframe.parts.mean import Mean
+from fedframe.methods.parts import DEFAULTS
+from fedframe.methods.parts.mean import Mean
 from tests.helpers import make_job, nothing
 
 

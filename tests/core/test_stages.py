@@ -13,21 +13,21 @@ import torch
 from torch import Tensor, nn
 
 import fedframe
-from fedframe.core.evaluate import score_round
-from fedframe.core.files import read_tensors
+from fedframe.core.client_context import Work
+from fedframe.core.evaluation import score_round
 from fedframe.core.job import Job, personal_path
 from fedframe.core.model import Model
 from fedframe.core.part import Part, Slot
 from fedframe.core.server import Server
-from fedframe.core.work import Work
 from fedframe.engines.inline import InlineEngine
-from fedframe.engines.workers import WorkerEngine
+from fedframe.engines.worker_pool import WorkerEngine
 from fedframe.errors import RunError, SettingError
-from fedframe.parts.fine_tune import FineTune
+from fedframe.methods.parts.fine_tune import FineTune
+from fedframe.util.files import read_tensors
 from tests.core.test_slots import Drift, Frozen
 from tests.helpers import blobs, make_job, nothing
-from tests.parts.toy import job_of as toy_job
-from tests.parts.toy import trained
+from tests.methods.toy import job_of as toy_job
+from tests.methods.toy import trained
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from fedframe.core.store import Store
+from fedframe.core.private_state import Store
 
 
 def state(value: float) -> dict[str, torch.Tensor]:

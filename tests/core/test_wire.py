@@ -12,10 +12,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedframe.core.files import tensors_to_bytes
 from fedframe.core.message import Message, flaw
-from fedframe.core.wire import MOST_HEAD, read_letter, write_letter
 from fedframe.errors import DataError
+from fedframe.network.envelope import MOST_HEAD, read_letter, write_letter
+from fedframe.util.files import tensors_to_bytes
 
 HEAD = {"kind": "train", "round": 1, "unit": 0, "numbers": {}}
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedframe.data import Federation, load_source, make_federation
-from fedframe.data.aside import put_aside
+from fedframe.data.server_samples import put_aside
 from fedframe.errors import SettingError
 from tests.helpers import blobs
 

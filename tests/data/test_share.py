@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedframe
-from fedframe.api import gather, make_clients
 from fedframe.data import load_source
 from fedframe.data.longtail import tail_counts
 from fedframe.data.share import rows_of_share
 from fedframe.errors import SettingError
+from fedframe.jobs.build import make_clients
+from fedframe.jobs.gather import gather
 from tests.data.conftest import sentence
 
 

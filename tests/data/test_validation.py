@@ -10,10 +10,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedframe.api import gather, make_clients
 from fedframe.data import Federation, Ragged, load_source, make_federation
 from fedframe.data.validation import for_validation
 from fedframe.errors import SettingError
+from fedframe.jobs.build import make_clients
+from fedframe.jobs.gather import gather
 
 SOURCE = load_source("digits")
 

@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedframe.core.evaluate import score_shared
+from fedframe.core.evaluation import score_shared
 from fedframe.core.job import PIECE
 from fedframe.core.message import Message
 from fedframe.core.server import Server
 from fedframe.engines.inline import InlineEngine
-from fedframe.engines.slab import Slab
-from fedframe.engines.workers import Hand, WorkerEngine
+from fedframe.engines.shared_memory import Slab
+from fedframe.engines.worker_pool import Hand, WorkerEngine
 from fedframe.errors import RunError
 from tests.helpers import blobs, images, make_job, nothing
 
@@ -195,7 +195,7 @@ def test_whoever_stops_listening_does_not_disturb_the_next_order(tmp_path: Path)
 
 
 def test_replies_that_wait_for_a_late_one_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedframe.engines.workers.MOST_HELD", 1)  # one early reply, and the others pause
+    monkeypatch.setattr("fedframe.engines.worker_pool.MOST_HELD", 1)  # one early reply, and the others pause
     job = make_job(tmp_path, blobs(clients=9))
     engine = WorkerEngine(job, 3, nothing)
     order = Server(job, engine).order("train", 1)

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-import fedframe.engines.remote as remote
-from fedframe.api import gather
-from fedframe.federation import starting
+import fedframe.network.engine as remote
+from fedframe.federation import start
+from fedframe.federation.create import form_from_words, new_federation
 from fedframe.federation.folder import FederationFolder
-from fedframe.federation.joining import Membership
+from fedframe.federation.join import Membership
 from fedframe.federation.kit import Kit
-from fedframe.federation.making import form_from_words, new_federation
-from fedframe.federation.work import NodeWork
+from fedframe.jobs.gather import gather
+from fedframe.network.node import NodeWork
 from tests.federation.here import HerePost
 
 NAMES = ("north", "south", "west")
@@ -47,6 +47,6 @@ def make_clinic(folder: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any) 
     post = HerePost(nodes)
     monkeypatch.setattr(remote, "RETRY", 0.01)
     monkeypatch.setattr(remote, "POLL", 0.01)
-    monkeypatch.setattr(starting, "link_to", lambda folder: None)
-    monkeypatch.setattr(starting, "LinkPost", lambda link: post)
+    monkeypatch.setattr(start, "link_to", lambda folder: None)
+    monkeypatch.setattr(start, "LinkPost", lambda link: post)
     return made, post

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedframe.core.files import read_tensors
+from fedframe.util.files import read_tensors
 
 PROGRAM = str(Path(sys.executable).with_name("fedframe"))
 MEMBERS = ("north", "south", "west")

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-import fedframe.engines.remote as remote
+import fedframe.network.engine as remote
 from fedframe.core.server import Server
-from fedframe.core.wire import read_letter, write_letter
+from fedframe.network.envelope import read_letter, write_letter
 from tests.federation.here import HerePost, Spoil, remote_engine
 from tests.federation.test_remote import make
 

@@ -6,14 +6,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from fedframe.api import JobMaker
 from fedframe.core.job import Job
-from fedframe.engines.post import Delivery
-from fedframe.engines.remote import RemoteEngine, keys_of
 from fedframe.errors import FedframeError
-from fedframe.federation.masks import Masker
-from fedframe.federation.shares import read_share, write_share
-from fedframe.federation.work import NodeWork
+from fedframe.jobs.build import JobMaker
+from fedframe.network.engine import RemoteEngine, keys_of
+from fedframe.network.masks import Masker
+from fedframe.network.node import NodeWork
+from fedframe.network.node_data import read_share, write_share
+from fedframe.network.transport import Delivery
 
 Spoil = Callable[[str, bytes], bytes | str | None]  # of a node's answer: another one, a problem, or nothing at all
 

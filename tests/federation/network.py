@@ -8,14 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fedframe.api import JobMaker, gather
-from fedframe.core.files import read_json, write_json
 from fedframe.core.job import Job
-from fedframe.engines.flower.here import TrialPost
-from fedframe.engines.remote import RemoteEngine, keys_of
-from fedframe.federation.trial import deal, write_nodes
-from fedframe.folder import RunFolder
-from fedframe.session import execute
+from fedframe.jobs.build import JobMaker
+from fedframe.jobs.gather import gather
+from fedframe.network.engine import RemoteEngine, keys_of
+from fedframe.network.flower.local_deployment import TrialPost
+from fedframe.network.local_nodes import deal, write_nodes
+from fedframe.runs.folder import RunFolder
+from fedframe.runs.session import execute
+from fedframe.util.files import read_json, write_json
 from tests.helpers import Recorder
 
 TASK: dict[str, Any] = {

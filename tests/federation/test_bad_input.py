@@ -19,7 +19,7 @@ from fedframe.cli import app
 from fedframe.errors import FedframeError
 from fedframe.federation.folder import FederationFolder
 from fedframe.federation.kit import FILES
-from fedframe.federation.processes import free_ports, need_port
+from fedframe.util.processes import free_ports, need_port
 
 NEW = {"--nodes": "north,south", "--host": "127.0.0.1", "--classes": "a,b", "--shape": "6", "--model": "mlp:8"}
 

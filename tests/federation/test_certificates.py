@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("cryptography")
 
-from fedframe.federation.certificates import write_secret
-from fedframe.federation.masks import Masker
+from fedframe.network.certificates import write_secret
+from fedframe.network.masks import Masker
 
 
 class FullDisk:

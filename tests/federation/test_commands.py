@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from fedframe.federation.processes import free_ports
-from fedframe.folder import RunFolder
+from fedframe.runs.folder import RunFolder
+from fedframe.util.processes import free_ports
 from tests.federation.commands import MEMBERS, Commands, commands, until, write_data
 from tests.federation.together import run_together
 from tests.helpers import same_file

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-import fedframe.engines.remote as remote
+import fedframe.network.engine as remote
+from fedframe.core.client_runtime import Site
 from fedframe.core.message import Message
 from fedframe.core.server import Server
-from fedframe.core.site import Site
-from fedframe.core.wire import read_letter
 from fedframe.errors import DivergedError
+from fedframe.network.envelope import read_letter
 from tests.federation.flaws import FLAWS, hurry, server_with, tensors_changed, with_nan
 from tests.federation.here import HerePost, remote_engine
 from tests.federation.test_remote import make

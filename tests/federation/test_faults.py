@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 import torch
 
-import fedframe.engines.remote as remote
-from fedframe.core.files import read_json, read_tensors
+import fedframe.network.engine as remote
 from fedframe.core.job import Job
 from fedframe.core.message import Message
 from fedframe.core.server import Server
-from fedframe.core.wire import read_letter, write_letter
-from fedframe.engines.post import Delivery
 from fedframe.errors import DataError, LetterError
-from fedframe.federation.errand import Errand
-from fedframe.session import execute
+from fedframe.network.envelope import read_letter, write_letter
+from fedframe.network.node_request import Errand
+from fedframe.network.transport import Delivery
+from fedframe.runs.session import execute
+from fedframe.util.files import read_json, read_tensors
 from tests.federation.flaws import FLAWS, hurry, server_with, tensors_changed
 from tests.federation.here import HerePost, node_works, remote_engine
 from tests.federation.test_remote import make

@@ -13,11 +13,11 @@ import torch
 pytest.importorskip("flwr")
 
 from fedframe.core.message import Message
-from fedframe.core.wire import read_letter, write_letter
 from fedframe.errors import RunError
-from fedframe.federation.making import form_from_words
-from fedframe.federation.shares import hollow
-from fedframe.federation.starting import MOST_SAMPLES, greet_again, member
+from fedframe.federation.create import form_from_words
+from fedframe.federation.start import MOST_SAMPLES, greet_again, member
+from fedframe.network.envelope import read_letter, write_letter
+from fedframe.network.node_data import hollow
 from tests.federation.here import remote_engine
 from tests.federation.test_remote import make
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fedframe.errors import SettingError
-from fedframe.federation.fitting import check_fewest, check_looks, check_method
-from fedframe.recipes import make_method
+from fedframe.methods.recipes import make_method
+from fedframe.network.compatibility import check_fewest, check_looks, check_method
 from fedframe.settings import Settings
 
 

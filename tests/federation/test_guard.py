@@ -21,11 +21,11 @@ pytest.importorskip("uvicorn")
 import uvicorn
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-from fedframe.engines.flower import superlink
-from fedframe.engines.flower.door import Door, watched
-from fedframe.engines.flower.superlink import HEADER, MOST_LINES, MOST_STRANGE, Guard, Members
-from fedframe.federation.certificates import make_certificates, make_node_key
-from fedframe.federation.processes import free_ports
+from fedframe.network.certificates import make_certificates, make_node_key
+from fedframe.network.flower import superlink
+from fedframe.network.flower.connection_limiter import Door, watched
+from fedframe.network.flower.superlink import HEADER, MOST_LINES, MOST_STRANGE, Guard, Members
+from fedframe.util.processes import free_ports
 
 SECRET = "open sesame"
 KEY = "of a member"

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from fedframe.errors import RunError
-from fedframe.federation.holding import hold
+from fedframe.federation.folder_lock import hold
 from tests.federation.test_processes import child
 
 
 def test_a_nodes_folder_is_one_processs(tmp_path: Path) -> None:
     program = (
-        "import pathlib, time; from fedframe.federation.holding import hold\n"
+        "import pathlib, time; from fedframe.federation.folder_lock import hold\n"
         f"held = hold(pathlib.Path({str(tmp_path)!r})); print('held', flush=True); time.sleep(600)"
     )
     one = child(tmp_path / "log", program)

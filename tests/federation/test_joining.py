@@ -15,18 +15,18 @@ import torch
 
 pytest.importorskip("flwr")
 
-from fedframe.api import gather
 from fedframe.core.remote import LAST
 from fedframe.core.server import Server
-from fedframe.core.wire import read_letter
 from fedframe.engines.inline import InlineEngine
 from fedframe.errors import DataError, RunError, SettingError
-from fedframe.federation.errand import Errand
-from fedframe.federation.joining import Membership, make_node
+from fedframe.federation.create import form_from_words, new_federation
+from fedframe.federation.join import Membership, make_node
 from fedframe.federation.kit import Kit
-from fedframe.federation.making import form_from_words, new_federation
-from fedframe.federation.masks import Circle, Masker, context_of, fingerprint
-from fedframe.federation.shares import hollow
+from fedframe.jobs.gather import gather
+from fedframe.network.envelope import read_letter
+from fedframe.network.masks import Circle, Masker, context_of, fingerprint
+from fedframe.network.node_data import hollow
+from fedframe.network.node_request import Errand
 
 METHODS = [
     "fedavg",

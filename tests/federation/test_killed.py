@@ -14,8 +14,8 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from fedframe.core.files import read_json, read_tensors
-from fedframe.federation.processes import free_ports
+from fedframe.util.files import read_json, read_tensors
+from fedframe.util.processes import free_ports
 from tests.federation.commands import LONG, MEMBERS, Commands, Process, commands, until, write_data
 from tests.federation.together import run_together
 from tests.helpers import equal_states, same_file

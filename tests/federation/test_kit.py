@@ -17,12 +17,12 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
-from fedframe.api import gather
 from fedframe.errors import DataError, SettingError
 from fedframe.federation.agreement import Agreement
+from fedframe.federation.create import form_from_words, new_federation
 from fedframe.federation.folder import FederationFolder
 from fedframe.federation.kit import FILES, Kit
-from fedframe.federation.making import form_from_words, new_federation
+from fedframe.jobs.gather import gather
 
 MEMBERS = ["north", "south", "west"]
 

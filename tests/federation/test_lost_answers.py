@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-import fedframe.engines.post as post_module
-import fedframe.engines.remote as remote
-from fedframe.core.files import read_json, write_json
+import fedframe.network.engine as remote
+import fedframe.network.transport as post_module
+from fedframe.core.client_runtime import Site
 from fedframe.core.message import Message
 from fedframe.core.server import Server
-from fedframe.core.site import Site
-from fedframe.engines.post import Delivery
-from fedframe.federation.numbering import Numbers, refuse_late
-from fedframe.federation.work import NodeWork
+from fedframe.network.node import NodeWork
+from fedframe.network.request_numbers import Numbers, refuse_late
+from fedframe.network.transport import Delivery
+from fedframe.util.files import read_json, write_json
 from tests.federation.here import HerePost, node_works, remote_engine
 from tests.federation.test_remote import make
 from tests.helpers import nothing

@@ -13,7 +13,7 @@ import torch
 pytest.importorskip("cryptography")
 
 from fedframe.errors import DataError
-from fedframe.federation.masks import BITS, Circle, Masker, Words, from_words, to_words, unmask
+from fedframe.network.masks import BITS, Circle, Masker, Words, from_words, to_words, unmask
 
 CONTEXT = "ab" * 32
 ROUND = "run-train-1"

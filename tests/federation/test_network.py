@@ -18,13 +18,13 @@ pytest.importorskip("flwr")
 
 import torch
 
-from fedframe.core.files import read_json, read_tensors
-from fedframe.engines.flower.calm import environment
-from fedframe.engines.flower.here import start_superlink
-from fedframe.engines.flower.superlink import HEADER
-from fedframe.federation.certificates import make_certificates, make_node_key, write_secret
-from fedframe.federation.processes import free_ports, wait_for_port
-from fedframe.session import execute
+from fedframe.network.certificates import make_certificates, make_node_key, write_secret
+from fedframe.network.flower.environment import environment
+from fedframe.network.flower.local_deployment import start_superlink
+from fedframe.network.flower.superlink import HEADER
+from fedframe.runs.session import execute
+from fedframe.util.files import read_json, read_tensors
+from fedframe.util.processes import free_ports, wait_for_port
 from tests.federation.network import Network, make
 from tests.helpers import Recorder, same_file
 
@@ -67,7 +67,7 @@ def test_no_process_calls_outside_or_loads_a_pickle(network: Network) -> None:
     lines = [line.split(" ", 2) for line in network.audit.read_text().splitlines()]
     started = [what for _, event, what in lines if event == "started"]
     for module, count in (("superlink", 1), ("supernode", 3), ("hand", 3)):  # all of them were watched
-        assert started.count(f"['-m', 'fedframe.engines.flower.{module}']") == count
+        assert started.count(f"['-m', 'fedframe.network.flower.{module}']") == count
     called = {what for _, event, what in lines if event.startswith("socket")}
     assert called
     assert not [what for what in called if not what.startswith(("('127.0.0.1'", "('localhost'", "'/", "b'/"))]
@@ -78,7 +78,7 @@ def test_no_process_calls_outside_or_loads_a_pickle(network: Network) -> None:
 def supernode(network: Network, folder: Path, *options: str) -> str:
     """What a SuperNode says that tries to join; it gives up at the first refusal."""
     assert network.post.link is not None
-    command = [sys.executable, "-m", "fedframe.engines.flower.supernode", "--superlink", network.post.link.address]
+    command = [sys.executable, "-m", "fedframe.network.flower.supernode", "--superlink", network.post.link.address]
     command += ["--isolation", "process", "--host", "127.0.0.1", "--port", "19123", "--max-retries", "1", *options]
     done = subprocess.run(command, env=environment(folder), capture_output=True, text=True, timeout=180)
     assert done.returncode != 0

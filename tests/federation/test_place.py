@@ -11,7 +11,7 @@ pytest.importorskip("cryptography")
 
 from fedframe.errors import SettingError
 from fedframe.federation.kit import Kit
-from fedframe.federation.place import check_place
+from fedframe.federation.node_folder import check_place
 from tests.federation.test_kit import new
 
 

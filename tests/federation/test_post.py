@@ -25,11 +25,11 @@ from flwr.supercore.inflatable.inflatable_object import (
     get_object_id,
 )
 
-import fedframe.engines.flower.arriving as arriving
-from fedframe.engines.flower.letter import KIND, NAME, to_record
-from fedframe.engines.flower.post import FlowerPost
-from fedframe.engines.post import Delivery
+import fedframe.network.flower.chunks as arriving
 from fedframe.errors import RunError
+from fedframe.network.flower.records import KIND, NAME, to_record
+from fedframe.network.flower.transport import FlowerPost
+from fedframe.network.transport import Delivery
 
 Pieces = dict[str, bytes]
 Change = Callable[[str, list[str], bytes], tuple[str, list[str], bytes]]

@@ -14,9 +14,10 @@ import pytest
 pytest.importorskip("flwr")  # `serving` needs it
 
 from fedframe.errors import RunError
-from fedframe.federation import folder, processes, serving
+from fedframe.federation import folder, serve
 from fedframe.federation.folder import FederationFolder
-from fedframe.federation.processes import Child, free_ports, need_port, wait_for_port
+from fedframe.util import processes
+from fedframe.util.processes import Child, free_ports, need_port, wait_for_port
 
 
 def child(log: Path, program: str) -> Child:
@@ -58,7 +59,7 @@ def test_a_process_that_was_killed_is_said_to_be_and_not_what_it_was_doing(tmp_p
 
     for each, said in ((one, "The SuperLink was killed by signal 9"), (two, "The SuperLink ended with code 3")):
         with pytest.raises(RunError, match=said):
-            serving.watch(each, Link(), print, Soon())  # type: ignore[arg-type]
+            serve.watch(each, Link(), print, Soon())  # type: ignore[arg-type]
 
 
 class Soon(threading.Event):

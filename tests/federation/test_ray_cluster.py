@@ -14,9 +14,9 @@ import pytest
 pytest.importorskip("flwr")
 pytest.importorskip("ray")
 
-from fedframe.engines.flower.simulation import check_cluster
 from fedframe.errors import SettingError
-from fedframe.federation.processes import free_ports
+from fedframe.network.flower.simulation import check_cluster
+from fedframe.util.processes import free_ports
 from tests.federation.commands import LONG, PROGRAM, until
 from tests.helpers import same_file
 

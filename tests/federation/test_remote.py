@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from fedframe.api import JobMaker, gather
-from fedframe.core.files import read_json
 from fedframe.core.job import Job
-from fedframe.folder import RunFolder
-from fedframe.session import execute
+from fedframe.jobs.build import JobMaker
+from fedframe.jobs.gather import gather
+from fedframe.runs.folder import RunFolder
+from fedframe.runs.session import execute
+from fedframe.util.files import read_json
 from tests.federation.here import remote_engine
 from tests.helpers import Recorder, same_file
 

@@ -15,12 +15,12 @@ pytest.importorskip("flwr")
 from typer.testing import CliRunner
 
 import fedframe
+from fedframe.analysis import examine
 from fedframe.cli import app
 from fedframe.errors import DataError, FedframeError, SettingError
-from fedframe.federation import starting
+from fedframe.federation import start
 from fedframe.federation.folder import FederationFolder
-from fedframe.measure import examine
-from fedframe.report.page.making import write_page
+from fedframe.report.page.build import write_page
 from fedframe.report.page.section import STAY
 from tests.federation.clinic import CLASSES, make_clinic, write_arrays
 
@@ -29,7 +29,7 @@ from tests.federation.clinic import CLASSES, make_clinic, write_arrays
 def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A finished training with test data of the organiser's own."""
     made, _ = make_clinic(tmp_path, monkeypatch)
-    starting.start(made, test_data=write_arrays(tmp_path / "public.npz", 9), progress=False)
+    start.start(made, test_data=write_arrays(tmp_path / "public.npz", 9), progress=False)
     return made.runs / "1"
 
 
@@ -66,7 +66,7 @@ def test_without_test_data_the_report_says_that_data_stay_at_the_nodes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, _ = make_clinic(tmp_path, monkeypatch)
-    starting.start(made, progress=False)
+    start.start(made, progress=False)
     said: list[str] = []
     found = sections(write_page([made.runs / "1"], say=said.append))
     assert len(said) == 1, said
@@ -153,5 +153,5 @@ def test_nobody_else_reads_an_organisers_folder(tmp_path: Path, monkeypatch: pyt
     made, _ = make_clinic(tmp_path, monkeypatch)
     assert made.path.stat().st_mode & 0o777 == 0o700
     made.path.chmod(0o755)  # as an earlier version has left it
-    starting.start(FederationFolder.open(made.path), progress=False)
+    start.start(FederationFolder.open(made.path), progress=False)
     assert made.runs.stat().st_mode & 0o777 == 0o700

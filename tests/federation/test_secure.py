@@ -14,21 +14,21 @@ import torch
 
 pytest.importorskip("cryptography")
 
-import fedframe.engines.remote as remote
-import fedframe.engines.secure as secure
-from fedframe.core.files import read_json, read_tensors
+import fedframe.network.engine as remote
+import fedframe.network.secure_rounds as secure
 from fedframe.core.job import Job
 from fedframe.core.message import Message
 from fedframe.core.server import Server
-from fedframe.core.wire import read_letter, write_letter
-from fedframe.engines.secure import circle_of
 from fedframe.errors import DataError, SettingError
-from fedframe.federation.errand import Errand
-from fedframe.federation.fitting import check_secure
-from fedframe.federation.masks import Circle, Masker, Words, context_of
-from fedframe.federation.sums import masked_reply
-from fedframe.recipes import make_method
-from fedframe.session import execute
+from fedframe.methods.recipes import make_method
+from fedframe.network.compatibility import check_secure
+from fedframe.network.envelope import read_letter, write_letter
+from fedframe.network.masks import Circle, Masker, Words, context_of
+from fedframe.network.node_request import Errand
+from fedframe.network.secure_rounds import circle_of
+from fedframe.network.secure_sums import masked_reply
+from fedframe.runs.session import execute
+from fedframe.util.files import read_json, read_tensors
 from tests.federation.here import HerePost, remote_engine
 from tests.federation.test_remote import make
 from tests.helpers import Recorder, nothing

@@ -10,10 +10,10 @@ import pytest
 pytest.importorskip("flwr")
 pytest.importorskip("ray")
 
-from fedframe.core.files import read_json, write_json
-from fedframe.engines.flower.simulation import SimulationPost
-from fedframe.federation.trial import deal, write_nodes
-from fedframe.session import execute
+from fedframe.network.flower.simulation import SimulationPost
+from fedframe.network.local_nodes import deal, write_nodes
+from fedframe.runs.session import execute
+from fedframe.util.files import read_json, write_json
 from tests.federation.network import StayingEngine, make
 from tests.federation.test_network import METHODS
 from tests.helpers import Recorder, same_file

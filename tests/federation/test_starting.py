@@ -11,17 +11,18 @@ import pytest
 
 pytest.importorskip("flwr")
 
-import fedframe.engines.remote as remote
-from fedframe.api import gather
-from fedframe.engines.flower.calm import need
+import fedframe.network.engine as remote
 from fedframe.errors import RunError, SettingError
-from fedframe.federation import starting, work
+from fedframe.federation import start
+from fedframe.federation.create import form_from_words, new_federation
 from fedframe.federation.folder import FederationFolder
-from fedframe.federation.joining import Membership
+from fedframe.federation.join import Membership
 from fedframe.federation.kit import Kit
-from fedframe.federation.making import form_from_words, new_federation
-from fedframe.federation.work import NodeWork
-from fedframe.session import Session
+from fedframe.jobs.gather import gather
+from fedframe.network import node
+from fedframe.network.flower.environment import need
+from fedframe.network.node import NodeWork
+from fedframe.runs.session import Session
 from tests.federation.here import HerePost
 
 MEMBERS = ["north", "south"]
@@ -44,8 +45,8 @@ def clinic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FederationFolder:
         nodes[name] = NodeWork(member.make_job, [kit.number])
     monkeypatch.setattr(remote, "RETRY", 0.01)
     monkeypatch.setattr(remote, "POLL", 0.01)
-    monkeypatch.setattr(starting, "link_to", lambda folder: None)
-    monkeypatch.setattr(starting, "LinkPost", lambda link: HerePost(nodes))
+    monkeypatch.setattr(start, "link_to", lambda folder: None)
+    monkeypatch.setattr(start, "LinkPost", lambda link: HerePost(nodes))
     return made
 
 
@@ -60,12 +61,12 @@ def cut_off(clinic: FederationFolder, monkeypatch: pytest.MonkeyPatch, **options
     with monkeypatch.context() as patch:
         patch.setattr(Session, "finish_round", stopped)
         with pytest.raises(KeyboardInterrupt):
-            starting.start(clinic, progress=False, **options)
+            start.start(clinic, progress=False, **options)
 
 
 def test_a_training_goes_on_after_its_last_round(clinic: FederationFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     cut_off(clinic, monkeypatch)
-    starting.start(clinic, progress=False)
+    start.start(clinic, progress=False)
     assert [path.name for path in clinic.runs.iterdir()] == ["1"]
     assert len((clinic.runs / "1" / "metrics.jsonl").read_text().splitlines()) == 3
 
@@ -77,10 +78,10 @@ def test_another_program_at_a_node_is_refused(
 ) -> None:
     if resumed:
         cut_off(clinic, monkeypatch)
-    here = work.versions()
-    monkeypatch.setattr(work, "versions", lambda: {**here, what: "0.0.7"})  # the nodes' side only
+    here = node.versions()
+    monkeypatch.setattr(node, "versions", lambda: {**here, what: "0.0.7"})  # the nodes' side only
     with pytest.raises(RunError, match=r"has \S+ '0.0.7' and the server '\d"):
-        starting.start(clinic, progress=False)
+        start.start(clinic, progress=False)
 
 
 def test_test_data_cannot_change_in_the_middle(
@@ -89,8 +90,8 @@ def test_test_data_cannot_change_in_the_middle(
     data = f"npz:{tmp_path / 'own.npz'}"
     cut_off(clinic, monkeypatch, test_data=data)
     with pytest.raises(SettingError, match=r"test_data = 'npz:other.npz'.*--new"):
-        starting.start(clinic, progress=False, test_data="npz:other.npz")
-    starting.start(clinic, progress=False, test_data=data)  # the same once more is what it goes on with
+        start.start(clinic, progress=False, test_data="npz:other.npz")
+    start.start(clinic, progress=False, test_data=data)  # the same once more is what it goes on with
 
 
 def test_another_version_of_flower_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

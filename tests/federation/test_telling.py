@@ -10,10 +10,10 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from fedframe.core.files import read_json
 from fedframe.errors import RunError
-from fedframe.federation import looking, starting
-from fedframe.session import Session
+from fedframe.federation import start, status
+from fedframe.runs.session import Session
+from fedframe.util.files import read_json
 from tests.federation.clinic import make_clinic, write_arrays
 
 
@@ -33,7 +33,7 @@ def test_a_node_that_is_away_is_no_refused_update(
 ) -> None:
     made, post = make_clinic(tmp_path, monkeypatch)
     after_round(monkeypatch, lambda round: post.away.add("south"))
-    starting.start(made)
+    start.start(made)
     summary = read_json(made.runs / "1" / "summary.json")
     assert (summary["updates_refused"], summary["replies_missing"]) == (0, 2)
     said = capsys.readouterr().out
@@ -50,17 +50,17 @@ def test_status_shows_the_last_known_scores(tmp_path: Path, monkeypatch: pytest.
     def nobody(folder: Any) -> None:
         raise RunError("not there")
 
-    monkeypatch.setattr(looking, "link_to", nobody)
+    monkeypatch.setattr(status, "link_to", nobody)
     seen: dict[int, str] = {}
 
     def look(round: int) -> None:
-        seen[round] = looking.status_lines(made)[-1]
+        seen[round] = status.status_lines(made)[-1]
 
     after_round(monkeypatch, look)
-    starting.start(made, test_data=write_arrays(tmp_path / "public.npz", 9), progress=False)
+    start.start(made, test_data=write_arrays(tmp_path / "public.npz", 9), progress=False)
     assert re.fullmatch(r"run 1: 1 of 3 rounds, training \(process \d+\), generic \d+\.\d %", seen[1])
     assert re.search(r", generic \d+\.\d %, client \d+\.\d % \(round 1\)$", seen[2])
-    assert re.search(r"finished, generic \d+\.\d %, client \d+\.\d %$", looking.status_lines(made)[-1])
+    assert re.search(r"finished, generic \d+\.\d %, client \d+\.\d %$", status.status_lines(made)[-1])
 
 
 def test_a_private_run_shows_epsilon_round_by_round(
@@ -68,7 +68,7 @@ def test_a_private_run_shows_epsilon_round_by_round(
 ) -> None:
     pytest.importorskip("dp_accounting")
     made, _ = make_clinic(tmp_path, monkeypatch, privacy_clip=1.0, privacy_noise=1.0, weighting="uniform")
-    result = starting.start(made)
+    result = start.start(made)
     said = capsys.readouterr().out
     for line in result.history:
         assert re.search(rf"round {line['round']}/3 .*  epsilon {re.escape(format(line['epsilon'], '.3g'))}  ", said)

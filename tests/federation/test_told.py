@@ -15,16 +15,16 @@ from flwr.app import Metadata, RecordDict
 from PIL import Image
 
 import fedframe.data.images as images
-from fedframe.api import gather
 from fedframe.core.server import Server
-from fedframe.engines.flower.letter import to_record
-from fedframe.engines.flower.node import what_is_told
 from fedframe.engines.inline import InlineEngine
 from fedframe.errors import DataError, LetterError, RunError
-from fedframe.federation.errand import Errand
-from fedframe.federation.joining import Membership, make_node
+from fedframe.federation.create import form_from_words, new_federation
+from fedframe.federation.join import Membership, make_node
 from fedframe.federation.kit import Kit
-from fedframe.federation.making import form_from_words, new_federation
+from fedframe.jobs.gather import gather
+from fedframe.network.flower.node import what_is_told
+from fedframe.network.flower.records import to_record
+from fedframe.network.node_request import Errand
 
 
 def raised(error: Exception, cause: Exception | None = None) -> Exception:

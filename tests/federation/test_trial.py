@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from fedframe.engines.flower.here import TrialPost
 from fedframe.errors import RunError
+from fedframe.network.flower.local_deployment import TrialPost
 
 
 @pytest.mark.parametrize(("place", "who"), [("node-2", "node-2"), (".", "the SuperLink")])

@@ -19,7 +19,7 @@ import pytest
 pytest.importorskip("flwr")
 
 from fedframe.federation.kit import Kit
-from fedframe.federation.processes import free_ports
+from fedframe.util.processes import free_ports
 from tests.federation.commands import LONG, MEMBERS, Commands, Process, until, variates_add_up, write_data
 from tests.federation.proxy import Proxy
 

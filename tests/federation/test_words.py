@@ -20,16 +20,16 @@ pytest.importorskip("flwr")
 
 from flwr.supercore.inflatable.inflatable_utils import ObjectPullError
 
-import fedframe.engines.flower.node as node_module
-import fedframe.engines.flower.reach as reach
-import fedframe.engines.flower.words as words_module
-from fedframe.engines.flower.link import Link
-from fedframe.engines.flower.node import Node, Place, lost
-from fedframe.engines.flower.reach import clocks_apart, why_not
-from fedframe.engines.flower.words import LINGERS, REMIND, Words
+import fedframe.network.flower.connection_reporter as words_module
+import fedframe.network.flower.node as node_module
+import fedframe.network.flower.reachability as reach
 from fedframe.errors import RunError
-from fedframe.federation.certificates import make_certificates
-from fedframe.federation.processes import free_ports
+from fedframe.network.certificates import make_certificates
+from fedframe.network.flower.connection_reporter import LINGERS, REMIND, Words
+from fedframe.network.flower.node import Node, Place, lost
+from fedframe.network.flower.reachability import clocks_apart, why_not
+from fedframe.network.flower.superlink_client import Link
+from fedframe.util.processes import free_ports
 
 UP = "INFO :      SuperNode ID: 77\n"
 FAILS = "WARNING :   Connection attempt failed, retrying in 1.00 seconds\n"

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import torch
 
-from fedframe.api import JobMaker
 from fedframe.data.federation import Federation
 from fedframe.data.ragged import Ragged
 from fedframe.data.source import ArrayInputs, Samples
-from fedframe.federation.joining import Membership
+from fedframe.federation.join import Membership
 from fedframe.federation.kit import Kit
-from fedframe.federation.starting import organisers_test_set
-from fedframe.folder import RunFolder
-from fedframe.session import execute
+from fedframe.federation.start import organisers_test_set
+from fedframe.jobs.build import JobMaker
+from fedframe.runs.folder import RunFolder
+from fedframe.runs.session import execute
 from tests.federation.commands import MEMBERS
 from tests.helpers import Recorder
 

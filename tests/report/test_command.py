@@ -11,9 +11,9 @@ import typer.main
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedframe.api import gather
 from fedframe.cli import app
 from fedframe.cli.options import part_settings
+from fedframe.jobs.gather import gather
 from fedframe.report.page.command import command
 from fedframe.settings import PANELS, Settings
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fedframe.comparing.blocks import Block
-from fedframe.comparing.document import Chapter, Document
-from fedframe.comparing.formats import page
+from fedframe.experiments.compare.blocks import Block
+from fedframe.experiments.compare.document import Chapter, Document
+from fedframe.experiments.compare.formats import page
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -21,7 +21,7 @@ STARTS = {".svg": b"<", ".png": b"\x89PNG", ".pdf": b"%PDF"}
 @pytest.fixture(autouse=True)
 def no_examination(monkeypatch: pytest.MonkeyPatch) -> None:
     """The made runs have no models to look at."""
-    monkeypatch.setattr("fedframe.report.page.making.examined", lambda subject, **_: subject)
+    monkeypatch.setattr("fedframe.report.page.build.examined", lambda subject, **_: subject)
 
 
 @pytest.fixture(scope="module")

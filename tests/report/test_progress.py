@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 import fedframe
-from fedframe.core.evaluate import Scores
+from fedframe.core.evaluation import Scores
 from fedframe.errors import DataError
 from fedframe.report.curves import run_curves
-from fedframe.report.words import scores_text
+from fedframe.runs.progress import scores_text
 
 BRIEF: dict[str, Any] = {"clients": 3, "rounds": 1, "epochs": 1, "workers": 1}
 

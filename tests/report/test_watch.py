@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fedframe.errors import SettingError
-from fedframe.report.watching import Server
+from fedframe.report.watch import Server
 from tests.report.browser import Seen
 from tests.report.made import made_run
 

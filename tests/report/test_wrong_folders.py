@@ -9,11 +9,11 @@ import pytest
 from typer.testing import CliRunner
 
 import fedframe
+from fedframe.analysis import examine
 from fedframe.cli import app
 from fedframe.errors import FedframeError
-from fedframe.measure import examine
 from fedframe.report.figures import draw
-from fedframe.report.page.making import write_page
+from fedframe.report.page.build import write_page
 from tests.helpers import blobs
 
 

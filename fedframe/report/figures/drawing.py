@@ -8,10 +8,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedframe.core.files import write_bytes, write_text
 from fedframe.errors import DataError, SettingError, nearest
-from fedframe.report.page.making import in_a_folder
+from fedframe.report.page.build import in_a_folder
 from fedframe.report.page.runs import Subject, open_runs
+from fedframe.util.files import write_bytes, write_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -48,7 +48,7 @@ def draw(folders: Sequence[Path], what: str, out: Path | None = None, say: Calla
         write_text(target, run_curves([run.path for run in subject.runs]))
         return target
     if what in NEEDS_MODELS:
-        from fedframe.report.page.making import examined
+        from fedframe.report.page.build import examined
 
         subject = examined(subject, say=say)
     if what == "partition" and target.suffix.lower() == ".svg":

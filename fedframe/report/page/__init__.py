@@ -9,7 +9,6 @@ from typing import Any
 
 from fedframe.report.page import (
     about,
-    alike,
     calibration,
     classes,
     collapse,
@@ -24,6 +23,7 @@ from fedframe.report.page import (
     paired,
     partition,
     scores,
+    similarity,
     spread,
 )
 from fedframe.report.page.runs import Subject
@@ -44,7 +44,7 @@ SECTIONS: tuple[Callable[[Subject], Section | None], ...] = (
     features.section,
     gram.section,
     heads.section,
-    alike.section,
+    similarity.section,
     collapse.section,
     drift.section,
     degeneration.section,

@@ -9,7 +9,8 @@ from typing import Any
 from fedframe.report.page.command import command
 from fedframe.report.page.runs import Run, Subject
 from fedframe.report.page.section import Section
-from fedframe.report.words import data_text, plural
+from fedframe.settings import data_text
+from fedframe.util.text import plural
 
 LONGEST = 60  # characters of a headline's list of methods
 READ = "The command repeats the run to the same bits; all settings are below it."

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from fedframe.measure.groups import GROUPS, accuracy_by_group, class_groups, has_tail
-from fedframe.measure.statistics import estimate
+from fedframe.metrics.groups import GROUPS, accuracy_by_group, class_groups, has_tail
+from fedframe.metrics.statistics import estimate
 from fedframe.report.page.runs import Group, Subject
 from fedframe.report.page.section import Data, Section, rounded
-from fedframe.report.words import percent
+from fedframe.util.text import percent
 
 TITLE = "Accuracy by class"
 READ = "Accuracy on the test samples of each class."

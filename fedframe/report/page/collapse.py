@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fedframe.measure.readings import READINGS
+from fedframe.analysis.explanations import READINGS
 from fedframe.report.page.lines import Line, panel, series
 from fedframe.report.page.runs import Subject
 from fedframe.report.page.section import STAY, Section, rounded

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from fedframe.errors import FedframeError
-from fedframe.federation.traces import train_again
+from fedframe.runs.federated import train_again
 from fedframe.settings import NOWHERE
 
 ALWAYS = ("data", "rounds", "seed")  # said also where they are the default: everybody asks for them
@@ -38,7 +38,7 @@ class UnsaidError(Exception):
 
 def command_words(config: Mapping[str, Any]) -> list[str]:
     """Method and options, as a shell would split them."""
-    from fedframe.api import gather  # brings torch along
+    from fedframe.jobs.gather import gather  # brings torch along
     from fedframe.settings import PANELS, check
 
     settings = check(dict(config))

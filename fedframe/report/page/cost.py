@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedframe.measure.statistics import estimate
+from fedframe.metrics.statistics import estimate
 from fedframe.report.page.runs import Group, Run, Subject
 from fedframe.report.page.scores import read as read_score
 from fedframe.report.page.section import Data, Section, rounded

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fedframe.measure.readings import READINGS
+from fedframe.analysis.explanations import READINGS
 from fedframe.report.page.lines import Line, panel, series
 from fedframe.report.page.runs import Subject
 from fedframe.report.page.scores import NAMES, SCORES
 from fedframe.report.page.section import Data, Section
-from fedframe.report.words import percent
+from fedframe.util.text import percent
 
 READ = "Each line is a model's score after every evaluated round"
 BANDS = (

@@ -7,7 +7,7 @@ from itertools import accumulate
 from statistics import fmean
 from typing import Any
 
-from fedframe.measure.statistics import estimate
+from fedframe.metrics.statistics import estimate
 from fedframe.report.page.runs import Run
 from fedframe.report.page.section import Data, rounded
 

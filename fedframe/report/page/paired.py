@@ -7,7 +7,7 @@ import shlex
 from dataclasses import asdict
 from typing import Any
 
-from fedframe.measure.statistics import against_baseline, estimate
+from fedframe.metrics.statistics import against_baseline, estimate
 from fedframe.report.page.runs import COMPARISON, Group, Run, Subject
 from fedframe.report.page.scores import SCORES, read
 from fedframe.report.page.section import Data, Section, rounded

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fedframe.report.page.names import shown_classes
 from fedframe.report.page.runs import Run, Subject
 from fedframe.report.page.section import Data, Section, of_single_runs
-from fedframe.report.words import plural
+from fedframe.util.text import plural
 
 TITLE = "Who has what"
 READ = (

@@ -10,12 +10,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fedframe.core.files import read_json
 from fedframe.errors import DataError
-from fedframe.federation.traces import is_organisers, not_here
-from fedframe.folder import CLIENT_SCORES, CONFIG, EXAMINATION, SUMMARY, RunFolder, read_config
-from fedframe.report.words import plural
-from fedframe.settings import NOWHERE, Settings
+from fedframe.runs.federated import is_organisers, not_here
+from fedframe.runs.folder import CLIENT_SCORES, CONFIG, EXAMINATION, SUMMARY, RunFolder
+from fedframe.settings import NOWHERE, Settings, read_config
+from fedframe.util.files import read_json
+from fedframe.util.text import plural
 
 COMPARISON = "comparison.json"
 ALPHA = re.compile(r"(?<=dirichlet:)[^+]+")  # the number that the field, and --sweep, call alpha

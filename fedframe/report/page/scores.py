@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedframe.core.evaluate import DEFINITIONS
-from fedframe.measure.statistics import estimate
+from fedframe.core.evaluation import DEFINITIONS
+from fedframe.metrics.statistics import estimate
 from fedframe.report.page.runs import Group, Run, Subject
 from fedframe.report.page.section import Data, Section, rounded
-from fedframe.report.words import percent
+from fedframe.util.text import percent
 
 SCORES = ("generic", "client", "personal")
 NAMES = {

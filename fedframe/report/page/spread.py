@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from statistics import fmean
 
-from fedframe.measure.spread import spread
+from fedframe.metrics.spread import spread
 from fedframe.report.page.runs import Group, Run, Subject
 from fedframe.report.page.scores import NAMES
 from fedframe.report.page.section import Data, Section, rounded
-from fedframe.report.words import percent
+from fedframe.util.text import percent
 
 TITLE = "Spread over clients"
 READ = (

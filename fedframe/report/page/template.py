@@ -11,8 +11,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-import fedframe
 from fedframe.report.page.section import finite
+from fedframe.util.version import __version__
 
 STYLES = ("page.css", "parts.css")
 VENDOR = ("vendor/d3.min.js", "vendor/plot.umd.min.js")
@@ -25,7 +25,7 @@ def render(data: dict[str, Any], words: str = "") -> str:
     scripts = [*map(asset, VENDOR), program()]
     pieces = {
         "policy": policy(scripts, bool(data.get("live"))),
-        "generator": html.escape(f"Fedframe {fedframe.__version__}"),
+        "generator": html.escape(f"Fedframe {__version__}"),
         "title": html.escape(str(data["title"])),
         "subtitle": html.escape(str(data["subtitle"])),
         "words": html.escape(words),

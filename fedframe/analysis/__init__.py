@@ -1,0 +1,7 @@
+"""Looking at finished runs: `examine(folder)` says what a run's models are like."""
+
+from __future__ import annotations
+
+from fedframe.analysis.examination import examine
+
+__all__ = ["examine"]

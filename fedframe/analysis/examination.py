@@ -1,0 +1,137 @@
+"""The examination of a finished run: what its models are like, as plain numbers in `examination.json`.
+
+It is made once and read from the file afterwards, as long as the run's model and what is asked for are the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedframe.analysis.explanations import READINGS
+from fedframe.analysis.finished_run import FinishedRun, Net
+from fedframe.analysis.json_numbers import compact, significant
+from fedframe.analysis.personal_models import own_models
+from fedframe.analysis.shared_features import SharedFeatures
+from fedframe.analysis.shared_scores import on_test_set
+from fedframe.core.model import count_parameters
+from fedframe.errors import DataError, SettingError, nearest
+from fedframe.metrics.embedding import METHODS
+from fedframe.metrics.flops import count_flops
+from fedframe.metrics.groups import accuracy_by_group
+from fedframe.metrics.sampling import some_rows
+from fedframe.runs.folder import EXAMINATION, MODEL, RunFolder
+from fedframe.util.files import read_json, write_text
+
+VERSION = 2  # raised when figures change their meaning, so that old files are made anew
+MOST_CLASSES = 100  # of matrices
+MOST_CLIENTS = 1000  # of the partition
+COSTS = ("bytes_up", "bytes_down", "bytes_once", "cpu_seconds", "seconds", "peak_memory_mb")
+
+
+def examine(
+    folder: str | Path,
+    *,
+    samples: int = 2000,
+    seed: int = 0,
+    embedding: str = "tsne",
+    net: Net | None = None,
+    data: object = None,
+    again: bool = False,
+) -> dict[str, Any]:
+    """Look at a finished run's models and data; writes and returns what `examination.json` holds.
+
+    `samples` bounds how many training and test samples features are looked at of, `seed` draws them. `net` and `data`
+    are given again where they came from Python. `embedding` is tsne or pca. A file that fits is read, unless `again`.
+    """
+    if samples < 2:
+        raise SettingError(f"samples = {samples} are too few to look at; use 2000.")
+    if embedding not in METHODS:
+        raise SettingError(f"embedding = {embedding!r}: {nearest(embedding, METHODS)}")
+    path = RunFolder.open(folder).path
+    asked = {"version": VERSION, "samples": samples, "seed": seed, "embedding": embedding, "model": digest(path)}
+    kept = None if again else kept_examination(path, asked)
+    if kept is not None:
+        return kept
+    found = look(FinishedRun(path, net, data), samples, seed, embedding)
+    content: dict[str, Any] = significant({"made_of": asked, **found})
+    write_text(path / EXAMINATION, compact(content))
+    return content
+
+
+def kept_examination(path: Path, asked: dict[str, Any]) -> dict[str, Any] | None:
+    """An examination of the same model that answers the same questions."""
+    if not (path / EXAMINATION).exists():
+        return None
+    try:
+        content = dict(read_json(path / EXAMINATION))
+    except DataError:
+        return None  # damaged: made anew
+    return content if content.get("made_of") == asked else None
+
+
+def digest(path: Path) -> str | None:
+    """A short text that changes with the saved model."""
+    if not (path / MODEL).exists():
+        return None
+    with (path / MODEL).open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
+def look(run: FinishedRun, samples: int, seed: int, embedding: str) -> dict[str, Any]:
+    """Every entry of the examination; what needs a shared model is None where there is none."""
+    classes = len(run.source.classes)
+    by_count = sorted(range(classes), key=lambda c: (-run.train_counts[c], c))
+    shown = sorted(by_count[:MOST_CLASSES])
+    shared = SharedFeatures(run, samples, seed) if run.shares_a_model else None
+    own = own_models(run, seed)
+    return {
+        "classes": list(run.source.classes),
+        "shown_classes": shown if len(shown) < classes else None,
+        **on_test_set(run, shown),
+        "personal_groups": personal_groups(run),
+        "partition": partition(run, shown, seed) if run.sees_training else None,
+        "gram": shared.gram(shown) if shared else None,
+        "collapse": shared.collapse() if shared else None,
+        "degeneration": shared.degeneration(shown) if shared else None,
+        "embedding": shared.embedding(embedding) if shared else None,
+        "classifier_drift": own["classifier_drift"],
+        "cka": own["cka"],
+        "prototypes": {"shared": shared.prototypes() if shared else None, "own": own["prototypes"]},
+        "cost": cost(run),
+        "readings": READINGS,
+    }
+
+
+def personal_groups(run: FinishedRun) -> dict[str, float | None] | None:
+    """Accuracy of the clients' own models on frequent, middling and rare classes, over all clients."""
+    by_class, counts = run.summary.get("personal_per_class"), run.summary.get("train_per_class")
+    return accuracy_by_group(by_class, counts) if by_class and counts else None
+
+
+def partition(run: FinishedRun, shown: list[int], seed: int) -> dict[str, Any]:
+    """Training samples by client and class; of very many clients, a fixed draw."""
+    federation = run.job.federation
+    clients = some_rows(torch.arange(len(federation)), MOST_CLIENTS, seed, "partition")
+    counts = torch.stack([federation.class_counts(int(client)) for client in clients])
+    return {
+        "clients": clients.tolist(),
+        "names": [federation.names[int(client)] for client in clients],
+        "counts": counts[:, shown].tolist(),
+        "sizes": counts.sum(1).tolist(),
+    }
+
+
+def cost(run: FinishedRun) -> dict[str, Any]:
+    """What a prediction and a training step take, and what the run took."""
+    prediction, training = count_flops(run.method, run.model, run.source.input_shape)
+    return {
+        "flops_per_sample": prediction,
+        "training_flops_per_sample": training,
+        "parameters": count_parameters(run.model),
+        **{name: run.summary.get(name) for name in COSTS},
+        "by_part": run.summary.get("bytes_by_part"),
+    }

@@ -1,0 +1,120 @@
+"""A finished run, loaded to be looked at: its data, its shared model, and its clients' own models one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedframe.core.job import Job, personal_path
+from fedframe.core.layout import named_tensors
+from fedframe.core.model import Model, load_tensors
+from fedframe.data.federation import Federation
+from fedframe.data.raw import Form
+from fedframe.errors import DataError, SettingError
+from fedframe.jobs.build import FROM_PYTHON, JobMaker
+from fedframe.metrics.features import embeddings
+from fedframe.models import frames
+from fedframe.network.node_data import hollow
+from fedframe.runs.federated import NOTES, how_it_ends, is_organisers, load_test_set, not_here, test_data
+from fedframe.runs.folder import CHECKPOINT, MODEL, SUMMARY, RunFolder
+from fedframe.runs.predictor import Predictor
+from fedframe.settings import NOWHERE, Settings
+from fedframe.util.files import read_json, read_tensors
+
+Net = nn.Module | Callable[..., nn.Module]
+
+
+class FinishedRun:
+    """Data and models of a run that is over. Everything is done on the CPU."""
+
+    def __init__(self, folder: Path, net: Net | None, data: object) -> None:
+        self.folder = RunFolder.open(folder)
+        self.path = self.folder.path
+        asked = self.folder.settings()
+        if not (self.path / MODEL).exists():
+            ends = f"wait for the end of the run, or go on with 'fedframe resume {folder}'."
+            raise DataError(f"{folder} has no {MODEL} yet: {how_it_ends(self.path) if asked.data == NOWHERE else ends}")
+        settings = asked.model_copy(update={"device": "cpu"})
+        again = f"give it again: fedframe.metrics.examine({str(folder)!r}, "
+        if settings.data == FROM_PYTHON and data is None:
+            raise SettingError(f"The data of {folder} came from Python; {again}data=...).")
+        shared, self.shares_a_model = Predictor.load_shared(self.path, net, f"{again}net=MyNet())")
+        if settings.data == NOWHERE and data is None:
+            data = self.without_data(shared, settings)
+        with frames.from_file():  # class vectors are those that were saved: none are searched for
+            job = JobMaker(settings, data, net).make(self.path)
+        self.check_fingerprint(job)
+        self.model: Model = shared.model
+        self.job: Job = replace(job, template=self.model)
+        self.source, self.method = job.federation.source, job.method
+        self._shared = {name: tensor.detach().clone() for name, tensor in named_tensors(self.model).items()}
+
+    def without_data(self, shared: Predictor, settings: Settings) -> Federation:
+        """A federation's run as its organiser knows it: the clients' sizes, and test data if it has any of its own."""
+        if not is_organisers(self.path):
+            raise DataError(not_here(self.path))
+        members = read_json(self.path / NOTES)["members"]
+        train, tested = ([int(member[key]) for member in members] for key in ("train", "test"))
+        form = Form(shared.classes, shared.stored_shape, shared.columns, shared.mean, shared.std)
+        test = load_test_set(form, test_data(self.path), settings.label)
+        return hollow(form, [member["name"] for member in members], train, tested, test)
+
+    @property
+    def sees_training(self) -> bool:
+        """Whether the training data are here, and not at the nodes of a federation."""
+        return len(self.source.train) > 0
+
+    def check_fingerprint(self, job: Job) -> None:
+        """Refuse data that are no longer those of the run: every figure would be wrong."""
+        if not (self.path / CHECKPOINT).exists():
+            return
+        _, notes = read_tensors(self.path / CHECKPOINT)
+        if notes["fingerprint"] != job.fingerprint():
+            raise DataError(f"The data of {self.path} have changed since the run; put them back as they were.")
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """What summary.json says; empty if it is not there."""
+        path = self.path / SUMMARY
+        return dict(read_json(path)) if path.exists() else {}
+
+    @cached_property
+    def train_counts(self) -> list[int]:
+        """Training samples of each class, over all clients; zeros where labels stay at the nodes."""
+        if not self.sees_training:
+            return [0] * len(self.source.classes)
+        labels = self.source.train.y[self.job.federation.train.values]
+        counts: list[int] = labels.bincount(minlength=len(self.source.classes)).tolist()
+        return counts
+
+    def train_embeddings(self, rows: Tensor) -> Tensor:
+        """Features of training rows under the model as it stands."""
+        return embeddings(self.job, self.model, self.source.train, rows)
+
+    def owners(self, rows: Tensor) -> Tensor:
+        """The client that trains on each of these rows; -1 for nobody."""
+        owner = torch.full((len(self.source.train),), -1)
+        owner[self.job.federation.train.values] = self.job.federation.train.owners()
+        return owner[rows]
+
+    @cached_property
+    def personal_clients(self) -> list[int]:
+        """The clients whose own models were kept."""
+        everyone = range(len(self.job.federation))
+        return [client for client in everyone if personal_path(self.path, client).exists()]
+
+    def personal_models(self, clients: Sequence[int]) -> Iterator[tuple[int, Model]]:
+        """These clients' own models, one after the other in the same net; afterwards it is the shared one again."""
+        try:
+            for client in clients:
+                own, _ = read_tensors(personal_path(self.path, client))
+                load_tensors(self.model, {**self._shared, **own})
+                yield client, self.model.eval()
+        finally:
+            load_tensors(self.model, self._shared)

@@ -1,0 +1,80 @@
+"""Commands that show: list, show, data, predict."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from fedframe.cli.app import app
+from fedframe.cli.options import svg_path
+
+
+@app.command("list")
+def list_command() -> None:
+    """List methods, parts, data sources, partitions and nets."""
+    from fedframe.cli.listing import print_lists
+
+    print_lists()
+
+
+@app.command()
+def show(
+    name: Annotated[str, typer.Argument(help="method, part, or a combination such as fedavg+fine_tune")],
+) -> None:
+    """Show what a method is made of: parts, settings, paper."""
+    from fedframe.cli.listing import print_method
+
+    print_method(name)
+
+
+@app.command()
+def data(
+    source: Annotated[str, typer.Argument(help="data source, see 'fedframe list'")],
+    partition: Annotated[str, typer.Option(help="how samples are dealt to clients")] = "auto",
+    clients: Annotated[Optional[int], typer.Option(help="number of clients")] = None,
+    seed: Annotated[int, typer.Option(help="fixes the split")] = 0,
+    data_dir: Annotated[Optional[str], typer.Option(help="folder of the public data sets")] = None,
+    label: Annotated[Optional[str], typer.Option(help="label column of tabular data")] = None,
+    client_column: Annotated[Optional[str], typer.Option(help="client column of tabular data")] = None,
+    min_client_size: Annotated[int, typer.Option(help="fewest samples a client may hold")] = 10,
+    test_share: Annotated[float, typer.Option(help="test share of sources that have no test set")] = 0.2,
+    validate_share: Annotated[float, typer.Option(help="score on this share of the training data")] = 0.0,
+    data_share: Annotated[float, typer.Option(help="share of the training samples that is kept")] = 1.0,
+    local_test: Annotated[str, typer.Option(help="held-out share of each client, or global")] = "0.25",
+    picture: Annotated[Optional[Path], typer.Option(help="where the picture goes")] = None,
+) -> None:
+    """Load data, deal it out to clients, show who has what, and save a picture."""
+    from fedframe.report.partition import show_partition
+
+    given = {
+        "data": source,
+        "partition": partition,
+        "clients": clients,
+        "seed": seed,
+        "data_dir": data_dir,
+        "label": label,
+        "client_column": client_column,
+        "min_client_size": min_client_size,
+        "local_test": local_test,
+        "test_share": test_share,
+        "validate_share": validate_share,
+        "data_share": data_share,
+    }
+    target = svg_path(picture) if picture is not None else None
+    show_partition({name: value for name, value in given.items() if value is not None}, target)
+
+
+@app.command()
+def predict(
+    folder: Annotated[Path, typer.Argument(help="run folder")],
+    inputs: Annotated[Path, typer.Argument(help="image, folder of images, .npz, .npy, .csv or .parquet")],
+    client: Annotated[Optional[str], typer.Option(help="use this client's own model (name or number)")] = None,
+    top: Annotated[int, typer.Option(min=1, help="how many classes to print per input")] = 1,
+) -> None:
+    """Predict with a trained model: a line per input with class and probability."""
+    from fedframe.runs.predict_files import predict_file
+
+    for line in predict_file(folder, inputs, client, top):
+        typer.echo(line)

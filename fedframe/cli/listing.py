@@ -1,0 +1,71 @@
+"""What there is: methods, parts, data sources, partitions, nets; and what a method is made of."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from fedframe.data import PARTITIONS, SOURCES
+from fedframe.methods.parts import PARTS
+from fedframe.methods.recipes import RECIPES, find_recipes, first_line, make_method, make_part, recipe_defaults
+from fedframe.models import NETS
+
+
+def print_lists() -> None:
+    """Print every name that a user can type, with a line on each."""
+    console = Console()
+    groups = {
+        "Methods (fedframe run METHOD; join with +)": {name: recipe.summary for name, recipe in RECIPES.items()},
+        "Parts (fedframe show PART)": {name: first_line(part) for name, part in PARTS.items()},
+        "Data (--data)": dict(SOURCES),
+        "Partitions (--partition)": dict(PARTITIONS),
+        "Nets (--model)": dict(NETS),
+    }
+    for title, lines in groups.items():
+        table = Table(
+            title=title, title_justify="left", title_style="bold", box=None, show_header=False, padding=(0, 2)
+        )
+        table.add_column(no_wrap=True)
+        table.add_column()
+        for name, text in lines.items():
+            table.add_row(name, text)
+        console.print(table)
+        console.print()
+
+
+def print_method(name: str) -> None:
+    """Print the parts of a method, their settings, the run settings it brings along, and its papers."""
+    console = Console()
+    for group in (SOURCES, PARTITIONS, NETS):
+        described = {key.partition(":")[0]: text for key, text in group.items()}
+        if name.partition(":")[0] in described:
+            console.print(f"{name}: {described[name.partition(':')[0]]}", markup=False, highlight=False)
+            return
+    recipes = find_recipes(name)
+    # A part that is no method by itself is shown alone.
+    alone = name in PARTS and name not in RECIPES
+    shown = (make_part(PARTS[name], {}),) if alone else make_method(name, {}).parts
+    console.print(f"[bold]{name}[/bold]", *(recipe.summary for recipe in recipes), sep="\n", highlight=False)
+    papers = [recipe.paper for recipe in recipes] + [part.paper for part in shown if part.name != "mean"]
+    for paper in dict.fromkeys(paper for paper in papers if paper):
+        console.print(f"Paper: {paper}", highlight=False)
+    for part in shown:
+        fills = f", fills {' and '.join(sorted(part.claims))}" if part.claims else ""
+        console.print(f"\n[bold]{part.name}[/bold]{fills}", highlight=False)
+        console.print(Padding(Text(first_line(type(part))), (0, 0, 0, 2)))
+        for each in fields(part):  # on lines of their own: a name that is cut off cannot be typed
+            value = shown_value(getattr(part, each.name))
+            console.print(f"  --set {part.name}.{each.name}={value}", markup=False, highlight=False, soft_wrap=True)
+    console.print()
+    defaults = recipe_defaults(name)
+    if defaults:
+        console.print("Brings along:", ", ".join(f"{key}={value}" for key, value in defaults.items()), highlight=False)
+
+
+def shown_value(value: object) -> str:
+    """A setting's value, as it would be typed; nothing stands for a default that follows from something else."""
+    return str(value).lower() if isinstance(value, bool) else "" if value is None else str(value)

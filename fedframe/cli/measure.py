@@ -1,0 +1,41 @@
+"""The command that measures: what a finished run's models are like."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedframe.cli.app import app, interruptible
+
+
+@app.command()
+def measure(
+    folder: Annotated[Path, typer.Argument(help="run folder")],
+    samples: Annotated[int, typer.Option(help="most samples whose features are looked at")] = 2000,
+    seed: Annotated[int, typer.Option(help="draws them")] = 0,
+    embedding: Annotated[str, typer.Option(help="picture of the features: tsne or pca")] = "tsne",
+    again: Annotated[bool, typer.Option("--again", help="also if there is an examination already")] = False,
+) -> None:
+    """Examine a finished run's models: accuracy, collapse, drift, cost, each with a sentence on how to read it."""
+    with interruptible():
+        import shutil
+        import textwrap
+
+        from fedframe.analysis import examine
+        from fedframe.analysis.summary_text import told
+        from fedframe.runs.folder import EXAMINATION, SUMMARY, RunFolder
+        from fedframe.util.files import read_json
+
+        found = examine(folder, samples=samples, seed=seed, embedding=embedding, again=again)
+        summary = read_json(folder / SUMMARY) if (folder / SUMMARY).exists() else {}
+        margin = " " * 29
+        width = min(120, max(80, shutil.get_terminal_size().columns))
+        for heading, lines in told(found, summary, RunFolder(folder).metrics()):
+            typer.secho(heading, bold=True)
+            for name, value, reading in lines:
+                typer.echo(textwrap.fill(value, width, initial_indent=f"  {name:<27}", subsequent_indent=margin))
+                text = textwrap.fill(reading, width, initial_indent=margin, subsequent_indent=margin)
+                typer.secho(text, dim=True)
+        typer.echo(f"All of it, also matrices and curves: {folder / EXAMINATION}")

@@ -1,0 +1,89 @@
+"""Commands that train: run, resume, personalise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Optional
+
+import typer
+
+from fedframe.cli.app import app, interruptible
+from fedframe.cli.options import part_settings, with_settings
+
+
+@app.command("run")
+@with_settings
+def run_command(
+    method: Annotated[
+        Optional[str], typer.Argument(help="method, or methods and parts joined with +", show_default=False)
+    ] = None,
+    config: Annotated[Optional[Path], typer.Option(help="YAML file of settings")] = None,
+    out: Annotated[Optional[Path], typer.Option(help="run folder (default: a new one under runs/)")] = None,
+    set_: Annotated[
+        Optional[list[str]], typer.Option("--set", help="setting of a part: --set fine_tune.epochs=3")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="show nothing but errors")] = False,
+    **settings: Any,
+) -> None:
+    """Train a method: fedframe run fedavg --data digits --rounds 20."""
+    parts = part_settings(set_ or [])
+    with interruptible():
+        from fedframe.runs.api import run
+
+        run(method, config=config, out=out, progress=not quiet, set=parts, **settings)
+
+
+@app.command()
+def resume(
+    folder: Annotated[Path, typer.Argument(help="run folder")],
+    quiet: Annotated[bool, typer.Option("--quiet", help="show nothing but errors")] = False,
+) -> None:
+    """Go on with a run that was stopped: the result is the same as without the stop."""
+    with interruptible():
+        from fedframe.runs.api import resume as resume_run
+        from fedframe.runs.folder import RunFolder
+
+        if RunFolder.open(folder).finished:
+            typer.echo(f"{folder} is finished; its scores are in {folder / 'summary.json'}.")
+            return
+        resume_run(folder, progress=not quiet)
+
+
+@app.command()
+def personalise(
+    folder: Annotated[Path, typer.Argument(help="run folder")],
+    data: Annotated[str, typer.Option(help="the client's own data, see 'fedframe list'")],
+    name: Annotated[Optional[str], typer.Option(help="what the client is called (default: after the data)")] = None,
+    test_share: Annotated[
+        Optional[float], typer.Option(help="held-out share of the data that scores (default: the run's local_test)")
+    ] = None,
+    set_: Annotated[
+        Optional[list[str]], typer.Option("--set", help="setting of the client stage: --set fine_tune.epochs=10")
+    ] = None,
+    seed: Annotated[
+        Optional[int], typer.Option(help="fixes the held-out share and the batches (default: the run's)")
+    ] = None,
+    label: Annotated[Optional[str], typer.Option(help="label column of tabular data (default: the run's)")] = None,
+    data_dir: Annotated[Optional[str], typer.Option(help="folder of the public data sets")] = None,
+    device: Annotated[Optional[str], typer.Option(help="cpu, cuda or cuda:1 (default: the run's)")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="replace a personal model of that name")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="show nothing but errors")] = False,
+) -> None:
+    """Make a personal model for a client that was not in the training, score it and keep it in the run folder."""
+    parts = part_settings(set_ or [])
+    with interruptible():
+        from fedframe.runs.personalise import personalise as make_personal
+
+        make_personal(
+            folder,
+            data,
+            name=name,
+            test_share=test_share,
+            set=parts,
+            seed=seed,
+            label=label,
+            data_dir=data_dir,
+            device=device,
+            overwrite=overwrite,
+            progress=not quiet,
+        )

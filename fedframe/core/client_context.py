@@ -1,0 +1,110 @@
+"""One client's work: what it has, what it received, what it keeps to itself, and what it will reply."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from fedframe.core.message import Number
+from fedframe.core.model import copy_tensors, load_tensors
+from fedframe.core.optimizers import Optimizer
+from fedframe.core.part import Part
+
+if TYPE_CHECKING:
+    from fedframe.core.client_runtime import Site
+
+
+@dataclass
+class Work:
+    """One client's work for one order. Parts read and change it; nothing of it outlives the order but `memory`."""
+
+    site: Site
+    kind: str  # of the order: train, statistics, personalise or own
+    client: int
+    round: int
+    lr: float
+    rows: Tensor  # of the training samples
+    received: Mapping[str, Tensor]
+    memory: dict[str, Tensor]  # private, survives rounds; a part's names start with the part's name
+    generator: torch.Generator
+    reply: dict[str, Tensor] = field(default_factory=dict)
+    numbers: dict[str, Number] = field(default_factory=dict)
+    scratch: dict[str, Any] = field(default_factory=dict)  # what parts need only until this work is done
+    steps: int = 0
+
+    # of the batch under way
+    inputs: Tensor = field(init=False)
+    labels: Tensor = field(init=False)
+    features: Tensor = field(init=False)  # as they leave the backbone
+    embedding: Tensor = field(init=False)  # as they reach the classifier
+    logits: Tensor = field(init=False)
+    optimizer: Optimizer = field(init=False)
+    named: dict[str, nn.Parameter] = field(init=False)  # the weights that are trained, by name
+
+    def __post_init__(self) -> None:
+        self.job = self.site.job
+        self.model = self.site.model
+        self.start = self.received["model"]  # the server's weights as one flat vector
+
+    @property
+    def training(self) -> bool:
+        """Whether this is a round of federated training, not a stage after it."""
+        return self.kind == "train"
+
+    @cached_property
+    def class_counts(self) -> Tensor:
+        """How many training samples the client has of each class."""
+        labels = self.job.federation.source.train.y[self.rows]
+        return torch.bincount(labels, minlength=self.model.classes)
+
+    def fit(
+        self,
+        epochs: int,
+        steps: int | None = None,
+        only: Callable[[str], bool] | None = None,
+        parts: Sequence[Part] | None = None,
+        loss: Part | None = None,
+    ) -> float:
+        """Train on the client's own data with the one loop over batches; returns the mean loss.
+
+        `only` picks the weights to train by name, also frozen ones; by default those that are trained in rounds.
+        `parts` are those whose penalties and corrections count: by default all in a round, none in a later stage.
+        `loss` replaces the method's own loss.
+        """
+        return self.site.fit(self, epochs, steps, only, parts, loss)
+
+    def make_up(self, parts: Sequence[Part]) -> None:
+        """Train the model as it stands for as long as an average client was in rounds, up to a bound.
+
+        For a client that was in none; `parts` are those whose penalties and corrections count.
+        """
+        self.site.make_up(self, parts, None)
+
+    def class_sums(self) -> tuple[Tensor, Tensor]:
+        """Sums of the client's embeddings by class (classes, dim), and its samples of each class; on the CPU."""
+        sums = torch.zeros(self.model.classes, self.model.dim)
+        sums.index_add_(0, self.job.federation.source.train.y[self.rows], self.embeddings().cpu())
+        return sums, self.class_counts.float()
+
+    def keep_model(self, part: str) -> None:
+        """Put all of the model that learns, as it stands, into the client's memory under a part's name."""
+        tensors = copy_tensors(self.model, self.job.roles.changing)
+        self.memory |= {f"{part}/{name}": tensor for name, tensor in tensors.items()}
+
+    def take_model(self, part: str) -> bool:
+        """Load what `keep_model` has kept; False if there is nothing."""
+        start = len(part) + 1
+        kept = {name[start:]: tensor for name, tensor in self.memory.items() if name.startswith(f"{part}/")}
+        load_tensors(self.model, kept)
+        return bool(kept)
+
+    def embeddings(self, rows: Tensor | None = None) -> Tensor:
+        """Features as they reach the classifier, of the client's (or these) training rows: evaluation mode, in batches,
+        without augmentation, as prediction would have them.
+        """
+        return self.site.embeddings(self.rows if rows is None else rows)

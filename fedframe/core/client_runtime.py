@@ -1,0 +1,249 @@
+"""A site: a place where clients' work is done (this process, a worker process, one organisation).
+
+It holds the data, one model and the method, takes an order for a unit (a client, or a piece of a test set) and gives
+the reply. Whatever a client leaves in the model is overwritten before the next one begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from fedframe.core.batches import plain_batches
+from fedframe.core.client_context import Work
+from fedframe.core.client_loop import Say, fit
+from fedframe.core.message import Message, all_finite
+from fedframe.core.model import copy_tensors, load_tensors
+from fedframe.core.part import Part
+from fedframe.core.personal import make_personal_models
+from fedframe.core.privacy import clipped, own_noise
+from fedframe.errors import FedframeError, RunError
+from fedframe.util.seeds import generator_for, seed_everything, seed_for
+
+if TYPE_CHECKING:
+    from fedframe.core.job import Job
+
+MOST_VISITS = 10  # rounds that a client that was in none makes up for: more cost time and gained next to nothing
+
+
+class Site:
+    """The data, one model and the method; performs orders unit by unit."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.model = job.fresh_model()
+        self.flat = job.roles.layout.bind(self.model)
+        # What must be as in the beginning for every client: private tensors nobody has stored yet, integer counters.
+        self.initial = copy_tensors(self.model, (*job.roles.private, *job.roles.fixed))
+        self.everyone, self.nobody = Say.of(job.method, job.method.parts), Say.of(job.method, ())
+        self.tools: dict[str, Any] = {}  # what a part makes once and uses for every client, such as a second net
+        self.actions: dict[str, Callable[[Message, int], Message]] = {
+            "train": self.train,
+            "score": self.score,
+            "client": self.score_client,
+            "own": self.score_own,
+            "statistics": self.statistics,
+            "personalise": self.personalise,
+            "personalise_group": self.personalise_group,
+        }
+
+    def perform(self, order: Message, unit: int) -> Message:
+        """Do what the order says for one unit."""
+        try:
+            seed_everything(seed_for(self.job.settings.seed, order.kind, order.round, unit))  # dropout and the like
+            return self.actions[order.kind](order, unit).checked()
+        except FedframeError:
+            raise
+        except Exception as error:
+            names = {"score": "piece {} of the test data", "personalise_group": "group {} of personal models"}
+            who = names.get(order.kind, "client {}").format(unit)
+            reason = f"{type(error).__name__}: {error}"
+            raise RunError(f"Round {order.round}, {order.kind}, {who}: {reason}") from error
+
+    # -- the orders ----------------------------------------------------------------------------------------------------
+    def train(self, order: Message, client: int) -> Message:
+        """One client's round: load the server's model, train, reply with the change."""
+        work = self.begin(order, client)
+        settings = self.job.settings
+        loss = fit(work, self.everyone, settings.epochs, settings.steps, keeps_optimizer=settings.keep_optimizer)
+        work.reply["update"] = (self.flat - work.start).cpu()
+        work.numbers |= {"samples": len(work.rows), "steps": work.steps, "loss": loss}
+        private = copy_tensors(self.model, self.job.roles.private)  # before a part trains another model here
+        for part in self.job.method.answering("finish"):
+            part.finish(work)
+        self.remember(work, private)
+        self.protect(work, order)
+        return Message(order.kind, order.round, client, work.reply, work.numbers)
+
+    def protect(self, work: Work, order: Message) -> None:
+        """Bound the update, and hide it in the client's own noise, as the privacy settings say."""
+        settings = self.job.settings
+        if settings.privacy_clip is None:
+            return
+        update = clipped(work.reply["update"], settings.privacy_clip)
+        if settings.privacy_at == "node":
+            # With secure aggregation nobody sees less than the sum of so many: each adds its share of the noise.
+            together = self.job.fewest(self.job.clients_per_round) if settings.secure else 2
+            deviation = settings.privacy_clip * settings.privacy_noise / (together - 1) ** 0.5
+            purpose = f"noise {work.round} {work.client}"
+            update = own_noise(update, deviation, self.job.home or self.job.folder, purpose, order.tensors["model"])
+        work.reply["update"] = update
+
+    @torch.no_grad()
+    def score(self, order: Message, piece: int) -> Message:
+        """What the server's model predicts for one piece of a test set."""
+        self.load(order.tensors, {})
+        samples, rows, labels = self.job.test_piece(str(order.numbers["set"]), piece)
+        logits = self.predict(plain_batches(self.job.federation.source, samples, rows, self.job.settings.eval_batch))
+        loss = nn.functional.cross_entropy(logits, labels, reduction="sum")
+        tensors = {"predicted": logits.argmax(1).to(torch.int32)}
+        return Message(order.kind, order.round, piece, tensors, {"loss": float(loss)})
+
+    def score_client(self, order: Message, client: int) -> Message:
+        """How the server's model does on the client's own test data, where only the client has them."""
+        self.load(order.tensors, {})
+        return Message(order.kind, order.round, client, self.count_hits(client))
+
+    def score_own(self, order: Message, client: int) -> Message:
+        """How the client's own model, as rounds have left it, does on the client's own test data."""
+        self.take_own(self.begin(order, client))
+        return Message(order.kind, order.round, client, self.count_hits(client))
+
+    def statistics(self, order: Message, client: int) -> Message:
+        """What one client contributes to the server stage."""
+        work = self.begin(order, client)
+        self.catch_up(work)  # features through layers that were never trained would spoil everybody's sums
+        self.model.eval()
+        tensors = self.job.method.slot("server_stage").statistics(work)
+        return Message(order.kind, order.round, client, tensors, {"samples": len(work.rows), "loss": 0.0})
+
+    def personalise(self, order: Message, client: int) -> Message:
+        """Make the client's own model, keep it, and say how it does on the client's own test data."""
+        return Message(order.kind, order.round, client, make_personal_models(self, order, [client])[0])
+
+    def personalise_group(self, order: Message, group: int) -> Message:
+        """The same for a group of clients."""
+        found = make_personal_models(self, order, self.job.personal_groups[group])
+        return Message(
+            order.kind, order.round, group, {name: torch.stack([f[name] for f in found]) for name in found[0]}
+        )
+
+    def catch_up(self, work: Work) -> None:
+        """A client that was in no round first trains what rounds would have left with it: its private tensors, alone.
+
+        It trains them for as long as an average client has, up to a bound, by the loss of the method and of the parts
+        that own them. The rest of the model stays the server's, also the statistics that BatchNorm gathers on the way.
+        """
+        job = self.job
+        learns = {name for name, p in self.model.named_parameters() if p.requires_grad} & {*job.roles.private}
+        if not learns or any(f"model/{name}" in work.memory for name in learns):
+            return
+        self.make_up(work, job.method.answering("private"), learns.__contains__)
+        private = copy_tensors(self.model, job.roles.private)
+        self.load(work.received, {f"model/{name}": tensor for name, tensor in private.items()})
+
+    def make_up(self, work: Work, parts: Sequence[Part], only: Callable[[str], bool] | None) -> None:
+        """Train for as long as an average client was in rounds, up to a bound."""
+        settings = self.job.settings
+        visits = min(max(1, round(settings.rounds * settings.participation)), MOST_VISITS)
+        steps = visits * settings.steps if settings.steps is not None else None
+        work.fit(visits * settings.epochs, steps, only=only, parts=parts)
+
+    # -- what they share -----------------------------------------------------------------------------------------------
+    def begin(self, order: Message, client: int) -> Work:
+        """Load the server's model and the client's memory, and let parts prepare."""
+        job = self.job
+        received = {name: tensor.to(self.flat.device) for name, tensor in order.tensors.items()}
+        memory = job.store.load(client, order.round) if job.remembers else {}
+        self.load(received, memory)
+        generator = generator_for(job.settings.seed, "batches", order.kind, order.round, client)
+        rows, lr = job.federation.train[client], float(order.numbers["lr"])
+        work = Work(self, order.kind, client, order.round, lr, rows, received, memory, generator)
+        for part in job.method.answering("begin"):
+            part.begin(work)
+        return work
+
+    def take_own(self, work: Work) -> None:
+        """Go on with the client's own model, where it is more than the shared one with private tensors."""
+        part = self.job.method.optional_slot("own")
+        if part is not None:
+            part.own(work)
+
+    def load(self, received: Mapping[str, Tensor], memory: Mapping[str, Tensor]) -> None:
+        """Set every tensor of the model: shared from the server, private from memory, the rest as in the beginning.
+
+        A tensor that is fixed in training may have been set anew by the server; it is then received by name.
+        """
+        with torch.no_grad():
+            self.flat.copy_(received["model"])
+        if self.initial:
+            kept = {
+                name: received.get(f"fixed/{name}", memory.get(f"model/{name}", value))
+                for name, value in self.initial.items()
+            }
+            load_tensors(self.model, kept)
+
+    def remember(self, work: Work, private: dict[str, Tensor]) -> None:
+        """Keep the client's private state, unless its training went wrong."""
+        if not self.job.remembers:
+            if work.memory:
+                names = ", ".join(sorted(work.memory))
+                raise RunError(f"A part wrote {names} into a client's memory without saying 'remembers = True'.")
+            return
+        work.memory |= {f"model/{name}": tensor for name, tensor in private.items()}
+        floats = [t for t in (*work.reply.values(), *work.memory.values()) if t.is_floating_point()]
+        if all(all_finite(tensor) for tensor in floats):
+            self.job.store.save(work.client, work.round, work.memory)
+
+    def fit(
+        self,
+        work: Work,
+        epochs: int,
+        steps: int | None,
+        only: Callable[[str], bool] | None,
+        parts: Sequence[Part] | None,
+        loss: Part | None,
+    ) -> float:
+        """Train as a part wishes, outside the round's own training."""
+        say = self.everyone if work.training else self.nobody
+        if parts is not None or loss is not None:
+            chosen = parts if parts is not None else self.job.method.parts if work.training else ()
+            say = Say.of(self.job.method, chosen, loss)
+        return fit(work, say, epochs, steps, only)
+
+    def count_hits(self, client: int) -> dict[str, Tensor]:
+        """Right predictions and samples of each class in the client's own test data."""
+        samples, rows, labels = self.job.local_test(client)
+        with torch.no_grad():
+            batches = plain_batches(self.job.federation.source, samples, rows, self.job.settings.eval_batch)
+            right = self.predict(batches).argmax(1) == labels
+        classes = self.model.classes
+        return {
+            "hits": torch.bincount(labels[right], minlength=classes),
+            "samples": torch.bincount(labels, minlength=classes),
+        }
+
+    def predict(self, batches: Iterable[Tensor]) -> Tensor:
+        """Class scores of the model as it stands, on the CPU."""
+        self.model.eval()
+        logits = [self.job.method.logits(self.model, inputs.to(self.flat.device)).cpu() for inputs in batches]
+        return torch.cat(logits) if logits else torch.empty(0, self.model.classes)
+
+    def embeddings(self, rows: Tensor) -> Tensor:
+        """Features of training rows as they reach the classifier in prediction."""
+        return self._over_rows(rows, lambda inputs: self.job.method.embed(self.model, inputs), self.model.dim)
+
+    def features(self, rows: Tensor) -> Tensor:
+        """Features of training rows as they leave the backbone in prediction."""
+        return self._over_rows(rows, self.model, 0)
+
+    @torch.no_grad()
+    def _over_rows(self, rows: Tensor, net: Callable[[Tensor], Tensor], width: int) -> Tensor:
+        self.model.eval()
+        source = self.job.federation.source
+        batches = plain_batches(source, source.train, rows, self.job.settings.eval_batch)
+        found = [net(inputs.to(self.flat.device)) for inputs in batches]
+        return torch.cat(found) if found else torch.empty(0, width, device=self.flat.device)

@@ -1,0 +1,144 @@
+"""Scores of clients behind a network: they alone have their test data, and a message to them is dear.
+
+So a client scores a model when the model comes to it anyway, before it trains on. The scores of round r arrive with
+round r + 1, and are added to the line of round r then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from fedframe.core.evaluation import (
+    ByClient,
+    Scores,
+    has_own_models,
+    personal_scores,
+    score_generic,
+    with_client,
+    with_personal,
+)
+from fedframe.core.message import LOST, Message
+from fedframe.core.remote import LAST, Remote
+
+if TYPE_CHECKING:
+    from fedframe.core.server import Server
+
+NAMES = ("hits", "samples", "diverged")  # what a client counts; the last only of a model that it has just made
+
+
+def score_round_from_afar(server: Server, engine: Remote) -> Scores:
+    """As `score_round`: the shared model on the global test set; what clients measure comes later."""
+    ask_late_scores(server, engine)
+    return score_generic(server)[0]
+
+
+def ask_late_scores(server: Server, engine: Remote) -> None:
+    """Have the watched clients score the model as it stands when it is sent to them the next time."""
+    watched = [int(client) for client in server.job.watched]
+    if server.job.shares_a_model:
+        engine.also("client", watched)
+    if has_own_models(server):
+        engine.also("own", watched)
+
+
+def late_scores(server: Server) -> Scores | None:
+    """What clients have told of the model that the last order brought them; None if they were not asked."""
+    engine = server.engine
+    if not isinstance(engine, Remote):
+        return None
+    order = server.order("client", server.round + 1)
+    shared, own = engine.heard("client"), engine.heard("own")
+    if shared is None and own is None:
+        return None
+    # Whoever did not reply to the order itself has been named by now.
+    told, own_told = ([reply for reply in replies or () if reply.kind != LOST] for replies in (shared, own))
+    scores = client_scores(Scores(), usable(server, order, told))
+    if own is None:
+        return scores
+    fine = usable(server, replace(order, kind="own"), own_told)
+    return with_personal(scores, scores_of_own(server, fine))
+
+
+def fetch_late_scores(server: Server) -> Scores | None:
+    """Late scores of the model as it stands, by a message of their own: something is about to change the model."""
+    engine = server.engine
+    if not isinstance(engine, Remote) or not engine.awaits():
+        return None
+    for _ in engine.run(server.order("client", server.round + 1), ()):
+        pass
+    return late_scores(server)
+
+
+def final_scores_from_afar(server: Server, engine: Remote, progress: Callable[[int, int], None]) -> Scores:
+    """As `final_scores`: clients score the final model when it comes to them, and make their own in the same breath."""
+    job = server.job
+    scores = server.last_scores if server.last_scores is not None else score_generic(server)[0]
+    everyone = [int(client) for group in job.personal_groups for client in group]
+    kind = "personalise" if job.settings.personal else "client"
+    if kind == "personalise" and job.shares_a_model:
+        engine.also("client", range(len(job.federation)))
+    order = server.order(kind, server.round + 1)
+    order = replace(order, numbers={**order.numbers, LAST: 1})
+    units = everyone if kind == "personalise" else range(len(job.federation)) if job.shares_a_model else ()
+    fine = usable(server, order, counted(engine.run(order, units), progress, len(units)))
+    last = late_scores(server)
+    if server.late is None:  # no server stage: the model of the last round is the final one
+        server.late = last
+    if kind == "client":
+        return client_scores(scores, fine)
+    own = scores_of_own(server, fine)
+    if last is not None and "client" in last.by_client:
+        scores = with_client(scores, last.by_client["client"])
+    return with_personal(scores, own) if own.by_client else scores
+
+
+def client_scores(scores: Scores, fine: list[Message]) -> Scores:
+    """The scores with the shared model's on clients' own test data, from their counts."""
+    return with_client(scores, each_of(fine)) if fine else scores
+
+
+def scores_of_own(server: Server, fine: list[Message]) -> Scores:
+    """The scores of clients' own models, from those who have told them."""
+    diverged = sum(int(reply.tensors.get("diverged", torch.zeros(())).sum()) for reply in fine)
+    return personal_scores(server, each_of(fine), diverged)
+
+
+def each_of(fine: list[Message]) -> ByClient:
+    """Clients' counts side by side. Labels stay with the clients: there are none by class."""
+    hits, sizes = ([int(reply.tensors[name]) for reply in fine] for name in ("hits", "samples"))
+    return ByClient([reply.unit for reply in fine], hits, sizes)
+
+
+def counted(replies: Iterable[Message], progress: Callable[[int, int], None], total: int) -> Iterator[Message]:
+    """The replies, and progress with each."""
+    for done, reply in enumerate(replies, start=1):
+        progress(done, total)
+        yield reply
+
+
+def usable(server: Server, order: Message, replies: Iterable[Message]) -> list[Message]:
+    """Replies whose counts can be believed to be counts; of the others it is said why."""
+    return [reply for reply in replies if usable_hits(server, order, reply)]
+
+
+def usable_hits(server: Server, order: Message, reply: Message) -> bool:
+    """Whether a client's count of right predictions can be believed to be one; if not, say why."""
+    if server.is_lost(reply, order):
+        return False
+    names = NAMES if reply.kind == "personalise" else NAMES[:2]
+    if reply.kind == order.kind and set(reply.tensors) == set(names) and all(map(is_count, reply.tensors.values())):
+        hits, samples, diverged = (int(reply.tensors[name]) if name in names else 0 for name in NAMES)
+        if 0 <= hits <= samples <= len(server.job.federation.local_test[reply.unit]) and 0 <= diverged <= 1:
+            return True
+    server.note(f"Round {order.round}, {order.kind}: the counts of client {reply.unit} were refused.")
+    return False
+
+
+def is_count(tensor: Tensor) -> bool:
+    """Whether it is one whole number."""
+    return tensor.dtype == torch.int64 and tensor.shape == ()

@@ -1,0 +1,77 @@
+"""What all methods share may be swept as well: each value is a case, a problem of its own with a comparison of its own.
+
+Of a learning rate the better one is chosen, on validation data. Of two partitions neither is the better: a table that
+chose the easier one would answer nobody's question. So every method is tuned and scored in each case, and the cases
+stand side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+from typing import Any
+
+from fedframe.data.partition import read_partition
+from fedframe.errors import SettingError
+from fedframe.experiments.compare.address import Values, part_names, settings_of
+from fedframe.experiments.compare.rows import MOST_SWEPT, checked_values, method_of, read_text
+from fedframe.settings import Settings
+
+ALPHA = "alpha"  # the number behind dirichlet:, the field's own word for it
+CASES = (
+    ALPHA, "data", "partition", "clients", "min_client_size", "test_share", "data_share", "local_test", "new_clients",
+    "model", "rounds", "participation",
+)  # fmt: skip
+
+Sweep = Mapping[str, Sequence[Any]]
+
+
+def split_sweep(sweep: Sweep, methods: Sequence[str | Mapping[str, Any]]) -> tuple[Sweep, Sweep]:
+    """The settings that make cases, and those that have candidates to choose from."""
+    cases = {name: values for name, values in sweep.items() if name.strip() in CASES}
+    if ALPHA in cases:
+        refuse_two_meanings(methods)
+    if len(cases) > MOST_SWEPT:
+        raise SettingError(f"A sweep is over one or two settings, not {', '.join(cases)}; fix some of them.")
+    return cases, {name: values for name, values in sweep.items() if name not in cases}
+
+
+def refuse_two_meanings(methods: Sequence[str | Mapping[str, Any]]) -> None:
+    """`alpha` is the partition's; where a part has a setting of that name, nobody shall have to guess."""
+    asked = [read_text(each) if isinstance(each, str) else each for each in methods]
+    holders = [part for each in asked for part in part_names(method_of(each)) if ALPHA in settings_of(part)]
+    if holders:
+        raise SettingError(
+            f"alpha is the partition's number and a setting of the part {holders[0]!r}; write {holders[0]}.alpha=..., "
+            "or partition=dirichlet:0.1,dirichlet:0.5 for the partition's."
+        )
+
+
+def read_cases(sweep: Sweep, settings: Mapping[str, Any]) -> dict[str, Values]:
+    """Every combination by its name (`alpha=0.1, clients=10`), as settings; one without a name if nothing is swept."""
+    names = [name.strip() for name in sweep]
+    columns = [checked_values(name, values) for name, values in sweep.items()]
+    found: dict[str, Values] = {}
+    for values in product(*columns):
+        case = dict(zip(names, values, strict=True))
+        label = ", ".join(f"{name}={value}" for name, value in case.items())
+        if ALPHA in case:
+            if "partition" in case:
+                raise SettingError("alpha is a part of partition; sweep one of them.")
+            case["partition"] = with_alpha(settings, case.pop(ALPHA))
+        if case.get("partition", "auto") != "auto":
+            read_partition(str(case["partition"]))  # refuse a wrong one before anything runs
+        found[label] = case
+    return found if len(found) > 1 else {"": next(iter(found.values()))}
+
+
+def with_alpha(settings: Mapping[str, Any], alpha: object) -> str:
+    """The partition with another number behind `dirichlet:`; a long tail in front of it stays."""
+    now = str(settings.get("partition") or Settings.model_fields["partition"].default)
+    before, plus, last = now.rpartition("+")
+    if now != "auto" and last.partition(":")[0] != "dirichlet":
+        raise SettingError(
+            f"alpha is the number of a dirichlet partition, and partition = {now}; leave --partition out, or sweep "
+            f"it: --sweep partition={now},iid"
+        )
+    return f"{before}{plus}dirichlet:{alpha}"

@@ -1,0 +1,109 @@
+"""What a reader of the tables has to know, in sentences."""
+
+from __future__ import annotations
+
+from fedframe.experiments.compare.blocks import heading
+from fedframe.experiments.compare.plan import Plan
+from fedframe.experiments.compare.result import Comparison
+from fedframe.experiments.compare.tuning import explain_select
+from fedframe.methods.recipes import make_method
+
+FEW_SEEDS = 3
+NORMAL = "It takes for granted that differences scatter normally over seeds, which few seeds cannot show."
+
+
+def notes(comparison: Comparison) -> list[str]:
+    """All sentences below the tables."""
+    return [*protocol(comparison), *tests(comparison), *tuning(comparison), *comparison.remarks, *troubles(comparison)]
+
+
+def protocol(comparison: Comparison) -> list[str]:
+    """How the numbers were made, and what they mean."""
+    seeds = comparison.plan.seeds
+    named = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {', '.join(map(str, seeds))}"
+    meanings = [f"{heading(name)}: {meaning}." for name, meaning in comparison.definitions.items()]
+    load = (
+        "Cells run side by side on one machine: seconds are times under that load, to be compared with each other only."
+    )
+    chosen = (
+        ""
+        if comparison.plan.target is not None or comparison.target is None
+        else (
+            f"The target, {100 * comparison.target:g} %, is what {comparison.baseline} reaches (mean of the last five "
+            "evaluations over seeds, rounded down); --target sets another."
+        )
+    )
+    same = f"Every method ran with {named}; a seed fixes partition, splits and the backbone's initial weights for all."
+    partly = any(
+        0 < comparison.scores[label][score].count < len(comparison.outcomes[label])
+        for label in comparison.labels
+        for score in comparison.cost_scores
+        if ":" in score and all(outcome.state == "finished" for outcome in comparison.outcomes[label])
+    )
+    missed = (
+        ["A mean over fewer seeds leaves out those that never reached the target, which flatters it."] if partly else []
+    )
+    return [same, *meanings, *([chosen] if chosen else []), *missed, load]
+
+
+def tests(comparison: Comparison) -> list[str]:
+    """Which intervals and tests these are."""
+    if len(comparison.plan.seeds) < 2:
+        return ["One seed: intervals and p-values need two or more; use --seeds 5."]
+    found = ["Intervals: Student's t over seeds."]
+    if len(comparison.plan.seeds) <= FEW_SEEDS:
+        found[0] += " With so few they are wide, and may leave the range of an accuracy; --seeds 5 narrows them."
+    if comparison.differences:
+        text = "Differences: paired t test, two-sided, over the seeds in which both have the score (scipy's ttest_rel)"
+        more = "; p, Holm: adjusted for the number of methods, within each score" if len(comparison.labels) > 2 else ""
+        found.append(f"{text}{more}. {NORMAL}")
+    for label, scores in comparison.differences.items():
+        said: dict[str, list[str]] = {}
+        for score, each in scores.items():
+            if each.remark:
+                said.setdefault(each.remark, []).append(heading(score))
+        found += [f"{label}, {'; '.join(names)}: {remark}" for remark, names in said.items()]
+    return found
+
+
+def tuning(comparison: Comparison) -> list[str]:
+    """How settings were chosen, and whether all methods had the same chance."""
+    tuned = comparison.tuned
+    if tuned is None:
+        return []
+    about = tuned.tuning
+    found = [
+        f"Candidates were chosen by {explain_select(about.select)}, on {100 * about.share:g} % of each client's "
+        "training data; neither the test set nor the clients' own test data had a say. The chosen setting was then run "
+        "on all training data, and only it was scored on the test data."
+    ]
+    counts = {row.label: len(row.candidates) for row in comparison.plan.rows}
+    if len(set(counts.values())) > 1:
+        listed = ", ".join(f"{label} {count}" for label, count in counts.items())
+        found.append(f"Not the same tuning budget for all: candidates of {listed}.")
+    for row in comparison.plan.rows:
+        bad = [trial for trial in tuned.of(row) if trial.mean is None]
+        if bad:
+            names = "; ".join(str(trial.candidate) for trial in bad)
+            found.append(f"{row.label}: not eligible, because a run diverged: {names}.")
+    return found
+
+
+def troubles(comparison: Comparison) -> list[str]:
+    """Runs that gave no number, each with its reason."""
+    outcomes = [outcome for found in comparison.outcomes.values() for outcome in found]
+    bad = [f"{o.cell.name}: {o.state}. {o.reason}" for o in outcomes if o.state in ("diverged", "failed")]
+    again = any(outcome.state == "failed" for outcome in outcomes)
+    return [*bad, "The same command tries failed runs again."] if again else bad
+
+
+def remarks_on(plan: Plan) -> list[str]:
+    """What sets a method apart before anything is run."""
+    found = []
+    for row in plan.rows:
+        method = make_method(row.method, {})
+        if not method.shares_a_model:
+            found.append(f"{row.label} has no shared model: it has no generic and no client score.")
+        if method.answering("reserve"):
+            found.append(f"{row.label} has the server take a few training samples away from the clients (see log.txt).")
+    return found

@@ -1,0 +1,93 @@
+"""What a comparison runs: methods by seeds, as cells whose folders are named after what decides on their results."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedframe.errors import SettingError, nearest
+from fedframe.experiments.compare.address import Values, joined, part_names
+from fedframe.experiments.compare.rows import Candidate, Row
+from fedframe.experiments.grid.cell import MACHINE, Cell
+from fedframe.experiments.grid.naming import digest, slug
+from fedframe.jobs.build import Net
+from fedframe.jobs.gather import gather
+from fedframe.methods.recipes import make_method
+from fedframe.settings import Settings
+
+AS_THEY_ARE = Candidate()
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """How candidates are compared."""
+
+    select: str  # the score they are chosen by; empty: what suits the methods
+    share: float  # of each client's training data, held out as validation data
+    seeds: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that a comparison is made from."""
+
+    rows: Sequence[Row]
+    seeds: tuple[int, ...]
+    settings: Values  # of all methods; `set` is for those that have the part
+    baseline: str
+    target: float | None = None  # None: what the baseline reaches
+    tuning: Tuning | None = None
+    out: Path = Path("runs")
+    data: object = None  # data and net that exist only in Python
+    net: Net | None = None
+    known_by: tuple[str, ...] = field(default=())  # what tells those from others
+    case: str = ""  # what sets it apart from other comparisons of the same command
+
+    def __post_init__(self) -> None:
+        labels = [row.label for row in self.rows]
+        if self.baseline not in labels:
+            raise SettingError(f"baseline = {self.baseline!r} is not compared; {nearest(self.baseline, labels)}")
+        if self.target is not None and not 0 < self.target < 1:
+            raise SettingError(f"target = {self.target:g} is no accuracy between 0 and 1; use target = 0.8 for 80 %.")
+        present = {part for row in self.rows for part in part_names(row.method)}
+        for part in self.settings.get("set") or {}:
+            if part not in present:
+                raise SettingError(f"--set {part}...: no method here has a part {part!r}; {nearest(part, present)}")
+        for row in self.rows:  # what cannot work is refused before anything starts
+            for candidate in row.candidates:
+                checked = self.settings_of(row, candidate, self.seeds[0])
+                for each in make_method(checked.method, checked.set).parts:
+                    each.check(checked)
+
+    def settings_of(self, row: Row, candidate: Candidate, seed: int, **more: Any) -> Settings:
+        """All settings of a run; the row's beat those of all, and the candidate's beat the row's."""
+        own = part_names(row.method)
+        parts = {part: values for part, values in (self.settings.get("set") or {}).items() if part in own}
+        layers = [{**self.settings, "set": parts}, row.settings, candidate.settings, more]
+        # Scores are kept; personal models of all methods and seeds would fill the disk.
+        return gather({"save_personal": False, **joined(*layers), "method": row.method, "seed": seed}, None)
+
+    def cell(self, row: Row, candidate: Candidate, seed: int) -> Cell:
+        """A run on all the training data, scored on the test set."""
+        return self.named_cell("runs", row, candidate, seed, self.settings_of(row, candidate, seed))
+
+    def named_cell(self, room: str, row: Row, candidate: Candidate, seed: int, settings: Settings) -> Cell:
+        """A cell with the name that people read, and the folder that its settings give it."""
+        folder = self.out / room / f"{slug(row.label)}-{digest(settings, *self.known_by)}" / f"seed-{seed}"
+        words = [f"{row.label} {candidate}".strip(), *([self.case] if self.case else []), f"seed {seed}"]
+        return Cell(", ".join(words), settings, folder, self.data, self.net)
+
+
+def default_out(
+    rows: Sequence[Row], settings: Mapping[str, Any], known_by: Sequence[str], cases: Sequence[str] = ()
+) -> Path:
+    """The same folder for the same question, so that the same command goes on; more seeds join those that are there."""
+    decides = {name: str(value) for name, value in settings.items() if name not in MACHINE | {"seed"}}
+    text = json.dumps([[repr(row) for row in rows], decides, *known_by, *cases], sort_keys=True)
+    code = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
+    data = str(settings.get("data", Settings.model_fields["data"].default)).partition("?")[0]
+    return Path("runs", f"compare-{slug(Path(data).stem, 30)}-{code}")

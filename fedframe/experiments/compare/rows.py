@@ -1,0 +1,149 @@
+"""The methods of a comparison, each with settings and candidates of its own where it has any.
+
+fedprox                                   a method as it is
+fedprox?lr=0.1&prox.mu=0.01               with settings of its own
+fedetf?lr=[0.05,0.1]&label=FedETF tuned   with candidates of its own, and another name in the tables
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
+
+import yaml
+
+from fedframe.errors import SettingError
+from fedframe.experiments.compare.address import Address, Values, find_address, joined, part_names
+
+MOST_SWEPT = 2  # settings of one method: the number of runs is the product of their values
+EXAMPLE = "fedprox?lr=0.1&prox.mu=0.01"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Values of the swept settings."""
+
+    values: tuple[tuple[Address, Any], ...] = ()
+
+    def __str__(self) -> str:
+        return " ".join(f"{address}={value}" for address, value in self.values)
+
+    @property
+    def settings(self) -> Values:
+        """As settings of a run."""
+        return joined(*(address.value(value) for address, value in self.values))
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method of the comparison."""
+
+    method: str
+    label: str
+    settings: Values = field(default_factory=dict)
+    sweep: Mapping[Address, tuple[Any, ...]] = field(default_factory=dict)
+
+    @property
+    def candidates(self) -> list[Candidate]:
+        """Every combination of the swept values, the first setting slowest."""
+        addresses = [*self.sweep]
+        return [Candidate(tuple(zip(addresses, values, strict=True))) for values in product(*self.sweep.values())]
+
+
+def read_rows(
+    methods: Sequence[str | Mapping[str, Any]], sweeps: Mapping[str, Sequence[Any]], longest: int = 60
+) -> list[Row]:
+    """The rows that texts or mappings stand for; `sweeps` are those of all methods that have the settings."""
+    asked = [read_text(each) if isinstance(each, str) else dict(each) for each in methods]
+    if not asked:
+        raise SettingError("There is nothing to compare; name at least one method: fedframe compare fedavg fedprox.")
+    names = [method_of(each) for each in asked]
+    common = {find_address(name, names): checked_values(name, values) for name, values in sweeps.items()}
+    rows = [read_row(each, common) for each in asked]
+    labels = [row.label for row in rows]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise SettingError(f"Two methods are called {label!r}; name one of them: '{label}?label=another name'.")
+        if len(label) > longest:
+            raise SettingError(f"The name {label!r} is too long for a table; add &label=short name to the method.")
+    return rows
+
+
+def read_text(text: str) -> Values:
+    """`fedprox?lr=0.1&prox.mu=0.01` as a mapping."""
+    method, _, query = text.partition("?")
+    values: Values = {"method": method.strip()}
+    for pair in query.split("&") if query else ():
+        name, equals, value = pair.partition("=")
+        if not equals or not name.strip():
+            raise SettingError(f"{text!r} cannot be read at {pair!r}; write it as '{EXAMPLE}'.")
+        values[name.strip()] = value if name.strip() == "label" else read_value(value, text)
+    return values
+
+
+def read_value(text: str, where: str) -> Any:
+    """A value as YAML reads it."""
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise SettingError(f"{where!r} cannot be read: {text!r} is no value; try 0.1 or [0.05, 0.1].") from None
+
+
+def read_sweep(text: str) -> tuple[str, list[Any]]:
+    """`lr=0.01,0.1` as a name and its values; values that hold commas: `lr_schedule=[cosine, "step:0.1@0.5,0.75"]`."""
+    name, equals, rest = text.partition("=")
+    if not (equals and name.strip() and rest.strip()):
+        raise SettingError(f"--sweep {text!r} cannot be read; write it as --sweep lr=0.01,0.1")
+    if rest.strip().startswith("["):
+        values = read_value(rest, text)
+        return name.strip(), values if isinstance(values, list) else [values]
+    return name.strip(), [read_value(value, text) for value in rest.split(",")]
+
+
+def method_of(values: Mapping[str, Any]) -> str:
+    """The method's name, checked."""
+    method = str(values.get("method", ""))
+    part_names(method)  # refuse one that does not exist by its name
+    return method
+
+
+def read_row(given: Values, common: Mapping[Address, tuple[Any, ...]]) -> Row:
+    """A row: lists are candidates, other values are fixed; a fixed value takes a setting out of the common sweep."""
+    given = dict(given)
+    method, label = str(given.pop("method")), given.pop("label", None)
+    own = part_names(method)
+    settings: Values = {}
+    sweep = {address: values for address, values in common.items() if address.suits(own)}
+    for name, value in flat(given).items():
+        address = find_address(name, [method])
+        if isinstance(value, list):
+            sweep[address] = checked_values(name, value)
+        else:
+            settings = joined(settings, address.value(value))
+            sweep.pop(address, None)
+    if len(sweep) > MOST_SWEPT:
+        names = ", ".join(map(str, sweep))
+        raise SettingError(f"{method}: a sweep is over one or two settings, not {names}; fix some of them.")
+    fixed = ", ".join(f"{name}={value}" for name, value in flat(given).items() if not isinstance(value, list))
+    return Row(method, str(label) if label else f"{method} {fixed}".strip(), settings, sweep)
+
+
+def flat(given: Mapping[str, Any]) -> Values:
+    """Settings of parts as `part.name`, whether they are written so or below `set` as in a run's YAML file."""
+    values = {name: value for name, value in given.items() if name != "set"}
+    parts = given.get("set") or {}
+    if not isinstance(parts, Mapping) or not all(isinstance(each, Mapping) for each in parts.values()):
+        raise SettingError(f"set = {parts!r} cannot be read; write set: {{fine_tune: {{epochs: 3}}}}.")
+    return values | {f"{part}.{name}": value for part, each in parts.items() for name, value in each.items()}
+
+
+def checked_values(name: str, values: Sequence[Any]) -> tuple[Any, ...]:
+    """The values of a sweep: at least one, none twice."""
+    if any(isinstance(value, list | dict) for value in values):
+        raise SettingError(f"The sweep over {name} holds a list inside a list; write --sweep {name}=0.01,0.1")
+    unique = [*dict.fromkeys(values)]
+    if not unique:
+        raise SettingError(f"The sweep over {name} has no values; write --sweep {name}=0.01,0.1")
+    return tuple(unique)

@@ -1,0 +1,85 @@
+"""A cell: a run with a name and a folder of its own; and what has become of it, read from that folder alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from fedframe.errors import SettingError
+from fedframe.runs.folder import CONFIG, SUMMARY, RunFolder
+from fedframe.settings import Settings, check, read_config
+from fedframe.util.files import read_json, write_json
+
+if TYPE_CHECKING:
+    from fedframe.jobs.build import Net
+
+DIVERGED = "diverged.json"  # in a cell's folder: why its training cannot come to an end
+# Settings that say where a run is done or shown and not what is done: a cell may go on with others.
+MACHINE = frozenset({"workers", "data_dir", "engine", "log"})
+
+State = Literal["finished", "diverged", "failed", "waiting"]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run among many."""
+
+    name: str  # as people read it: "FedAvg, C10-100-2, seed 0"
+    settings: Settings
+    folder: Path
+    data: object = None  # data and net that exist only in Python
+    net: Net | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What has become of a cell: finished, diverged (going on would not help), failed this time, or not run yet."""
+
+    cell: Cell
+    state: State
+    reason: str = ""  # a sentence, if it is neither finished nor waiting
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """Everything in the run's summary.json; empty unless it is finished."""
+        return dict(read_json(self.cell.folder / SUMMARY)) if self.state == "finished" else {}
+
+    @cached_property
+    def history(self) -> list[dict[str, Any]]:
+        """A dictionary per round."""
+        return RunFolder(self.cell.folder).metrics()
+
+
+def outcome_of(cell: Cell) -> Outcome:
+    """What the cell's folder says; a folder that holds another run is refused by name."""
+    if not (cell.folder / CONFIG).exists():
+        return Outcome(cell, "waiting")
+    refuse_other_run(cell)
+    if (cell.folder / SUMMARY).exists():
+        return Outcome(cell, "finished")
+    if (cell.folder / DIVERGED).exists():
+        return Outcome(cell, "diverged", str(read_json(cell.folder / DIVERGED)["reason"]))
+    return Outcome(cell, "waiting")
+
+
+def keep_divergence(cell: Cell, reason: str) -> None:
+    """Write down that the same settings would fail again, so that they are not tried again."""
+    write_json(cell.folder / DIVERGED, {"reason": reason})
+
+
+def refuse_other_run(cell: Cell) -> None:
+    """A folder goes on only with the settings it was started with."""
+    from fedframe.util.locate import anchored  # it brings torch along, which a look at a new folder does not need
+
+    held = check(read_config(cell.folder / CONFIG))
+    for name, asked in cell.settings:
+        found = getattr(held, name)
+        if name in MACHINE or asked is None or asked == "auto":  # the run's own file says what these came to
+            continue
+        if found != (anchored(asked) if name in ("data", "model") else asked):
+            raise SettingError(
+                f"{cell.folder} holds a run with {name} = {found!r}, not {asked!r}; choose another --out, or remove "
+                "that folder."
+            )

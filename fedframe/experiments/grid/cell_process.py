@@ -1,0 +1,124 @@
+"""One cell from start to end, in this process or in one of its own that tells what happens through a pipe."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import signal
+import time
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fedframe.engines.worker import prepare_process
+from fedframe.errors import DivergedError, FedframeError
+from fedframe.experiments.grid.cell import Cell, keep_divergence
+from fedframe.experiments.grid.resources import peak_memory
+from fedframe.jobs.build import JobMaker
+from fedframe.runs.folder import CHECKPOINT, CONFIG, RunFolder
+from fedframe.runs.progress import Display, scores_text
+from fedframe.runs.session import execute
+
+if TYPE_CHECKING:
+    from fedframe.core.job import Job
+    from fedframe.core.server import RoundRecord
+
+Tell = Callable[[dict[str, Any]], None]
+TELL_EVERY = 0.5  # seconds between two pieces of news from inside a round
+
+
+class Reporter(Display):
+    """Tells of a run's progress instead of showing it."""
+
+    def __init__(self, tell: Tell) -> None:
+        self.tell, self.rounds, self.finished, self.scores, self._told = tell, 1, 0, "", 0.0
+
+    def start(self, job: Job, folder: Path, done: int) -> None:
+        """How far the cell is."""
+        self.rounds, self.finished = job.settings.rounds, done
+        self.progress(done)
+
+    def client(self, done: int, total: int) -> None:
+        """A part of a round; not every client is worth a message."""
+        if self.finished < self.rounds and time.monotonic() - self._told > TELL_EVERY:
+            self.progress(self.finished + done / total)
+
+    def round(self, record: RoundRecord) -> None:
+        """A finished round, with its scores and the memory that the cell needs."""
+        self.finished = record.round
+        if record.scores is not None:
+            self.scores = scores_text(record.scores)
+        self.progress(record.round, memory=peak_memory())
+
+    def stage(self, text: str) -> None:
+        """What comes after the last round."""
+        self.scores = text
+        self.progress(self.rounds)
+
+    def progress(self, done: float, **more: Any) -> None:
+        """Say how many rounds are done."""
+        self._told = time.monotonic()
+        self.tell({"done": done, "rounds": self.rounds, "scores": self.scores, **more})
+
+
+def perform(cell: Cell, workers: int, tell: Tell, keep_state: bool) -> None:
+    """Run what is left of a cell in this process; its errors are raised."""
+    machine = {"workers": workers, **{name: getattr(cell.settings, name) for name in ("data_dir", "log")}}
+    folder = RunFolder(cell.folder)
+    begun = (cell.folder / CONFIG).exists()
+    settings = folder.settings() if begun else cell.settings
+    # One thread from the first tensor on: a model's start has the same bits in every process of the grid.
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        maker = JobMaker(settings.model_copy(update=machine), cell.data, cell.net)
+        job = maker.make(cell.folder)
+        if not begun:
+            folder.write_settings(maker.settings)  # it makes the folder, too
+            named = job.federation.source.user_names is not None
+            folder.write_names(job.federation.names if named else None)
+        execute(job, folder, Reporter(tell))
+    finally:
+        torch.set_num_threads(threads)
+    if not keep_state:
+        drop_state(cell.folder)
+
+
+def drop_state(folder: Path) -> None:
+    """Remove what only an unfinished run needs; over a hundred cells it would fill the disk."""
+    with contextlib.suppress(OSError):
+        (folder / CHECKPOINT).unlink(missing_ok=True)
+        shutil.rmtree(folder / "clients", ignore_errors=True)
+
+
+def attempt(cell: Cell, workers: int, tell: Tell, keep_state: bool) -> None:
+    """The same, but what goes wrong is told in a sentence: the other cells go on."""
+    try:
+        perform(cell, workers, tell, keep_state)
+    except DivergedError as error:
+        keep_divergence(cell, str(error))
+    except FedframeError as error:
+        tell({"failed": str(error)})
+    except Exception as error:
+        RunFolder(cell.folder).log("".join(traceback.format_exception(error)))
+        tell({"failed": f"{type(error).__name__}: {error}"})
+
+
+def work_on(cell: Cell, workers: int, pipe: Connection, keep_state: bool) -> None:
+    """The life of a process that runs one cell."""
+    prepare_process()
+    signal.signal(
+        signal.SIGTERM, signal.default_int_handler
+    )  # the parent's wish to stop; Ctrl-C itself is the parent's
+
+    def tell(news: dict[str, Any]) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            pipe.send_bytes(json.dumps(news).encode())
+
+    with contextlib.suppress(KeyboardInterrupt):  # finished rounds are on disk
+        attempt(cell, workers, tell, keep_state)

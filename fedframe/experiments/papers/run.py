@@ -1,0 +1,126 @@
+"""`fedframe paper`: list the tables, say what would be run, run it, and show what came out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import yaml
+
+from fedframe.data.load import load_raw, read_spec
+from fedframe.errors import FedframeError, RunError
+from fedframe.experiments.grid import choose_grid_display, outcome_of, run_cells
+from fedframe.experiments.papers.cells import Choice, Place, places
+from fedframe.experiments.papers.estimate import local_steps
+from fedframe.experiments.papers.files import save, show
+from fedframe.experiments.papers.result import Result
+from fedframe.experiments.papers.table import load_table, table_names
+from fedframe.jobs.build import check_device
+from fedframe.settings import Settings
+from fedframe.util.text import plural
+
+
+def print_tables() -> None:
+    """List the tables that come along."""
+    from rich.console import Console
+    from rich.table import Table
+
+    grid = Table(box=None, padding=(0, 2, 0, 0))
+    for head in ("table", "cells", "what it shows", "data"):
+        grid.add_column(head, no_wrap=head in ("table", "cells"))
+    for name in table_names():
+        table = load_table(name)
+        grid.add_row(name, f"{len(table.rows)} x {len(table.columns)}", table.title, ", ".join(map(short, table.data)))
+    console = Console()
+    console.print(grid)
+    console.print("Run one: fedframe paper fedrane-1 --scale 0.05; what that would do: --dry-run.", highlight=False)
+
+
+def short(data: str) -> str:
+    """A data set's name; of a list of images, its folder's."""
+    _, colon, path = data.partition(":")
+    return Path(path.partition("?")[0]).parent.name if colon else data
+
+
+def fill(name: str, choice: Choice, *, cores: int | None = None, progress: bool = True) -> Result:
+    """Run what is left of a table's cells, save the table and show it."""
+    table = load_table(name)
+    chosen = places(table, choice)
+    check_device(str(choice.machine.get("device", "cpu")))
+    absent, sentences = missing_data(chosen)
+    if progress:
+        for text in sentences:
+            print(text, flush=True)
+    cells = [place.cell for place in chosen if place.cell.settings.data not in absent]
+    if not cells:
+        raise RunError(f"No data of {table.name} are here, so nothing can be run. {' '.join(sentences)}")
+    outcomes = run_cells(cells, choose_grid_display(progress), cores=cores)
+    result = Result(table, choice, chosen, outcomes, sentences)
+    paths = save(result)
+    if progress:
+        show(result)
+        print(f"Saved: {', '.join(map(str, paths))}")
+    if all(outcome.state == "failed" for outcome in outcomes.values()):
+        raise RunError(f"Not one of {plural(len(outcomes), 'cell')} could be run. {result.failures[0]}")
+    return result
+
+
+def missing_data(chosen: Sequence[Place]) -> tuple[set[str], list[str]]:
+    """Data sets that are neither here nor to be downloaded, and a sentence for the columns that need them.
+
+    Each set is read once before anything starts: cells side by side must not download the same file.
+    """
+    columns: dict[str, dict[str, None]] = {}
+    needed: dict[str, Settings] = {}
+    for place in chosen:
+        settings = place.cell.settings
+        columns.setdefault(settings.data, {})[place.column] = None
+        if outcome_of(place.cell).state == "waiting":
+            needed.setdefault(settings.data, settings)
+    absent, sentences = set(), []
+    for data, settings in needed.items():
+        try:
+            load_raw(read_spec(data, Path(settings.data_dir) if settings.data_dir else None))
+        except FedframeError as error:
+            absent.add(data)
+            sentences.append(f"Left out, {'; '.join(columns[data])}: {error}")
+    return absent, sentences
+
+
+def describe(name: str, choice: Choice) -> None:
+    """Print the cells with their settings and about how many local steps they take; run nothing."""
+    table = load_table(name)
+    chosen = places(table, choice)
+    common = common_settings(chosen)
+    print(f"{table.name}: {table.title} ({table.paper})")
+    print(choice.scale.sentence(int(table.settings.get("rounds", 30))))
+    print("\nSettings of all cells:")
+    print(yaml.safe_dump(common, sort_keys=False, allow_unicode=True))
+    total, unknown = 0, 0
+    folders: set[Path] = set()
+    for place in chosen:
+        steps = local_steps(place.cell.settings)
+        again = place.cell.folder in folders
+        folders.add(place.cell.folder)
+        state = "the same run as a cell above" if again else outcome_of(place.cell).state
+        if not again:
+            total, unknown = total + (steps or 0), unknown + (steps is None)
+        own = {key: value for key, value in plain(place.cell.settings).items() if key not in common}
+        print(f"{place.cell.name} ({state}) -> {place.cell.folder}")
+        print(f"    {yaml.safe_dump(own, default_flow_style=True, width=10_000, sort_keys=False).strip()}")
+        print(f"    about {steps:,} local steps" if steps is not None else "    local steps: not known before the data")
+    more = f", and {unknown} whose steps are not known before their data are read" if unknown else ""
+    print(f"\n{plural(len(folders), 'run')}, about {total:,} local steps{more}.")
+
+
+def plain(settings: Settings) -> dict[str, object]:
+    """Settings as in a YAML file."""
+    values: dict[str, object] = settings.model_dump(mode="json")
+    return values
+
+
+def common_settings(chosen: Sequence[Place]) -> dict[str, object]:
+    """The settings that are the same in all cells."""
+    all_values = [plain(place.cell.settings) for place in chosen]
+    first = all_values[0]
+    return {key: value for key, value in first.items() if all(values[key] == value for values in all_values)}

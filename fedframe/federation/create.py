@@ -1,0 +1,114 @@
+"""`fedframe federation new`: from the organiser's words to an agreement and a folder with keys and kits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from fedframe.core.model import count_parameters
+from fedframe.data import load_source
+from fedframe.data.raw import Form
+from fedframe.errors import SettingError
+from fedframe.federation.agreement import Agreement, check_members
+from fedframe.federation.folder import FederationFolder
+from fedframe.federation.hosts import read_host
+from fedframe.jobs.build import JobMaker
+from fedframe.methods.recipes import make_method
+from fedframe.models import NETS, build_net, default_net
+from fedframe.network.compatibility import check_fewest, check_looks, check_method, check_secure
+from fedframe.network.node_data import NOWHERE, form_of, hollow
+from fedframe.settings import Settings
+
+BYTE = 255.0  # images are stored as 0 to 255; mean and std are given as shares of that
+MOST_VALUES = 1 << 26  # of one sample: 4096 x 4096 pixels in four channels
+MOST_NUMBERS = 500_000_000  # of a net: 2 GB, which node and organiser hold several times
+
+
+def new_federation(
+    path: Path, members: Sequence[str], hosts: Sequence[str], port: int, form: Form, settings: Settings
+) -> FederationFolder:
+    """Make a federation's folder; whatever cannot work is refused before anything is written."""
+    names = tuple(sorted(members))
+    check_members(names)
+    if not hosts:
+        raise SettingError("host: say where nodes find this machine: --host fl.example.org (or its address).")
+    hosts = [read_host(host, port) for host in hosts]
+    settings = settings.model_copy(
+        update={"data": NOWHERE, "partition": "nodes", "clients": len(names), "validate_share": 0.0, "engine": "flower"}
+    )
+    method = make_method(settings.method, settings.set)
+    check_method(method)
+    check_secure(settings, method, len(names))
+    check_looks(settings, data_here=False)
+    check_fewest(settings, len(names))
+    check_size(settings.model, form)
+    # The net, the method and the data's form must fit: found out here, not at the nodes.
+    maker = JobMaker(settings, hollow(form, names, [1] * len(names), [0] * len(names), None), None)
+    name = path.absolute().name or "federation"
+    return FederationFolder.create(path, Agreement(name, hosts[0], port, names, form, maker.settings), hosts)
+
+
+def check_size(model: str, form: Form) -> None:
+    """Refuse a net that is too large for samples of this form, without building it: weights may not fit in memory."""
+    shape = tuple(form.shape) if len(form.shape) == 1 else (form.shape[2], *form.shape[:2])
+    name = default_net(shape) if model == "auto" else model
+    if name.partition(":")[0] not in NETS:
+        return  # somebody's own code, which may look at its weights while it makes them
+    try:
+        with torch.device("meta"):
+            size: float = count_parameters(build_net(name, shape))
+    except (RuntimeError, OverflowError):  # more than torch can count
+        size = math.inf
+    if size > MOST_NUMBERS:
+        raise SettingError(
+            f"shape = {'x'.join(map(str, form.shape))}: the net {name} would have {size:,} numbers, more than "
+            f"{MOST_NUMBERS:,}; use smaller samples, such as --shape {'64x64x3' if len(shape) == 3 else 1000}, or a "
+            "smaller net, such as --model mlp:64."
+        )
+
+
+def form_like(data: str, settings: Settings) -> Form:
+    """The form of some data that the organiser has at hand, such as a public sample."""
+    place = Path(settings.data_dir) if settings.data_dir else None
+    return form_of(load_source(data, data_dir=place, seed=settings.seed, label=settings.label))
+
+
+def form_from_words(classes: str, shape: str, mean: str, std: str) -> Form:
+    """The form of data that the organiser only describes."""
+    names = tuple(name.strip() for name in classes.split(",") if name.strip())
+    if len(names) < 2 or len(set(names)) < len(names):
+        raise SettingError(
+            "classes: name at least two different ones, in the order of their numbers: benign,malignant."
+        )
+    try:
+        sizes = tuple(int(size) for size in shape.lower().split("x"))
+    except ValueError:
+        sizes = ()
+    if len(sizes) not in (1, 3) or min(sizes) < 1:
+        raise SettingError(f"shape = {shape!r}: write HEIGHTxWIDTHxCHANNELS, such as 64x64x3, or a number.")
+    if math.prod(sizes) > MOST_VALUES:
+        raise SettingError(
+            f"shape = {shape[:80]!r}: a sample has {MOST_VALUES:,} values at most; use smaller ones, such as 64x64x3."
+        )
+    scale = BYTE if len(sizes) == 3 else 1.0
+    centre, spread = (numbers(text, sizes[-1], what, scale) for what, text in (("mean", mean), ("std", std)))
+    if not bool((spread > 0).all()):
+        raise SettingError(f"std = {std!r}: must be above 0, such as 0.25.")
+    return Form(names, sizes, None, centre, spread)
+
+
+def numbers(text: str, count: int, what: str, scale: float) -> torch.Tensor:
+    """One number for all channels, or one for each, times the scale."""
+    try:
+        values = [float(item) for item in text.split(",")]
+    except ValueError:
+        raise SettingError(f"{what} = {text!r}: write numbers, such as 0.5 or 0.49,0.48,0.45.") from None
+    if len(values) not in (1, count):
+        raise SettingError(f"{what} = {text!r}: give one number, or {count}.")
+    found = torch.tensor(values if len(values) == count else values * count, dtype=torch.float32) * scale
+    if not bool(found.isfinite().all()):
+        raise SettingError(f"{what} = {text!r}: write finite numbers, such as 0.5 or 0.49,0.48,0.45.")
+    return found

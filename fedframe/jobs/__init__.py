@@ -1,0 +1,1 @@
+"""Jobs: from settings to everything that a run needs."""

@@ -1,0 +1,120 @@
+"""From settings to a job: load the data, deal it out to clients, build the initial model that the seed fixes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from fedframe.core.job import Job
+from fedframe.core.model import has_batch_norm
+from fedframe.core.privacy import check_private
+from fedframe.data import Federation, Source, load_source, make_federation
+from fedframe.data.augment import read_augment
+from fedframe.data.held_out_clients import keep_out
+from fedframe.data.validation import for_validation
+from fedframe.errors import DataError, SettingError
+from fedframe.methods.recipes import make_method
+from fedframe.models import build_net, default_net
+from fedframe.settings import Settings
+from fedframe.util.locate import anchored
+from fedframe.util.seeds import seed_for
+
+FROM_PYTHON = "python"  # what config.yaml says of data or a net that was an object, not a name
+Net = str | nn.Module | Callable[..., nn.Module]
+
+
+class JobMaker:
+    """Turns settings into a job: loads the data, deals it out, builds the initial model that the seed fixes."""
+
+    def __init__(self, settings: Settings, data: object, net: Net | None) -> None:
+        for name, value, given in (("data", settings.data, data), ("model", settings.model, net)):
+            if value == FROM_PYTHON and (given is None or isinstance(given, str)):
+                raise SettingError(
+                    f"This run's {name} came from Python; give it again there: "
+                    f"fedframe.resume(folder, {name}=...) or fedframe.run(config=..., {name}=...)."
+                )
+        self.method = make_method(settings.method, settings.set)
+        for part in self.method.parts:
+            part.check(settings)
+        check_device(settings.device)
+        read_augment(settings.augment)  # refuse a wrong one before the data are loaded
+        self.federation = make_clients(settings, settings.data if data is None else data)
+        for part in self.method.answering("reserve"):
+            self.federation = part.reserve(self.federation, settings.seed)
+        shape = self.federation.source.input_shape
+        self.net: Net = net if net is not None and not isinstance(net, str) else settings.model
+        resolved: dict[str, Any] = {
+            "method": "+".join(anchored(piece.strip()) for piece in settings.method.split("+")),
+            "data": anchored(settings.data),
+            "model": anchored(settings.model),
+            "clients": len(self.federation.everyone),
+            "partition": self.federation.partition or settings.partition,
+        }
+        if self.net == "auto":
+            self.net = resolved["model"] = default_net(shape)
+        self.settings = settings.model_copy(update=resolved)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed_for(self.settings.seed, "model"))
+            backbone = build_net(self.net, shape)
+            classes = len(self.federation.source.classes)
+            self.template = self.method.build(backbone, int(backbone.dim), classes)  # type: ignore[arg-type]
+        for part in self.method.parts:
+            part.check_model(self.template, len(self.federation))
+        check_private(settings, self.method, has_batch_norm(self.template) and settings.buffers == "average")
+        if has_batch_norm(self.template) and settings.batch == 1:
+            raise SettingError("batch = 1 cannot train a net with BatchNorm; use batch = 2, or a net without it.")
+
+    def make(self, folder: Path, home: Path | None = None) -> Job:
+        """The job, once its folder is known, and for a node the one that it has for all runs."""
+        return Job(self.settings, self.method, self.federation, self.template, folder, home)
+
+
+def make_clients(settings: Settings, data: object) -> Federation:
+    """Load the data and deal it out to clients; with a validation share, that share takes the test data's place."""
+    federation = deal_out(settings, data)
+    if len(federation.source.classes) < 2:
+        raise DataError(
+            f"All labels of {settings.data} are {federation.source.classes[0]!r}: there is nothing to tell apart; "
+            "give data with two classes or more (--label names a table's column)."
+        )
+    everyone = for_validation(federation, settings.validate_share, settings.seed)
+    return keep_out(everyone, settings.new_clients, settings.seed)
+
+
+def deal_out(settings: Settings, data: object) -> Federation:
+    """Clients with their training and test data; a federation from Python is one already."""
+    if isinstance(data, Federation):
+        return data
+    source: Source = load_source(
+        data,
+        data_dir=Path(settings.data_dir) if settings.data_dir else None,
+        seed=settings.seed,
+        test_share=settings.test_share,
+        data_share=settings.data_share,
+        label=settings.label,
+        client_column=settings.client_column,
+    )
+    partition, clients = settings.partition, settings.clients
+    if partition == "auto":
+        partition = "user" if source.train.user is not None else "dirichlet:0.1"
+    if clients is None and partition.split("+")[-1] != "user":
+        clients = 20
+    return make_federation(
+        source,
+        partition=partition,
+        clients=clients,
+        seed=settings.seed,
+        min_size=settings.min_client_size,
+        local_test=settings.local_test,
+    )
+
+
+def check_device(device: str) -> None:
+    """Refuse a device that this machine does not have."""
+    kind = device.partition(":")[0]
+    if kind not in ("cpu", "cuda", "mps") or (kind == "cuda" and not torch.cuda.is_available()):
+        raise SettingError(f"device = {device!r} is not here; use cpu.")

@@ -1,0 +1,1 @@
+"""Federated methods: parts, one idea per file, and recipes that put them together."""

@@ -1,0 +1,101 @@
+"""Parts: one idea per file. `PARTS` lists them by name."""
+
+from __future__ import annotations
+
+from fedframe.core.part import Part
+from fedframe.methods.parts.alone import Central, Local
+from fedframe.methods.parts.apple import Apple
+from fedframe.methods.parts.ccvr import CCVR
+from fedframe.methods.parts.cross_entropy import CrossEntropy
+from fedframe.methods.parts.ditto import Ditto
+from fedframe.methods.parts.dot_regression import DotRegression
+from fedframe.methods.parts.features import Normalise, Projection, Temperature
+from fedframe.methods.parts.fedaws import FedAwS
+from fedframe.methods.parts.fedbn import FedBN
+from fedframe.methods.parts.feddyn import FedDyn
+from fedframe.methods.parts.fedetf_stage import AlternatingAdaptation
+from fedframe.methods.parts.fedloge import AuxiliaryHeads, GlobalRealignment, LocalRealignment
+from fedframe.methods.parts.fedmmd import FedMMD
+from fedframe.methods.parts.fedmtl import FedMTL
+from fedframe.methods.parts.fednh import FedNH
+from fedframe.methods.parts.fednova import FedNova
+from fedframe.methods.parts.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
+from fedframe.methods.parts.fedper import FedPer
+from fedframe.methods.parts.fedproto import FedProto
+from fedframe.methods.parts.fedrep import FedRep
+from fedframe.methods.parts.fedrod import FedRoD
+from fedframe.methods.parts.fedrs import FedRS
+from fedframe.methods.parts.ffc import FFC
+from fedframe.methods.parts.fine_tune import FineTune
+from fedframe.methods.parts.frame_head import FrozenRandom, Orthonormal, SimplexETF, SparseETF
+from fedframe.methods.parts.gmv import GlobalMemory
+from fedframe.methods.parts.linear_head import LinearHead
+from fedframe.methods.parts.losses import BalancedCrossEntropy, SquaredError
+from fedframe.methods.parts.lra import RelationalAugmentation
+from fedframe.methods.parts.mean import Mean
+from fedframe.methods.parts.moon import Moon
+from fedframe.methods.parts.nash import Nash
+from fedframe.methods.parts.pfedme import Mix, PFedMe
+from fedframe.methods.parts.pooled_head import PooledHead
+from fedframe.methods.parts.prox import Prox
+from fedframe.methods.parts.ratioloss import RatioLoss
+from fedframe.methods.parts.scaffold import Scaffold
+
+PARTS: dict[str, type[Part]] = {
+    part.name: part
+    for part in (
+        LinearHead,
+        FrozenRandom,
+        Orthonormal,
+        SimplexETF,
+        SparseETF,
+        FedNH,
+        RelationalAugmentation,
+        Projection,
+        Normalise,
+        Temperature,
+        GlobalMemory,
+        CrossEntropy,
+        SquaredError,
+        BalancedCrossEntropy,
+        DotRegression,
+        FedRS,
+        RatioLoss,
+        AuxiliaryHeads,
+        FedRoD,
+        FedPer,
+        FedRep,
+        FedBN,
+        Local,
+        Central,
+        Prox,
+        Moon,
+        Scaffold,
+        FedMMD,
+        FedAwS,
+        FedProto,
+        Ditto,
+        PFedMe,
+        Mean,
+        Mix,
+        FedNova,
+        FedDyn,
+        FedAvgM,
+        FedAdagrad,
+        FedAdam,
+        FedYogi,
+        Nash,
+        Apple,
+        FedMTL,
+        FFC,
+        CCVR,
+        PooledHead,
+        GlobalRealignment,
+        FineTune,
+        AlternatingAdaptation,
+        LocalRealignment,
+    )
+}
+
+# What fills a slot that no part of a recipe claims: together they are FedAvg with plain fine-tuning.
+DEFAULTS: tuple[type[Part], ...] = (LinearHead, CrossEntropy, Mean, FineTune)

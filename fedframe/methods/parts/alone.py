@@ -1,0 +1,81 @@
+"""The two ends between which federated learning lies: every client alone, and all data in one place.
+
+`local`: nothing is shared. Every client trains its own model on its own data for the same rounds; nothing is sent, and
+there is no generic score. `central`: the training data of all clients are pooled, and one model is trained on them, as
+many epochs per round as a client would train; it is scored like any shared model and fine-tuned for personal ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from fedframe.core.layout import named_tensors
+from fedframe.core.method import answering
+from fedframe.core.model import Model
+from fedframe.core.part import Part
+from fedframe.errors import SettingError
+
+if TYPE_CHECKING:
+    from fedframe.core.client_context import Work
+    from fedframe.core.method import Method
+    from fedframe.core.server import Server
+    from fedframe.settings import Settings
+
+
+@dataclass(frozen=True)
+class Local(Part):
+    """All that learns stays on the client."""
+
+    name: ClassVar[str] = "local"
+    shares_a_model = False
+
+    def fits(self, method: Method) -> None:
+        """What works through the server, or compares with its model, has nothing to work with."""
+        talks = [other for question in ("broadcast", "uploads", "after_merge") for other in method.answering(question)]
+        merges = [other for other in method.parts if other.claims & {"merge", "server_stage"} and other.name != "mean"]
+        compares = [other for other in method.parts if other.name in ("prox", "moon", "fedmmd", "ditto", "pfedme")]
+        for other in (*talks, *merges, *compares):
+            raise SettingError(
+                f"{method.name!r} cannot be combined: 'local' sends nothing, so that {other.name!r} would have nothing "
+                "to work with; leave one of them out."
+            )
+
+    def private(self, model: Model) -> Collection[str]:
+        """Everything but what is frozen."""
+        frozen = {name for name, p in model.named_parameters() if not p.requires_grad}
+        tensors = named_tensors(model)
+        return [name for name, tensor in tensors.items() if tensor.is_floating_point() and name not in frozen]
+
+
+@dataclass(frozen=True)
+class Central(Part):
+    """One model, trained on the training data of all clients."""
+
+    name: ClassVar[str] = "central"
+    pools_data: ClassVar[bool] = True
+    rank: ClassVar[int] = -100  # others prepare for the pooled data
+
+    def fits(self, method: Method) -> None:
+        """In its rounds there are no clients that could keep something."""
+        for other in method.parts:
+            if other.remembers or answering([other], "private"):
+                raise SettingError(
+                    f"{method.name!r} cannot be combined: 'central' has no clients in its rounds on which "
+                    f"{other.name!r} could keep something; leave one of them out."
+                )
+
+    def check(self, settings: Settings) -> None:
+        """The same for BatchNorm's statistics."""
+        if settings.buffers == "private":
+            raise SettingError("central has no clients in its rounds, so that buffers cannot be private; use average.")
+
+    def choose(self, server: Server, round: int, clients: Sequence[int]) -> Sequence[int]:
+        """One place, whoever was drawn."""
+        return [0]
+
+    def begin(self, work: Work) -> None:
+        """All training data, in rounds."""
+        if work.training:
+            work.rows = work.job.federation.train.values

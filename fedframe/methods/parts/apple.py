@@ -1,0 +1,135 @@
+"""APPLE: a client's model is a mixture of all clients' core models, with weights that it learns.
+
+Luo and Wu, Adapt to Adaptation: Learning Personalization for Cross-Silo Federated Learning, IJCAI 2022. Client k has a
+core model w_k, which it uploads, and a directed relation vector p_k, which it keeps:
+    v_k = sum_j p_kj w_j                                                                    its own model
+    F_k(v_k) + lambda(r) mu/2 ||p_k - p_0||^2,   p_0j = n_j / n                             what it minimises
+    w_k <- w_k - lr p_kk g,   p_kj <- p_kj - p_lr (<g, w_j> + lambda(r) mu (p_kj - p_0j))   g the gradient at v_k
+lambda(r) falls from 1 to 0 in the first rounds, so that training goes from a common model to own ones.
+
+Differs from the paper in: all core models start from the same initial model. Statistics of BatchNorm are a client's own
+and not mixed: a mixture with negative weights has no variance. Every core model is sent to every client of a round; the
+paper's choice of a few under limited bandwidth is not here.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedframe.methods.parts.model_per_client import ModelPerClient
+
+if TYPE_CHECKING:
+    from fedframe.core.client_context import Work
+
+LOWEST = 1e-3  # where the exponential schedule ends
+
+
+@dataclass
+class Mixture:
+    """What a client needs to mix: the others' models as they came, and what it learns."""
+
+    models: Tensor  # (clients, trainable)
+    core: Tensor  # (trainable)
+    mine: int  # its place in p; for a newcomer, behind the others
+    p: Tensor
+    p0: Tensor
+    slope: Tensor  # of the loss along p
+    velocity: Tensor
+
+    def mixed(self) -> Tensor:
+        """v_k."""
+        others = self.p[: len(self.models)].clone()
+        others[self.mine : self.mine + 1] = 0.0
+        return others @ self.models + self.p[self.mine] * self.core
+
+
+@dataclass(frozen=True)
+class Apple(ModelPerClient):
+    """Mixtures of all core models with learned weights."""
+
+    name: ClassVar[str] = "apple"
+    paper: ClassVar[str] = "Luo and Wu, Adapt to Adaptation: Learning Personalization for Cross-Silo FL, IJCAI 2022"
+    remembers: ClassVar[bool] = True
+
+    mu: Annotated[float, Field(ge=0)] = 0.1
+    p_rate: Annotated[float, Field(ge=0)] = 0.1  # the learning rate of p_k, as a multiple of lr
+    schedule: Literal["exponential", "cosine"] = "exponential"
+    common_share: Annotated[float, Field(ge=0, le=1)] = 0.1  # of the rounds in which lambda(r) is above 0
+
+    def weight(self, round: int, rounds: int) -> float:
+        """lambda(r), with r = 0 in the first round."""
+        last = int(self.common_share * rounds)
+        if round > last:
+            return 0.0
+        done = (round - 1) / last
+        return (1 + math.cos(math.pi * done)) / 2 if self.schedule == "cosine" else LOWEST**done
+
+    def begin(self, work: Work) -> None:
+        """Start the round from the mixture."""
+        if work.training:
+            self.mix(work)
+
+    @torch.no_grad()
+    def mix(self, work: Work) -> Mixture:
+        """Prepare, and put v_k into the model; its statistics are those of the client's core model."""
+        flat, trainable = work.site.flat, work.job.roles.layout.trainable
+        models, samples = work.received["apple/models"], work.received["apple/samples"]
+        own, mine = self.model_of(work), work.client
+        if len(models) != len(work.job.federation):  # a newcomer, after all others
+            mine, samples = len(models), torch.cat([samples, samples.new_tensor([len(work.rows)])])
+        p0 = samples / samples.sum()
+        p = work.memory.get("apple/p", p0).to(flat.device, copy=True)
+        zeros = torch.zeros_like(p)
+        mixture = Mixture(models[:, :trainable], own[:trainable].clone(), mine, p, p0, zeros, zeros.clone())
+        work.scratch["apple"] = mixture
+        flat.copy_(own)
+        flat[:trainable] = mixture.mixed()
+        return mixture
+
+    @torch.no_grad()
+    def correct(self, work: Work) -> None:
+        """From the gradient at v_k to those of p_k and w_k; the optimiser then finds w_k in the model."""
+        mixture: Mixture = work.scratch["apple"]
+        g = torch.zeros_like(mixture.core)
+        gradients, cores = (work.job.roles.layout.trainable_views(flat) for flat in (g, mixture.core))
+        for name, weight in work.named.items():
+            if name in gradients and weight.grad is not None:  # what is private is no part of the mixture
+                gradients[name].copy_(weight.grad)
+                weight.grad.mul_(mixture.p[mixture.mine])
+                weight.copy_(cores[name])
+        along = mixture.models @ g
+        mixture.slope = torch.cat([along, along.new_zeros(len(mixture.p) - len(along))])
+        mixture.slope[mixture.mine] = mixture.core @ g  # where it is now, not where the round began
+        pull = self.mu * self.weight(work.round, work.job.settings.rounds)
+        mixture.slope += pull * (mixture.p - mixture.p0)
+
+    @torch.no_grad()
+    def after_step(self, work: Work) -> None:
+        """Take w_k out of the model, move p_k, mix anew."""
+        mixture: Mixture = work.scratch["apple"]
+        cores = work.job.roles.layout.trainable_views(mixture.core)
+        for name, weight in work.named.items():
+            if name in cores:
+                cores[name].copy_(weight)
+        mixture.velocity = work.job.settings.momentum * mixture.velocity + mixture.slope
+        mixture.p -= self.p_rate * work.lr * mixture.velocity
+        work.site.flat[: len(mixture.core)] = mixture.mixed()
+
+    def finish(self, work: Work) -> None:
+        """What changed in w_k for the server; p_k stays."""
+        mixture: Mixture = work.scratch["apple"]
+        core = torch.cat([mixture.core, work.site.flat[len(mixture.core) :]])
+        work.reply["update"] = (core - self.model_of(work)).cpu()
+        work.memory["apple/p"] = mixture.p.cpu()
+
+    def own(self, work: Work) -> None:
+        """v_k; a client that was in no round learns a core model, from the mean, and its weights."""
+        self.mix(work)
+        if not self.was_in_training(work) and work.kind == "personalise":
+            work.make_up((*work.job.method.answering("predict"), self))

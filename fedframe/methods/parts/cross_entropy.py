@@ -1,0 +1,35 @@
+"""Cross-entropy of the logits: the loss that a client minimises unless a method says otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedframe.core.part import Part, Slot
+
+if TYPE_CHECKING:
+    from fedframe.core.client_context import Work
+
+
+@dataclass(frozen=True)
+class CrossEntropy(Part):
+    """Mean cross-entropy over the batch."""
+
+    name: ClassVar[str] = "ce"
+    claims: ClassVar[frozenset[Slot]] = frozenset({"loss"})
+
+    def loss(self, logits: Tensor, labels: Tensor, work: Work) -> Tensor:
+        """-log softmax(logits)[label]."""
+        return F.cross_entropy(logits, labels)
+
+    def by_sample(self) -> bool:
+        """Yes."""
+        return True
+
+    def row_losses(self, logits: Tensor, labels: Tensor, works: Sequence[Work]) -> Tensor:
+        """The same for every sample of a stack of clients."""
+        return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view_as(labels)

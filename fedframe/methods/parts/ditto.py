@@ -1,0 +1,81 @@
+"""Ditto: beside the shared model each client trains a model of its own, held near the shared one.
+
+Li et al., Ditto: Fair and Robust Federated Learning Through Personalization, ICML 2021, Algorithm 1. With w the
+server's model of the round:
+    h_k(v_k; w) = F_k(v_k) + lambda/2 ||v_k - w||^2                     (Eq. 2)
+    v_k <- v_k - lr (grad F_k(v_k) + lambda (v_k - w))                  in every local step
+The shared side is untouched, whatever trains it: `ditto` alone is FedAvg's, bit for bit. With lambda 0 the own model is
+trained on the client's data alone; a very large lambda is the shared model.
+
+Differs from the paper in: the own model takes its steps after the shared one's, on batches in another order, where the
+authors' code takes both steps on the same batch. lambda is one number, not chosen by each client on validation data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+from pydantic import Field
+
+from fedframe.core.model import copy_tensors, load_tensors
+from fedframe.core.part import Part, Slot
+from fedframe.errors import SettingError
+from fedframe.methods.parts.prox import Prox
+
+if TYPE_CHECKING:
+    from fedframe.core.client_context import Work
+    from fedframe.settings import Settings
+
+
+@dataclass(frozen=True)
+class Ditto(Part):
+    """An own model per client with a pull of strength lam towards the shared one."""
+
+    name: ClassVar[str] = "ditto"
+    claims: ClassVar[frozenset[Slot]] = frozenset({"own"})
+    paper: ClassVar[str] = "Li et al., Ditto: Fair and Robust Federated Learning Through Personalization, ICML 2021"
+    remembers: ClassVar[bool] = True
+    rank: ClassVar[int] = 100  # trains another model when the others have seen the round's
+
+    lam: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
+    epochs: Annotated[int, Field(ge=1)] | None = None  # of the own model in a round; None: as many as the shared one's
+
+    def check(self, settings: Settings) -> None:
+        """A pull that is too strong for the step length throws the own model ever further."""
+        check_pull("ditto", self.lam, settings)
+
+    def finish(self, work: Work) -> None:
+        """A round of the own model; at first it is the initial one."""
+        settings = work.job.settings
+        if not work.take_model("ditto"):
+            load_tensors(work.model, copy_tensors(work.job.template, work.job.roles.changing))
+        if self.epochs is not None:
+            work.fit(self.epochs, parts=pulled(work, self.lam))
+        else:
+            work.fit(settings.epochs, settings.steps, parts=pulled(work, self.lam))
+        work.keep_model("ditto")
+
+    def own(self, work: Work) -> None:
+        """v_k; a client that was in no round trains it from the shared model."""
+        if not work.take_model("ditto") and work.kind == "personalise":
+            work.make_up(pulled(work, self.lam))
+
+
+def check_pull(part: str, strength: float, settings: Settings) -> None:
+    """SGD along lambda (v - w) alone ends nowhere unless lr lambda < 2."""
+    if settings.optimizer == "sgd" and settings.lr * strength >= 2:
+        raise SettingError(
+            f"{part}.lam = {strength:g} is too strong a pull for lr = {settings.lr:g}: the model would be thrown ever "
+            f"further; use {part}.lam = {1 / settings.lr:g} or lr = {1 / strength:.2g}."
+        )
+
+
+def pulled(work: Work, strength: float) -> Sequence[Part]:
+    """Who has a say when an own model is trained near the server's: the pull, which is FedProx's, and a classifier
+    that predicts in the place of the head. The method's corrections are about the shared model.
+    """
+    pull = Prox(strength)
+    pull.begin(work)
+    return (*work.job.method.answering("predict"), pull)

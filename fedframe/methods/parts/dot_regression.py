@@ -1,0 +1,54 @@
+"""Dot regression: a feature is drawn to its own class vector and pushed away from none.
+
+Yang et al., Inducing Neural Collapse in Imbalanced Learning: Do We Really Need a Learnable Classifier at the End of
+Deep Neural Network?, NeurIPS 2022, for class vectors of norm sqrt(E_W) and features brought to norm sqrt(E_H):
+    l(h, y) = 1 / (2 sqrt(E_W E_H)) (w_y' h - sqrt(E_W E_H))^2
+which is sqrt(E_W E_H) / 2 (cos(w_y, h) - 1)^2. With unit norms it is 1/2 (w_y' h - 1)^2, the form of Yang et al., 2023
+(class-incremental learning); FedLoGe's Table 8 ("DR Loss") prints no formula. Cross-entropy also pushes a feature away
+from the classes a batch lacks, which is what makes it biased where classes are missing; a frozen ETF needs no push.
+
+Differs from the paper in: the cosine is taken here, so that classifier and feature may have any norm and the loss is
+the same with or without `normalise`; sqrt(E_W E_H) is the setting `scale`, 1 by default.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor
+
+from fedframe.core.part import Part, Slot
+from fedframe.errors import SettingError
+
+if TYPE_CHECKING:
+    from fedframe.core.client_context import Work
+    from fedframe.core.method import Method
+
+
+@dataclass(frozen=True)
+class DotRegression(Part):
+    """Half the squared distance of a feature's cosine with its class vector from 1; needs a frozen classifier."""
+
+    name: ClassVar[str] = "dot_regression"
+    claims: ClassVar[frozenset[Slot]] = frozenset({"loss"})
+    paper: ClassVar[str] = "Yang et al., Inducing Neural Collapse in Imbalanced Learning, NeurIPS 2022"
+
+    scale: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0  # sqrt(E_W E_H)
+
+    def fits(self, method: Method) -> None:
+        """A learned classifier would fall together: all class vectors and all features on one ray have loss zero."""
+        if method.slot("head").name == "linear":
+            raise SettingError(
+                f"{method.name!r} cannot be combined: 'dot_regression' pushes no classes apart, so the learned "
+                "classifier 'linear' would fall together; add a frozen one, such as etf."
+            )
+
+    def loss(self, logits: Tensor, labels: Tensor, work: Work) -> Tensor:
+        """scale/2 (cos(w_y, h) - 1)^2, mean over the batch."""
+        weight = work.model.head.weight
+        assert isinstance(weight, Tensor)
+        cosine = F.cosine_similarity(work.embedding, weight[labels], dim=1)
+        return self.scale / 2 * (cosine - 1).square().mean()

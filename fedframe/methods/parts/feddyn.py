@@ -1,0 +1,99 @@
+"""FedDyn: a penalty that changes from round to round, until a client's own optimum is everybody's.
+
+Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021, Algorithm 1, for m clients of which P_t take
+part in round t:
+    theta_k = argmin L_k(theta) - <g_k, theta> + alpha/2 ||theta - theta_{t-1}||^2       (on the client)
+    g_k    <- g_k - alpha (theta_k - theta_{t-1})                                         (on the client)
+    h      <- h - alpha 1/m sum_{k in P_t} (theta_k - theta_{t-1})                        (on the server)
+    theta_t = mean_{k in P_t} theta_k - h / alpha                                         (on the server)
+g_k and h start at zero, stay with a client that does not take part, and h is the mean of g_k over all m clients.
+theta_t, the paper's cloud model, is the shared model: it goes out to the clients and is scored.
+
+g_k and h are kept as d_k = -g_k / alpha and D = -h / alpha, in units of the weights: alpha then divides nothing. With
+alpha = 0 both are 0/0; the part then leaves them out and is FedAvg, bit for bit. That is a choice and not a limit: D
+does not depend on alpha, so a tiny alpha leaves the client alone and still adds D on the server. Nothing is divided by
+a learning rate or a number of steps either, so momentum, Adam and any schedule are safe.
+
+Differs from the paper in: local training is a few epochs, not an argmin. Both means are weighted by samples, as in all
+methods here, D over the samples of all clients; `--weighting uniform` is Algorithm 1 as printed. (The authors' code
+weights by giving small clients a larger alpha, which can make their steps diverge.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedframe.core.aggregation import RunningMean
+from fedframe.core.message import Message
+from fedframe.core.part import Merger, Part, Slot
+from fedframe.methods.parts.mean import MeanMerger
+
+if TYPE_CHECKING:
+    from fedframe.core.client_context import Work
+    from fedframe.core.server import Server
+
+DRIFT = "feddyn/drift"  # d_k in a client's memory, D in the server's state
+
+
+@dataclass(frozen=True)
+class FedDyn(Part):
+    """A linear and a quadratic penalty on the client; the mean of the linear ones corrects the server's model."""
+
+    name: ClassVar[str] = "feddyn"
+    claims: ClassVar[frozenset[Slot]] = frozenset({"merge"})
+    paper: ClassVar[str] = "Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021"
+    remembers: ClassVar[bool] = True
+    sums: ClassVar[Literal["", "weighted", "plain"]] = "weighted"
+
+    alpha: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
+
+    def begin(self, work: Work) -> None:
+        """Have d_k - theta_{t-1} at hand by name."""
+        if work.training and self.alpha:
+            start = work.start[: work.job.roles.layout.trainable]
+            own = work.memory.setdefault(DRIFT, torch.zeros(len(start))).to(start.device)
+            work.scratch["feddyn"] = work.job.roles.layout.trainable_views(own - start)
+
+    def correct(self, work: Work) -> None:
+        """g <- g - g_k + alpha (theta - theta_{t-1}), with g_k = -alpha d_k."""
+        shift = work.scratch.get("feddyn", {})
+        for name, weight in work.named.items():
+            if weight.grad is not None and name in shift:  # what is private has no counterpart on the server
+                weight.grad.add_(weight.detach() + shift[name], alpha=self.alpha)
+
+    def finish(self, work: Work) -> None:
+        """d_k <- d_k + theta_k - theta_{t-1}."""
+        if self.alpha:
+            work.memory[DRIFT] = work.memory[DRIFT] + work.reply["update"][: len(work.memory[DRIFT])]
+
+    def server_state(self, server: Server) -> dict[str, Tensor]:
+        """D = 0."""
+        return {DRIFT: torch.zeros(server.layout.trainable)} if self.alpha else {}
+
+    def merger(self, server: Server) -> Merger:
+        """A running sum: memory does not grow with the clients."""
+        return DynMerger(server) if self.alpha else MeanMerger(server.layout.trainable)
+
+
+class DynMerger:
+    """Adds up updates: their mean moves the model, their share of all clients moves D."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.running = RunningMean(server.layout.trainable)
+
+    def add(self, reply: Message, weight: float) -> None:
+        """Take one client's update."""
+        self.running.add(reply.tensors["update"][: self.server.layout.trainable], weight)
+
+    def finish(self) -> Tensor:
+        """The mean update and the new D."""
+        server = self.server
+        drift = server.state[DRIFT].double() + self.running.total / server.weight_of_all
+        server.state[DRIFT] = drift.float()
+        return self.running.mean() + drift

@@ -1,0 +1,170 @@
+"""FedLoGe's two auxiliary classifiers and what is made of them: one generic model, one model per client.
+
+Xiao et al., FedLoGe: Joint Local and Generic Federated Learning under Long-tailed Data, ICLR 2024, Algorithm 1. The
+backbone learns under a frozen classifier (SSE-C). On the same, detached features two more are trained in every batch:
+psi, which is averaged like the backbone, and phi_k, which stays on the client. Afterwards
+    GA-FR, on the server:   psi_c / ||psi_c||                (Eq. 6)
+    LA-FR, on the client:   psi_c ||phi_k,c||, fine-tuned    (Eq. 7, line 12)
+Between rounds the shared model predicts with psi as it is.
+
+Differs from the paper in: heads have no bias (with one, the scale that GA-FR takes away would matter). The three steps
+on a batch are one step on the sum of the three losses, which is the same because the features are detached. The
+authors' code predicts a client's classes by the sum of two heads' logits, which `la_fr.plus_phi` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from fedframe.core.message import Message
+from fedframe.core.model import Model
+from fedframe.core.part import HeadStage, Part, Slot
+from fedframe.errors import SettingError
+from fedframe.methods.parts.cross_entropy import CrossEntropy
+
+if TYPE_CHECKING:
+    from fedframe.core.client_context import Work
+    from fedframe.core.method import Method
+    from fedframe.core.server import Server
+
+PAPER = "Xiao et al., FedLoGe: Joint Local and Generic Federated Learning under Long-tailed Data, ICLR 2024"
+PSI, PHI, REALIGNED = "extras.auxiliary.psi", "extras.auxiliary.phi", "extras.auxiliary.realigned"
+
+
+class Auxiliary(nn.Module):
+    """psi, phi, and whether `head` has taken their place in prediction."""
+
+    def __init__(self, classes: int, dim: int) -> None:
+        super().__init__()
+        self.psi = nn.Parameter(nn.Linear(dim, classes, bias=False).weight.detach().clone())
+        self.phi = nn.Parameter(self.psi.detach().clone())
+        self.realigned = nn.Parameter(torch.zeros(()), requires_grad=False)
+
+
+@dataclass(frozen=True)
+class AuxiliaryHeads(Part):
+    """A shared and a private linear classifier, trained on the detached features of another's backbone."""
+
+    name: ClassVar[str] = "auxiliary_heads"
+    paper: ClassVar[str] = PAPER
+    rank: ClassVar[int] = 20  # built for the features that all transforms leave
+
+    def fits(self, method: Method) -> None:
+        """psi predicts: what a stage that knows nothing of it puts in the head's place would never be used."""
+        stages = [method.optional_slot("server_stage")]
+        if not any(stage is not None and stage.name == "ga_fr" for stage in stages):
+            stages.append(method.slot("client_stage"))  # after GA-FR the head predicts, and may be trained
+        for stage in stages:
+            if stage is None or stage.name in ("ga_fr", "la_fr"):
+                continue
+            if stage.name == "fine_tune" and getattr(stage, "what", "") != "head":
+                continue  # psi is trained with the rest
+            raise SettingError(
+                f"{method.name!r} cannot be combined: 'auxiliary_heads' predicts with a classifier of its own, so that "
+                f"{stage.name!r} would have no effect; leave one of them out, or add ga_fr."
+            )
+
+    def build(self, model: Model) -> None:
+        """Both start alike; the features they see are those that reach the classifier."""
+        model.extras["auxiliary"] = Auxiliary(model.classes, model.dim)
+
+    def private(self, model: Model) -> Collection[str]:
+        """phi_k."""
+        return (PHI,)
+
+    def penalty(self, work: Work) -> Tensor:
+        """The losses of psi and phi_k on detached features (lines 5 and 6)."""
+        heads = work.model.extras["auxiliary"]
+        assert isinstance(heads, Auxiliary)
+        features = work.embedding.detach()
+        shared = F.cross_entropy(F.linear(features, heads.psi), work.labels)
+        return shared + F.cross_entropy(F.linear(features, heads.phi), work.labels)
+
+    def predict(self, model: Model, features: Tensor) -> Tensor:
+        """psi, until a realigned classifier stands in `head`."""
+        heads = model.extras["auxiliary"]
+        assert isinstance(heads, Auxiliary)
+        logits: Tensor = model.head(features) if bool(heads.realigned) else F.linear(features, heads.psi)
+        return logits
+
+
+@dataclass(frozen=True)
+class GlobalRealignment(Part):
+    """GA-FR: every class vector of the generic classifier gets norm 1; frequent classes lose their advantage."""
+
+    name: ClassVar[str] = "ga_fr"
+    claims: ClassVar[frozenset[Slot]] = frozenset({"server_stage"})
+    paper: ClassVar[str] = PAPER
+
+    def fits(self, method: Method) -> None:
+        """Class vectors that all have one length stay as they are."""
+        head = method.slot("head").name
+        if head in ("orthonormal", "etf", "sse_c") and not any(p.name == "auxiliary_heads" for p in method.parts):
+            raise SettingError(
+                f"{method.name!r} cannot be combined: the class vectors of {head!r} all have one length, so that "
+                "'ga_fr' would have no effect; add auxiliary_heads, or leave ga_fr out."
+            )
+
+    def conclude(self, server: Server, replies: Iterable[Message]) -> None:
+        """psi_c / ||psi_c|| (Eq. 6), or the same for the method's own classifier where there is no psi."""
+        auxiliary = PSI in dict(server.job.template.named_parameters())
+        server.set_tensor("head.weight", F.normalize(server.tensor(PSI if auxiliary else "head.weight"), dim=1))
+        if auxiliary:
+            server.set_tensor(REALIGNED, torch.ones(()))
+            if "head.bias" in dict(server.job.template.named_parameters()):
+                server.set_tensor("head.bias", torch.zeros(server.job.template.classes))  # psi has none
+
+
+@dataclass(frozen=True)
+class LocalRealignment(Part):
+    """LA-FR: the shared class vectors with the norms of the client's own, then a little training of them."""
+
+    name: ClassVar[str] = "la_fr"
+    claims: ClassVar[frozenset[Slot]] = frozenset({"client_stage"})
+    paper: ClassVar[str] = PAPER
+
+    epochs: Annotated[int, Field(ge=0)] = 5
+    lr: Annotated[float, Field(gt=0)] | None = None  # None: the run's lr
+    plus_phi: bool = False  # predict with the sum of its logits and those of phi_k
+    by: Literal["norm", "counts"] = (
+        "norm"  # counts: psi_c times the client's share of class c (A.8, "real distribution")
+    )
+
+    def fits(self, method: Method) -> None:
+        """There are no psi and phi_k without the part that trains them."""
+        if not any(part.name == "auxiliary_heads" for part in method.parts):
+            raise SettingError(
+                f"{method.name!r} cannot be combined: 'la_fr' needs 'auxiliary_heads'; write it as "
+                "...+auxiliary_heads+la_fr."
+            )
+
+    def personalise(self, work: Work) -> None:
+        """phi'_k,c = psi_c ||phi_k,c|| (Eq. 7)."""
+        heads = work.model.extras["auxiliary"]
+        assert isinstance(heads, Auxiliary)
+        with torch.no_grad():
+            for name, tensor in work.model.head.named_parameters():
+                lengths = heads.phi.norm(dim=1, keepdim=True)
+                if self.by == "counts":
+                    lengths = (work.class_counts / max(1, len(work.rows)))[:, None].to(lengths)
+                aligned = heads.psi * lengths
+                tensor.copy_(aligned if name == "weight" else torch.zeros_like(tensor))
+            heads.realigned.fill_(1.0)
+
+    def head_stages(self, method: Method) -> Sequence[HeadStage]:
+        """Line 12: fine-tuning, with the loss that phi_k has learnt by."""
+        return (HeadStage(self.epochs, ("head.weight",), self.lr, CrossEntropy()),) if self.epochs else ()
+
+    def finish_personal(self, work: Work) -> None:
+        """Both classifiers are linear: the sum of their logits is that of one classifier."""
+        heads = work.model.extras["auxiliary"]
+        if self.plus_phi and isinstance(heads, Auxiliary):
+            with torch.no_grad():
+                work.model.head.get_parameter("weight").add_(heads.phi)

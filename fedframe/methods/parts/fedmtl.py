@@ -1,0 +1,92 @@
+"""FedMTL: every client has a model of its own, and the server learns how the models are related (as MOCHA does).
+
+Smith et al., Federated Multi-Task Learning, NeurIPS 2017, Eq. 1 and Algorithm 1, with the relations of Zhang and Yeung
+(2010), for which their code is written. W has the clients' models w_k as columns:
+    min_W,Omega   sum_k F_k(w_k) + lambda/2 Tr(W Omega W'),   Omega = Sigma^-1, Tr(Sigma) = 1
+    client   g <- g + lambda sum_j Omega_kj w_j        the other models as the round began; the gradient of the term
+    server   Sigma = (W'W)^(1/2) / Tr((W'W)^(1/2))     the minimiser for these models
+Sigma starts as I/K. With lambda 0 every client trains alone, as in `local`.
+
+Differs from the paper in: nets and local SGD, where MOCHA solves the dual of convex losses. Models that start alike
+make W'W singular; a ridge times its mean diagonal is added (the code lifts eigenvalues to 1e-7), which bounds Omega by
+(K / ridge)^(1/2) + K. Only weights are related, not statistics of BatchNorm.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedframe.methods.parts.model_per_client import ModelPerClient
+
+if TYPE_CHECKING:
+    from fedframe.core.client_context import Work
+    from fedframe.core.server import Server
+
+
+def relations(models: Tensor, ridge: float) -> Tensor:
+    """Omega of these models (rows), in float64."""
+    gram = models.double() @ models.double().T
+    values, vectors = torch.linalg.eigh(gram)
+    # W = 0 has no relations: any ridge then gives those of the beginning.
+    roots = (values.clamp_min(0) + (ridge * gram.diagonal().mean()).clamp_min(1e-300)).sqrt()
+    omega: Tensor = (vectors * (roots.sum() / roots)) @ vectors.T
+    return omega
+
+
+@dataclass(frozen=True)
+class FedMTL(ModelPerClient):
+    """A penalty of weight lam on models that do not keep to the learned relations."""
+
+    name: ClassVar[str] = "fedmtl"
+    paper: ClassVar[str] = "Smith et al., Federated Multi-Task Learning, NeurIPS 2017"
+
+    lam: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.001
+    ridge: Annotated[float, Field(gt=0, le=1)] = 0.001
+
+    def server_state(self, server: Server) -> dict[str, Tensor]:
+        """Sigma = I/K."""
+        clients = len(server.job.federation)
+        return {**super().server_state(server), "fedmtl/omega": clients * torch.eye(clients)}
+
+    def begin(self, work: Work) -> None:
+        """Start from the client's own model; add up the others' pull once."""
+        if not work.training:
+            return
+        models, omega = work.received["fedmtl/models"], work.received["fedmtl/omega"]
+        trainable = work.job.roles.layout.trainable
+        with torch.no_grad():
+            work.site.flat.copy_(models[work.client])
+            row = omega[work.client].clone()
+            own = float(row[work.client])
+            row[work.client] = 0.0
+            others = work.job.roles.layout.trainable_views(row @ models[:, :trainable])
+        work.scratch["fedmtl"] = (own, others)
+
+    def correct(self, work: Work) -> None:
+        """g <- g + lambda sum_j Omega_kj w_j."""
+        own, others = work.scratch["fedmtl"]
+        for name, weight in work.named.items():
+            if self.lam and weight.grad is not None and name in others:
+                weight.grad.add_(own * weight.detach() + others[name], alpha=self.lam)
+
+    def finish(self, work: Work) -> None:
+        """What changed in the client's own model."""
+        work.reply["update"] = (work.site.flat - self.model_of(work)).cpu()
+
+    def after_merge(self, server: Server, clients: int) -> None:
+        """The relations of the models as they are now."""
+        models = server.state["fedmtl/models"][:, : server.layout.trainable]
+        server.state["fedmtl/omega"] = relations(models, self.ridge).float()
+
+    def own(self, work: Work) -> None:
+        """w_k; a client that was in no round trains the mean of the others' alone."""
+        if self.was_in_training(work):
+            with torch.no_grad():
+                work.site.flat.copy_(self.model_of(work))
+        elif work.kind == "personalise":
+            work.make_up(work.job.method.answering("predict"))

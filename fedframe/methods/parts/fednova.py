@@ -1,0 +1,85 @@
+"""FedNova: updates are made comparable before they are averaged, so that who takes more local steps does not pull more.
+
+Wang et al., Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization, NeurIPS 2020. A
+client's update is -lr sum_s a_s g_s, with a_s the weight with which the gradient of step s enters it; the server takes
+    w <- w + tau_eff sum_k p_k (w_k - w) / ||a_k||_1,    tau_eff = sum_k p_k ||a_k||_1
+Where all clients take equally many steps it is FedAvg, bit for bit.
+
+Differs from the paper in: ||a||_1 is not taken from a formula per optimiser but found by letting the optimiser walk
+along a gradient of one. That is the paper's (steps - m (1 - m^steps) / (1 - m)) / (1 - m) for momentum m and
+(1 - (1 - lr mu)^steps) / (lr mu) for FedProx, and is right for Nesterov momentum and for both together, too. Adam
+counts its steps. Momentum that a client keeps between rounds (`keep_optimizer`), weight decay and clipping are not in
+it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from torch import Tensor
+
+from fedframe.core.aggregation import RunningMean
+from fedframe.core.message import Message
+from fedframe.core.optimizers import gradient_mass
+from fedframe.core.part import Merger, Part, Slot
+
+if TYPE_CHECKING:
+    from fedframe.core.client_context import Work
+    from fedframe.core.server import Server
+
+REPORTED = "fednova/norm"
+
+
+@dataclass(frozen=True)
+class FedNova(Part):
+    """Normalised averaging."""
+
+    name: ClassVar[str] = "fednova"
+    claims: ClassVar[frozenset[Slot]] = frozenset({"merge"})
+    paper: ClassVar[str] = "Wang et al., Tackling the Objective Inconsistency Problem, NeurIPS 2020"
+
+    def finish(self, work: Work) -> None:
+        """Report ||a||_1 of the steps that were taken."""
+        settings = work.job.settings
+        mu = sum(float(getattr(part, "mu", 0)) for part in work.job.method.parts if part.name == "prox")
+        work.numbers[REPORTED] = gradient_mass(work.steps, settings.momentum, settings.nesterov, work.lr * mu)
+
+    def merger(self, server: Server) -> Merger:
+        """A running sum: memory does not grow with the clients."""
+        return NovaMerger(server)
+
+
+class NovaMerger:
+    """Adds up normalised updates.
+
+    Norms are taken relative to the first client's, so that nothing is rounded where they are all equal.
+    """
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.running = RunningMean(server.layout.trainable)
+        self.first = self.weight = self.relative = 0.0
+
+    def add(self, reply: Message, weight: float) -> None:
+        """Take one client's update."""
+        norm = reply.numbers.get(REPORTED)
+        if not isinstance(norm, (int, float)) or not 0 < norm < math.inf:
+            self.server.note(
+                f"Round {reply.round}: the update of client {reply.unit} was left out: {REPORTED} is {norm!r}, not a "
+                "positive number."
+            )
+            return
+        self.first = self.first or norm
+        self.running.add(reply.tensors["update"][: self.server.layout.trainable], weight * (self.first / norm))
+        self.weight += weight
+        self.relative += weight * (norm / self.first)
+
+    def finish(self) -> Tensor:
+        """tau_eff times the mean of the normalised updates."""
+        if not self.weight:
+            return self.running.total
+        tau = self.relative / self.weight  # tau_eff in units of the first norm
+        self.server.figures["fednova/tau_eff"] = tau * self.first
+        return self.running.total / self.weight * tau

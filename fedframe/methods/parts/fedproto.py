@@ -1,0 +1,126 @@
+"""FedProto: clients share where their classes lie in feature space, and nothing of their models.
+
+Tan et al., FedProto: Federated Prototype Learning across Heterogeneous Clients, AAAI 2022. A client's prototype of a
+class j is the mean feature of its samples of it; the server's is the mean of the clients', weighted by samples:
+    C_k,j = mean_{i in D_k,j} f_k(x_i),        C_j = sum_k |D_k,j| / N_j C_k,j        (Eq. 3, 6)
+    l     = CE + lambda mean_i ||f_k(x_i) - C_{y_i}||^2 / dim                         (Eq. 7)
+Prototypes are taken with the final local model, in a pass of its own over all of the client's data. The whole model
+stays on the client, so there is no generic score. A client predicts with its own classifier or, with `predict_by =
+prototypes`, the class of the nearest prototype (Eq. 4). A class that nobody of a round has keeps its prototype; before
+it has one, the penalty leaves it alone.
+
+Differs from the paper in: Eq. 6 as printed divides by the number of clients once more, which would shrink prototypes;
+its appendix has weights that sum to one, as here. Eq. 8 compares class means; the authors' code and the appendix
+compare single features, as here, and the code divides by the dimension. All clients have the same net.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from fedframe.core.message import Message
+from fedframe.core.model import Model
+from fedframe.core.part import Part
+from fedframe.errors import SettingError
+from fedframe.methods.parts.alone import Local
+
+if TYPE_CHECKING:
+    from fedframe.core.client_context import Work
+    from fedframe.core.method import Method
+    from fedframe.core.server import Server
+
+PLACE = "extras.fedproto."
+NEED_A_MODEL = ("prox", "scaffold", "moon", "fedmmd", "ratioloss", "ditto", "pfedme")
+
+
+class Prototypes(nn.Module):
+    """A vector per class, and for which classes there is one; set by the server."""
+
+    def __init__(self, classes: int, dim: int) -> None:
+        super().__init__()
+        self.means = nn.Parameter(torch.zeros(classes, dim), requires_grad=False)
+        self.known = nn.Parameter(torch.zeros(classes), requires_grad=False)
+
+
+@dataclass(frozen=True)
+class FedProto(Part):
+    """Private models, tied together by shared class prototypes."""
+
+    name: ClassVar[str] = "fedproto"
+    paper: ClassVar[str] = "Tan et al., FedProto: Federated Prototype Learning across Heterogeneous Clients, AAAI 2022"
+    rank: ClassVar[int] = 20  # built for the features that all transforms leave
+    shares_a_model = False
+
+    weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0  # lambda
+    predict_by: Literal["head", "prototypes"] = "head"
+
+    def fits(self, method: Method) -> None:
+        """What works on shared weights has nothing to work with."""
+        merges = [other for other in method.parts if other.claims & {"merge", "server_stage"} and other.name != "mean"]
+        for other in (*merges, *(other for other in method.parts if other.name in NEED_A_MODEL)):
+            raise SettingError(
+                f"{method.name!r} cannot be combined: 'fedproto' shares no weights, so that {other.name!r} would have "
+                "nothing to work with; leave one of them out."
+            )
+
+    def build(self, model: Model) -> None:
+        """No prototypes yet."""
+        model.extras["fedproto"] = Prototypes(model.classes, model.dim)
+
+    def private(self, model: Model) -> Collection[str]:
+        """Everything but the prototypes and other frozen vectors."""
+        return Local().private(model)
+
+    def penalty(self, work: Work) -> Tensor:
+        """lambda times the mean squared distance from the prototypes (Eq. 7)."""
+        own = prototypes(work.model)
+        if not self.weight:
+            return work.embedding.new_zeros(())
+        distance = (work.embedding - own.means[work.labels]).square().mean(1)
+        return self.weight * (distance * own.known[work.labels]).mean()
+
+    def predict(self, model: Model, features: Tensor) -> Tensor:
+        """The client's classifier, or minus the distance from every prototype that there is (Eq. 4)."""
+        if self.predict_by == "head":
+            logits: Tensor = model.head(features)
+            return logits
+        own = prototypes(model)
+        distance = torch.cdist(features, own.means)
+        return -distance.masked_fill(own.known == 0, torch.inf)
+
+    def finish(self, work: Work) -> None:
+        """The client's prototypes (Eq. 3), zero for classes that it lacks, and its label counts."""
+        sums, counts = work.class_sums()
+        work.reply |= {"fedproto/means": sums / counts.clamp_min(1)[:, None], "fedproto/counts": counts}
+
+    def uploads(self, server: Server) -> dict[str, torch.Size]:
+        """A prototype and a count per class."""
+        classes, dim = server.job.template.classes, server.job.template.dim
+        return {"fedproto/means": torch.Size([classes, dim]), "fedproto/counts": torch.Size([classes])}
+
+    def absorb(self, server: Server, reply: Message, weight: float) -> None:
+        """Add up |D_k,j| C_k,j."""
+        counts = reply.tensors["fedproto/counts"].double()
+        total, seen = server.scratch.get("fedproto", (0.0, 0.0))
+        server.scratch["fedproto"] = (total + counts[:, None] * reply.tensors["fedproto/means"], seen + counts)
+
+    def after_merge(self, server: Server, clients: int) -> None:
+        """New prototypes for the classes that somebody had (Eq. 6); clients get them with the next order."""
+        total, seen = server.scratch["fedproto"]
+        fresh = (total / seen.clamp_min(1)[:, None]).float()
+        old, known = server.tensor(f"{PLACE}means"), server.tensor(f"{PLACE}known")
+        server.set_tensor(f"{PLACE}means", torch.where(seen[:, None] > 0, fresh, old))
+        server.set_tensor(f"{PLACE}known", torch.maximum(known, (seen > 0).float()))
+
+
+def prototypes(model: Model) -> Prototypes:
+    """The prototypes in a model."""
+    found = model.extras["fedproto"]
+    assert isinstance(found, Prototypes)
+    return found

@@ -1,0 +1,58 @@
+"""FedRS: a client leaves the classifier's vectors of classes it does not have (almost) alone.
+
+Li, Zhan: FedRS: Federated Learning with Restricted Softmax for Label Distribution Non-IID Data, KDD 2021. In local
+training the logits l_c = w_c' h enter the softmax as a_c l_c, with a_c = 1 for classes that the client has and
+a_c = alpha for the others:
+    -log exp(l_y) / sum_c exp(a_c l_c)
+The gradient that pushes the vector of a missing class away is thereby alpha times as large. alpha = 1 is cross-entropy.
+
+Differs from the paper in: the logits are scaled as they are, with the classifier's bias, which the paper's has not. The
+restriction counts in rounds; the client stage has plain cross-entropy, because a personal model has no use for classes
+that the client lacks. (The authors' code also scales classes that a client has few samples of; the paper's formula does
+not.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor
+
+from fedframe.core.part import Part, Slot
+from fedframe.methods.parts.cross_entropy import CrossEntropy
+
+if TYPE_CHECKING:
+    from fedframe.core.client_context import Work
+
+
+@dataclass(frozen=True)
+class FedRS(Part):
+    """Cross-entropy with the logits of missing classes scaled by alpha."""
+
+    name: ClassVar[str] = "fedrs"
+    claims: ClassVar[frozenset[Slot]] = frozenset({"loss"})
+    paper: ClassVar[str] = "Li, Zhan: FedRS: Federated Learning with Restricted Softmax, KDD 2021"
+
+    alpha: Annotated[float, Field(ge=0, le=1)] = 0.5
+
+    def begin(self, work: Work) -> None:
+        """a_c for every class."""
+        if work.training:
+            has = (work.class_counts > 0).to(work.start.device, work.start.dtype)
+            work.scratch["fedrs"] = has + (1 - has) * self.alpha
+
+    def loss(self, logits: Tensor, labels: Tensor, work: Work) -> Tensor:
+        """The restricted softmax in rounds, the plain one after them."""
+        return F.cross_entropy(logits * work.scratch["fedrs"] if work.training else logits, labels)
+
+    def by_sample(self) -> bool:
+        """Yes: outside of rounds it is cross-entropy."""
+        return True
+
+    def row_losses(self, logits: Tensor, labels: Tensor, works: Sequence[Work]) -> Tensor:
+        """Cross-entropy for every sample of a stack of clients."""
+        return CrossEntropy().row_losses(logits, labels, works)

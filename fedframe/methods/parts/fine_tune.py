@@ -1,0 +1,43 @@
+"""Fine-tuning: a client makes the shared model its own by training it a little on its own data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from fedframe.core.part import HeadStage, Part, Slot
+
+if TYPE_CHECKING:
+    from fedframe.core.client_context import Work
+    from fedframe.core.method import Method
+
+
+@dataclass(frozen=True)
+class FineTune(Part):
+    """A few epochs with the method's loss, without its penalties and corrections, of the model or its classifier."""
+
+    name: ClassVar[str] = "fine_tune"
+    claims: ClassVar[frozenset[Slot]] = frozenset({"client_stage"})
+
+    epochs: Annotated[int, Field(ge=0)] = 5
+    lr: Annotated[float, Field(gt=0)] | None = None  # None: the run's lr
+    what: Literal["all", "head", "everything"] = "all"  # everything: also what is frozen in rounds
+
+    def personalise(self, work: Work) -> None:
+        """Train on the client's own data, unless `head_stages` does."""
+        if self.head_stages(work.job.method):
+            return
+        if self.lr is not None:
+            work.lr = self.lr
+        choices = {"all": None, "head": lambda name: name.startswith("head."), "everything": lambda name: True}
+        # A classifier that predicts in the place of the head learns through its own penalty: it must have its say.
+        work.fit(self.epochs, only=choices[self.what], parts=work.job.method.answering("predict"))
+
+    def head_stages(self, method: Method) -> Sequence[HeadStage]:
+        """The classifier alone."""
+        if self.what != "head" or method.answering("predict"):
+            return ()
+        return (HeadStage(self.epochs, ("head.",), self.lr),)

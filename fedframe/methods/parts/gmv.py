@@ -1,0 +1,115 @@
+"""Global memory vectors: late in training, features are moved towards where all clients together put their class.
+
+Huang et al., Neural Collapse Inspired Federated Learning with Non-iid Data, arXiv 2303.16066, Algorithm 1. In training
+only, from round `warm` on, h = f + alpha mu_y. mu_c is the mean, over the round's clients that hold class c, of their
+class mean f_c. It is kept up from the first round on, so that every class that was seen has a memory when it is needed.
+
+Differs from the paper in: Algorithm 1 as printed divides 0 by 0 for clients that lack a class; here they do not count,
+a class that nobody held keeps its old memory, and before it has one it is left alone. `warm` may be a share of all
+rounds. Algorithm 1 writes f for the features of the training loop; they are those of the last local epoch, which is
+next to free although the weights still move in it. `means = final` takes them from the final local model, in evaluation
+mode, in a pass of its own that costs nearly half an epoch in every round.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedframe.core.message import Message
+from fedframe.core.model import Model
+from fedframe.core.part import Part
+from fedframe.errors import SettingError
+
+if TYPE_CHECKING:
+    from fedframe.core.client_context import Work
+    from fedframe.core.job import Job
+    from fedframe.core.server import Server
+    from fedframe.settings import Settings
+
+
+@dataclass(frozen=True)
+class GlobalMemory(Part):
+    """Class means of all clients, added to training features with weight alpha after a warm-up."""
+
+    name: ClassVar[str] = "gmv"
+    paper: ClassVar[str] = "Huang et al., Neural Collapse Inspired Federated Learning with Non-iid Data, 2023"
+    rank: ClassVar[int] = 10  # acts on what the other transforms leave
+    sums: ClassVar[Literal["", "weighted", "plain"]] = "plain"
+
+    alpha: Annotated[float, Field(ge=0)] = 0.5
+    warm: Annotated[float, Field(ge=0)] = 0.6  # below 1: a share of all rounds; else the first round with memory
+    means: Literal["training", "final"] = "training"  # features as training sees them, or of the final local model
+
+    def check(self, settings: Settings) -> None:
+        """Memory that would never be used is a mistake."""
+        if self.warm >= 1 and (self.warm != int(self.warm) or self.warm > settings.rounds):
+            raise SettingError(
+                f"gmv.warm = {self.warm:g} is neither a share of the rounds nor one of {settings.rounds} rounds; "
+                "use gmv.warm = 0.6."
+            )
+
+    def first_round(self, job: Job) -> int:
+        """The round from which memory is used."""
+        return max(1, round(self.warm * job.settings.rounds)) if self.warm < 1 else int(self.warm)
+
+    def begin(self, work: Work) -> None:
+        """alpha mu_c by class, zero where there is no memory."""
+        if work.training and work.round >= self.first_round(work.job):
+            work.scratch["gmv"] = self.alpha * work.received["gmv/memory"]
+
+    def begin_epoch(self, work: Work, epoch: int) -> None:
+        """Only the last epoch counts: its features are the nearest to those of the final model."""
+        if self.means == "training" and work.training:
+            sums = torch.zeros(work.model.classes, work.model.dim, device=work.start.device)
+            work.scratch["gmv/sums"] = (sums, torch.zeros(work.model.classes, device=work.start.device))
+
+    def transform(self, model: Model, features: Tensor, work: Work | None) -> Tensor:
+        """h = f + alpha mu_y, in training only."""
+        if work is not None and "gmv/sums" in work.scratch:
+            sums, counts = work.scratch["gmv/sums"]
+            sums.index_add_(0, work.labels, features.detach())
+            counts += torch.bincount(work.labels, minlength=len(counts))
+        if work is None or "gmv" not in work.scratch:
+            return features
+        shift: Tensor = work.scratch["gmv"][work.labels]
+        return features + shift
+
+    def by_sample(self) -> bool:
+        """Outside of rounds nothing is done."""
+        return True
+
+    def finish(self, work: Work) -> None:
+        """The class means, zero for classes that the client lacks, and which classes it holds."""
+        gathered = work.scratch.get("gmv/sums")
+        sums, counts = work.class_sums() if gathered is None else (tensor.cpu() for tensor in gathered)
+        work.reply |= {"gmv/means": sums / counts.clamp_min(1)[:, None], "gmv/held": (counts > 0).float()}
+
+    def server_state(self, server: Server) -> dict[str, Tensor]:
+        """No memory yet."""
+        return {"gmv/memory": torch.zeros(server.job.template.classes, server.job.template.dim)}
+
+    def uploads(self, server: Server) -> dict[str, torch.Size]:
+        """Class means, and which classes the client holds."""
+        classes, dim = server.job.template.classes, server.job.template.dim
+        return {"gmv/means": torch.Size([classes, dim]), "gmv/held": torch.Size([classes])}
+
+    def broadcast(self, server: Server) -> dict[str, Tensor]:
+        """mu."""
+        return {"gmv/memory": server.state["gmv/memory"]}
+
+    def absorb(self, server: Server, reply: Message, weight: float) -> None:
+        """Add up the means of those who hold a class: they are zero for those who do not."""
+        total, count = server.scratch.get("gmv", (0.0, 0.0))
+        held, means = reply.tensors["gmv/held"].double(), reply.tensors["gmv/means"].double()
+        server.scratch["gmv"] = (total + means, count + held)
+
+    def after_merge(self, server: Server, clients: int) -> None:
+        """A new memory for the classes that somebody held, the old one for the others."""
+        total, count = server.scratch["gmv"]
+        fresh = (total / count.clamp_min(1)[:, None]).float()
+        server.state["gmv/memory"] = torch.where(count[:, None] > 0, fresh, server.state["gmv/memory"])

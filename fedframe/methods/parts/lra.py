@@ -1,0 +1,173 @@
+"""LRA, FedRANE's local relational augmentation: a sample's feature is refined by its neighbours in the batch.
+
+Liao et al., Joint Local Relational Augmentation and Global Nash Equilibrium for Federated Learning with Non-IID Data,
+ACM MM 2023, Section 3.3, in training only:
+  (2, 3) relations   min_B 1/2 ||P - P B||^2 + lambda Tr(B' Phi B), diag B = 0, Phi = (B B')^(-1/2), P Pearson's matrix
+  (5, 6) messages    h_i <- sum_j a_ij W h_j over i's neighbours in A = (|B| + |B'|) / 2, a by dot-product attention
+  (7)    contrast    features before and after keep to each other, as against all others in the batch
+
+Differs from the paper in: Eq. 4 minimises (3) only if Phi is diagonal; iterated as printed, the objective rises. The
+exact column solution is B = T - H diag(T_jj / H_jj) with H = (P'P + lambda (Phi + Phi'))^-1 and T = H P'P; alternated
+with Phi = (B B' + eps I)^(-1/2) it lowers 1/2 ||P - P B||^2 + 2 lambda Tr((B B' + eps I)^(1/2)) in every step.
+Attention is multiplied by A and kept to each sample's strongest neighbours, so that the mined graph matters. A message
+is mixed with the sample's own feature (four parts of five), so that both live on one scale; Eq. 5 has the messages
+alone, `own_share` 0. The contrast weighs a tenth of the paper's: it drives samples of one class apart, too, and the
+more it weighs, the lower Fashion-MNIST ends (docs/methods/fedrane.md). Prediction does without messages (it must not
+depend on the neighbours in a batch; the contrast ties the two views together) unless `relational` asks.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from fedframe.core.model import Model
+from fedframe.core.part import Part
+
+if TYPE_CHECKING:
+    from fedframe.core.client_context import Work
+
+
+def pearson(features: Tensor) -> Tensor:
+    """Correlation of every pair of samples over their features; a constant feature correlates with nothing."""
+    centred = features - features.mean(1, keepdim=True)
+    # What rounding leaves of a constant feature is no direction.
+    varies = centred.norm(dim=1, keepdim=True) > 1e-6 * features.norm(dim=1, keepdim=True)
+    directions = torch.where(varies, F.normalize(centred, dim=1), torch.zeros_like(centred))
+    return directions @ directions.T
+
+
+def mine_relations(similarity: Tensor, weight: float, iterations: int, smooth: float = 1e-3) -> Tensor:
+    """B of Eq. 2 by alternating exact minimisation; zero diagonal.
+
+    P'P squares the condition number, and features that have collapsed make its largest entry the square of the batch:
+    it is solved in float64. Phi, whose eigenvalues cost the most, is found in the precision of what is given.
+    """
+    wide = similarity.double()
+    square = wide.T @ wide
+    eye = torch.eye(len(wide), dtype=wide.dtype, device=wide.device)
+    phi = eye
+    relations = torch.zeros_like(wide)
+    for iteration in range(iterations):
+        if iteration:
+            values, vectors = torch.linalg.eigh((relations @ relations.T + smooth * eye).to(similarity.dtype))
+            phi = ((vectors * values.clamp_min(smooth).rsqrt()) @ vectors.T).double()
+        # Phi is symmetric, so Phi + Phi' = 2 Phi; the small ridge counts only where the weight is next to nothing.
+        inverse = torch.cholesky_inverse(torch.linalg.cholesky(square + 2 * weight * phi + 1e-6 * eye))
+        free = inverse @ square
+        relations = free - inverse * (free.diagonal() / inverse.diagonal())
+        relations.fill_diagonal_(0.0)
+    return relations.to(similarity.dtype)
+
+
+def mining_objective(similarity: Tensor, relations: Tensor, weight: float, smooth: float = 1e-3) -> float:
+    """What `mine_relations` lowers in every iteration."""
+    eye = torch.eye(len(similarity), dtype=similarity.dtype)
+    roots = torch.linalg.eigvalsh(relations @ relations.T + smooth * eye).clamp_min(0).sqrt()
+    return float(0.5 * (similarity - similarity @ relations).square().sum() + 2 * weight * roots.sum())
+
+
+def strongest_neighbours(relations: Tensor, count: int) -> Tensor:
+    """A = (|B| + |B'|) / 2 with only the strongest entries of each row kept."""
+    strength = (relations.abs() + relations.abs().T) / 2
+    if count < len(strength):
+        weakest_kept = strength.topk(count, dim=1).values[:, -1:]
+        strength = torch.where(strength >= weakest_kept, strength, torch.zeros_like(strength))
+    return strength
+
+
+def contrast(before: Tensor, after: Tensor, temperature: float) -> Tensor:
+    """Eq. 7: each sample finds its own augmented view among all 2 (B - 1) others."""
+    count = len(before)
+    similar = pearson(torch.cat([before, after])) / temperature
+    itself = torch.eye(2 * count, dtype=torch.bool, device=similar.device)
+    rows = similar.masked_fill(itself, -torch.inf)[:count]
+    return F.cross_entropy(rows, torch.arange(count, 2 * count, device=similar.device))
+
+
+class Messages(nn.Module):
+    """The weights of one message-passing step: what is sent, and how receivers weigh senders."""
+
+    def __init__(self, dim: int, own_share: float) -> None:
+        super().__init__()
+        self.own_share = own_share
+        self.value = nn.Linear(dim, dim, bias=False)
+        self.receive = nn.Linear(dim, dim, bias=False)
+        self.send = nn.Linear(dim, dim, bias=False)
+        with torch.no_grad():
+            self.value.weight.copy_(torch.eye(dim))  # at first a message is the neighbours' mean
+
+    def forward(self, features: Tensor, graph: Tensor) -> Tensor:
+        """Eq. 5 and 6 on a graph of strengths; samples without neighbours keep their feature."""
+        scores = self.receive(features) @ self.send(features).T / math.sqrt(features.shape[1])
+        linked = graph > 0
+        alone = ~linked.any(1, keepdim=True)
+        # Strengths multiply attention before it is normalised: their logarithms are added, which cannot underflow.
+        scores = scores + torch.where(linked, graph, graph.new_ones(())).log()
+        attention = scores.masked_fill(~linked, -torch.inf).masked_fill(alone, 0.0).softmax(1)
+        messages = attention @ self.value(features)
+        return torch.where(alone, features, self.own_share * features + (1 - self.own_share) * messages)
+
+
+@dataclass(frozen=True)
+class RelationalAugmentation(Part):
+    """Features refined by their neighbours in the batch, and a contrast that ties them to themselves."""
+
+    name: ClassVar[str] = "lra"
+    paper: ClassVar[str] = (
+        "Liao et al., Joint Local Relational Augmentation and Global Nash Equilibrium (FedRANE), MM 2023"
+    )
+    rank: ClassVar[int] = -10  # acts on the backbone's own features
+
+    steps: Annotated[int, Field(ge=1)] = 1
+    neighbours: Annotated[int, Field(ge=1)] = 10
+    own_share: Annotated[float, Field(ge=0, le=1)] = 0.8  # of a sample's own feature in the augmented one
+    relation_weight: Annotated[float, Field(gt=0)] = 0.1  # lambda_B
+    iterations: Annotated[int, Field(ge=1)] = 2
+    contrast_weight: Annotated[float, Field(ge=0)] = 0.02  # lambda_CD
+    temperature: Annotated[float, Field(gt=0, le=1)] = 0.8  # tau
+    relational: bool = False  # pass messages in prediction too
+
+    def build(self, model: Model) -> None:
+        """One set of weights per message-passing step."""
+        model.extras["lra"] = nn.ModuleList(Messages(model.dim, self.own_share) for _ in range(self.steps))
+
+    def transform(self, model: Model, features: Tensor, work: Work | None) -> Tensor:
+        """From Z to the augmented Z."""
+        wanted = self.relational or (work is not None and work.training)  # personal models as they will predict
+        if not wanted or len(features) < 3:  # two samples have no relation to compare
+            return features
+        if not bool(features.detach().sum().isfinite()):
+            return features  # training has diverged: no relations can be mined; the update will be refused as such
+        graph = self.graph(features.detach())
+        augmented = features
+        layers = model.extras["lra"]
+        assert isinstance(layers, nn.ModuleList)
+        for layer in layers:
+            augmented = layer(augmented, graph)
+        if work is not None:
+            work.scratch["lra"] = (features, augmented)
+        return augmented
+
+    def by_sample(self) -> bool:
+        """Outside of rounds, unless messages are passed there too."""
+        return not self.relational
+
+    def graph(self, features: Tensor) -> Tensor:
+        """The strengths of the relations in a batch."""
+        relations = mine_relations(pearson(features), self.relation_weight, self.iterations)
+        return strongest_neighbours(relations, self.neighbours)
+
+    def penalty(self, work: Work) -> Tensor:
+        """lambda_CD times Eq. 7."""
+        views = work.scratch.pop("lra", None)
+        if views is None or not self.contrast_weight:
+            return work.embedding.new_zeros(())
+        before, after = views
+        return self.contrast_weight * contrast(before, after, self.temperature)

@@ -1,0 +1,118 @@
+"""The base of APPLE and FedMTL: the server keeps a model per client and sends all of them to every client of a round.
+
+A client's update is that of its own model. The server's `model` is the mean of those that were trained, by samples:
+nobody's model, but where a newcomer starts. What a round costs in bytes stands in the run's metrics like all that is
+sent; a federation for which it would be too much is refused with the number.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedframe.core.message import Message
+from fedframe.core.model import Model, count_parameters
+from fedframe.core.part import Merger, Part, Slot
+from fedframe.errors import SettingError
+
+if TYPE_CHECKING:
+    from fedframe.core.client_context import Work
+    from fedframe.core.method import Method
+    from fedframe.core.server import Server
+
+
+PIECE = 1 << 16  # numbers per model of which the mean is taken at once
+
+
+@dataclass(frozen=True)
+class ModelPerClient(Part):
+    """All clients' models, on the server and with every client."""
+
+    claims: ClassVar[frozenset[Slot]] = frozenset({"merge", "own"})
+    shares_a_model = False
+    rank: ClassVar[int] = 100  # acts on gradients that are complete, and on the reply that others have read
+
+    most_gb: Annotated[float, Field(gt=0)] = 1.0  # of what one client downloads in a round
+
+    def fits(self, method: Method) -> None:
+        """There is no shared model that could be fitted, or from which a client could drift."""
+        stage = method.optional_slot("server_stage")
+        scaffold = [part for part in method.parts if part.name == "scaffold"]
+        for other in (*([stage] if stage else []), *scaffold):
+            raise SettingError(
+                f"{method.name!r} cannot be combined: with {self.name!r} every client has a model of its own, and "
+                f"{other.name!r} is about a shared one; leave one of them out."
+            )
+
+    def check_model(self, model: Model, clients: int) -> None:
+        """Refuse what would not fit."""
+        statistics = sum(buffer.numel() for buffer in model.buffers() if buffer.is_floating_point())
+        each = 4 * (count_parameters(model) + statistics) / 1e9
+        total = each * (clients + 1)  # with their mean
+        if total > self.most_gb:
+            fitting = int(self.most_gb / each) - 1
+            fewer = f"at most {fitting} clients, " if fitting > 1 else ""
+            enough = math.ceil(1000 * total) / 1000
+            raise SettingError(
+                f"{self.name} sends the models of all {clients} clients and their mean to each of them: {total:.3g} "
+                f"GB, more than {self.name}.most_gb = {self.most_gb:g}; use {fewer}a smaller net, or "
+                f"{self.name}.most_gb = {enough:g}."
+            )
+
+    # -- on the server -------------------------------------------------------------------------------------------------
+    def server_state(self, server: Server) -> dict[str, Tensor]:
+        """The models, all alike at first; the clients' samples; in how many rounds each was."""
+        samples = server.job.federation.train.sizes()
+        return {
+            f"{self.name}/models": server.model.repeat(len(samples), 1),
+            f"{self.name}/samples": samples.float(),
+            f"{self.name}/visits": torch.zeros(len(samples)),
+        }
+
+    def broadcast(self, server: Server) -> dict[str, Tensor]:
+        """All of it."""
+        return {name: tensor for name, tensor in server.state.items() if name.startswith(f"{self.name}/")}
+
+    def merger(self, server: Server) -> Merger:
+        """Each update goes to its own model."""
+        return RowsMerger(server, self.name)
+
+    # -- on the client -------------------------------------------------------------------------------------------------
+    def was_in_training(self, work: Work) -> bool:
+        """Whether the server has a trained model of this client."""
+        visits = work.received[f"{self.name}/visits"]
+        return len(visits) == len(work.job.federation) and bool(visits[work.client] > 0)
+
+    def model_of(self, work: Work) -> Tensor:
+        """The client's own model as the server has it; a newcomer's is the mean."""
+        models = work.received[f"{self.name}/models"]
+        return models[work.client] if len(models) == len(work.job.federation) else work.start
+
+
+class RowsMerger:
+    """Adds each client's update to its own row; the shared vector becomes the mean of the rows that were trained."""
+
+    def __init__(self, server: Server, name: str) -> None:
+        self.server, self.name = server, name
+        self.updates: dict[int, Tensor] = {}
+
+    def add(self, reply: Message, weight: float) -> None:
+        """Keep one update: until the round is over, its clients must see the models that it began with."""
+        self.updates[reply.unit] = reply.tensors["update"].clone()
+
+    def finish(self) -> Tensor:
+        """Move the rows in place, and the mean in pieces: all models together may be as large as memory allows."""
+        state = self.server.state
+        models, visits = state[f"{self.name}/models"], state[f"{self.name}/visits"]
+        for client in list(self.updates):
+            models[client] = (models[client].double() + self.updates.pop(client).double()).float()
+            visits[client] += 1
+        shares = state[f"{self.name}/samples"].double() * (visits > 0)
+        pieces = torch.split(models[:, : self.server.layout.trainable], PIECE, dim=1)
+        mean = torch.cat([(shares / shares.sum()) @ piece.double() for piece in pieces])
+        return mean - self.server.model[: len(mean)].double()

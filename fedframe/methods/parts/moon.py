@@ -1,0 +1,72 @@
+"""MOON: a client's features are drawn towards the server's model and away from its own last one.
+
+Li et al., Model-Contrastive Federated Learning, CVPR 2021, Eq. 3:
+    l = -log exp(s(z, z_glob)/T) / (exp(s(z, z_glob)/T) + exp(s(z, z_prev)/T)),  added to the loss with weight mu,
+s the cosine similarity of the features that reach the classifier. A client that has no last model yet compares with the
+server's twice: the term is then constant, as it is in the paper's first round.
+
+Differs from the paper in: its nets have a projection head (two layers, 256 numbers) between encoder and classifier,
+also under the methods it compares with; here the net stays as it is, and `moon+projection` adds a linear one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor
+
+from fedframe.core.model import copy_tensors, load_tensors
+from fedframe.core.part import Part
+
+if TYPE_CHECKING:
+    from fedframe.core.client_context import Work
+
+
+@dataclass(frozen=True)
+class Moon(Part):
+    """A contrastive penalty of weight mu at temperature T; the last local model stays on the client."""
+
+    name: ClassVar[str] = "moon"
+    paper: ClassVar[str] = "Li, He, Song: Model-Contrastive Federated Learning, CVPR 2021"
+    remembers: ClassVar[bool] = True
+
+    mu: Annotated[float, Field(ge=0)] = 1.0
+    temperature: Annotated[float, Field(gt=0)] = 0.5
+
+    def begin(self, work: Work) -> None:
+        """Load the two models to compare with; each process keeps one net for each."""
+        if not work.training or not self.mu:
+            return
+        if "moon" not in work.site.tools:
+            nets = [work.job.fresh_model().eval() for _ in range(2)]
+            work.site.tools["moon"] = [(net, work.job.roles.layout.bind(net)) for net in nets]
+        previous = work.memory.get("moon/previous", work.start)
+        private = copy_tensors(work.model, work.job.roles.private)  # what other parts keep here, such as BatchNorm's
+        with torch.no_grad():
+            for (net, flat), weights in zip(work.site.tools["moon"], (work.start, previous), strict=True):
+                flat.copy_(weights)
+                load_tensors(net, private)
+
+    def penalty(self, work: Work) -> Tensor:
+        """mu times the mean of Eq. 3 over the batch."""
+        if not self.mu:
+            return work.embedding.new_zeros(())
+        with torch.no_grad():
+            shared, previous = (self._features(net, work) for net, _ in work.site.tools["moon"])
+        # As in prediction, like the other two: what others add in training only is no drift.
+        own = work.job.method.refine(work.model, work.features)
+        similar = torch.stack([F.cosine_similarity(own, other, dim=1) for other in (shared, previous)], dim=1)
+        target = torch.zeros(len(similar), dtype=torch.int64, device=similar.device)
+        return self.mu * F.cross_entropy(similar / self.temperature, target)  # Eq. 3
+
+    def _features(self, net: Any, work: Work) -> Tensor:
+        return work.job.method.embed(net, work.inputs)
+
+    def finish(self, work: Work) -> None:
+        """Keep the local model for the next visit."""
+        if self.mu:
+            work.memory["moon/previous"] = (work.start.cpu() + work.reply["update"]).clone()

@@ -1,0 +1,127 @@
+"""pFedMe: the shared model minimises Moreau envelopes, whose minimisers are the clients' own models.
+
+Dinh et al., Personalized Federated Learning with Moreau Envelopes, NeurIPS 2020, Eq. 2 and 3, Algorithm 1:
+    F_k(w) = min_theta f_k(theta) + lambda/2 ||theta - w||^2
+    theta  K steps of the local optimiser on one batch, from w           (line 7)
+    w_k <- w_k - eta lambda (w_k - theta)                                (line 8)
+    w   <- (1 - beta) w + beta mean of w_k                               (line 12), the part `mix`
+With K = 1 and beta = 1 it is FedAvg with the learning rate eta lambda lr; with eta = 1/lambda the local model is theta,
+and with all three it is FedAvg, bit for bit. `lr` is the rate of theta's steps.
+
+Differs from the paper in: theta starts from w for every batch, where the authors' code goes on from the last batch's.
+Only the clients of a round train in it; in the code all do. Models are averaged by samples unless `--weighting uniform`
+asks for the paper's plain mean. `eta` is larger than the paper's .005, which is made for 800 rounds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedframe.core.client_loop import Say, gradient_step
+from fedframe.core.model import load_tensors
+from fedframe.core.part import Merger, Part, Slot
+from fedframe.errors import SettingError
+from fedframe.methods.parts.ditto import check_pull
+from fedframe.methods.parts.mean import MeanMerger
+
+if TYPE_CHECKING:
+    from fedframe.core.client_context import Work
+    from fedframe.core.method import Method
+    from fedframe.core.server import Server
+    from fedframe.settings import Settings
+
+PAPER = "Dinh, Tran, Nguyen: Personalized Federated Learning with Moreau Envelopes, NeurIPS 2020"
+
+
+@dataclass(frozen=True)
+class PFedMe(Part):
+    """Each step solves for the client's own model near the local one, then moves the local one towards it."""
+
+    name: ClassVar[str] = "pfedme"
+    claims: ClassVar[frozenset[Slot]] = frozenset({"step", "own"})
+    paper: ClassVar[str] = PAPER
+    remembers: ClassVar[bool] = True
+    rank: ClassVar[int] = 100  # puts theta into the model when the others have seen the round's
+
+    lam: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 15.0
+    steps: Annotated[int, Field(ge=1)] = 5  # K
+    eta: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.05
+
+    def fits(self, method: Method) -> None:
+        """A step here is not lr times a gradient."""
+        if any(part.name == "scaffold" for part in method.parts):
+            raise SettingError(
+                f"{method.name!r} cannot be combined: 'scaffold' reads gradients from steps of length lr, which "
+                "'pfedme' does not take; leave one of them out."
+            )
+
+    def check(self, settings: Settings) -> None:
+        """A pull that is too strong for the step length throws theta ever further."""
+        check_pull("pfedme", self.lam, settings)
+
+    def step(self, work: Work) -> Tensor:
+        """Lines 7 and 8; the loss is that of the local model."""
+        before = {name: weight.detach().clone() for name, weight in work.named.items()}
+        work.scratch["pfedme/w"] = before
+        say = work.scratch.get("pfedme/say", work.site.everyone)
+        loss = gradient_step(work, say)
+        for _ in range(self.steps - 1):
+            gradient_step(work, say)
+        work.scratch["pfedme/theta"] = {name: weight.detach().clone() for name, weight in work.named.items()}
+        share = self.eta * self.lam
+        if share != 1:  # all of the way is theta itself, which a sum of differences would round
+            with torch.no_grad():
+                for name, weight in work.named.items():
+                    weight.sub_(before[name]).mul_(share).add_(before[name])  # line 8
+        return loss
+
+    def correct(self, work: Work) -> None:
+        """g <- g + lambda (theta - w)."""
+        for name, weight in work.named.items():
+            if weight.grad is not None:
+                weight.grad.add_(weight.detach() - work.scratch["pfedme/w"][name], alpha=self.lam)
+
+    def finish(self, work: Work) -> None:
+        """Keep theta."""
+        load_tensors(work.model, work.scratch.get("pfedme/theta", {}))
+        work.keep_model("pfedme")
+
+    def own(self, work: Work) -> None:
+        """theta; a client that was in no round takes the same steps from the shared model, alone."""
+        if not work.take_model("pfedme") and work.kind == "personalise":
+            parts = (*work.job.method.answering("predict"), self)
+            work.scratch["pfedme/say"] = Say.of(work.job.method, parts)
+            work.make_up(parts)
+            load_tensors(work.model, work.scratch.get("pfedme/theta", {}))
+
+
+@dataclass(frozen=True)
+class Mix(Part):
+    """The server goes beta times as far as the mean of the updates."""
+
+    name: ClassVar[str] = "mix"
+    claims: ClassVar[frozenset[Slot]] = frozenset({"merge"})
+    paper: ClassVar[str] = PAPER
+
+    beta: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+
+    def merger(self, server: Server) -> Merger:
+        """(1 - beta) w + beta mean of w_k = w + beta mean of (w_k - w)."""
+        return MixMerger(server.layout.trainable, self.beta)
+
+
+class MixMerger(MeanMerger):
+    """A multiple of the mean update."""
+
+    def __init__(self, size: int, beta: float) -> None:
+        super().__init__(size)
+        self.beta = beta
+
+    def finish(self) -> Tensor:
+        """beta times the mean."""
+        return self.beta * super().finish()

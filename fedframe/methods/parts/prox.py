@@ -1,0 +1,38 @@
+"""FedProx's proximal term: a client pays for moving away from the server's model.
+
+Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020, Eq. 2: F_k(w) + mu/2 ||w - w_t||^2.
+Its gradient mu (w - w_t) is added to the batch's gradient in every step, the first included (where it is zero).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+from pydantic import Field
+
+from fedframe.core.part import Part
+
+if TYPE_CHECKING:
+    from fedframe.core.client_context import Work
+
+
+@dataclass(frozen=True)
+class Prox(Part):
+    """A pull towards the server's weights, of strength mu."""
+
+    name: ClassVar[str] = "prox"
+    paper: ClassVar[str] = "Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020"
+
+    mu: Annotated[float, Field(ge=0)] = 0.01
+
+    def begin(self, work: Work) -> None:
+        """See the server's weights by name."""
+        work.scratch["prox"] = work.job.roles.layout.views(work.start)
+
+    def correct(self, work: Work) -> None:
+        """g <- g + mu (w - w_t)."""
+        anchor = work.scratch["prox"]
+        for name, weight in work.named.items():
+            if self.mu and weight.grad is not None and name in anchor:  # what is private has no anchor
+                weight.grad.add_(weight.detach() - anchor[name], alpha=self.mu)  # Eq. 2

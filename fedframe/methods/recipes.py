@@ -1,0 +1,319 @@
+"""Named methods: parts put together, with the papers' settings; and how a method's name is read.
+
+`fedavg` is a recipe, `fine_tune` is a part, `my_file.py:MyPart` is a part or recipe of one's own, and `+` joins any of
+them. Settings of a part are given by the part's name: `--set fine_tune.epochs=3`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from fedframe.core.method import Method, combine
+from fedframe.core.part import Part
+from fedframe.errors import SettingError, nearest
+from fedframe.methods.parts import DEFAULTS, PARTS
+from fedframe.methods.parts.alone import Central, Local
+from fedframe.methods.parts.apple import Apple
+from fedframe.methods.parts.ccvr import CCVR
+from fedframe.methods.parts.ditto import Ditto
+from fedframe.methods.parts.features import Normalise, Projection, Temperature
+from fedframe.methods.parts.fedaws import FedAwS
+from fedframe.methods.parts.fedbn import FedBN
+from fedframe.methods.parts.feddyn import FedDyn
+from fedframe.methods.parts.fedetf_stage import AlternatingAdaptation
+from fedframe.methods.parts.fedloge import AuxiliaryHeads, GlobalRealignment, LocalRealignment
+from fedframe.methods.parts.fedmmd import FedMMD
+from fedframe.methods.parts.fedmtl import FedMTL
+from fedframe.methods.parts.fednh import FedNH
+from fedframe.methods.parts.fednova import FedNova
+from fedframe.methods.parts.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
+from fedframe.methods.parts.fedper import FedPer
+from fedframe.methods.parts.fedproto import FedProto
+from fedframe.methods.parts.fedrep import FedRep
+from fedframe.methods.parts.fedrod import FedRoD
+from fedframe.methods.parts.fedrs import FedRS
+from fedframe.methods.parts.ffc import FFC
+from fedframe.methods.parts.frame_head import FrozenRandom, Orthonormal, SimplexETF, SparseETF
+from fedframe.methods.parts.gmv import GlobalMemory
+from fedframe.methods.parts.losses import BalancedCrossEntropy, SquaredError
+from fedframe.methods.parts.lra import RelationalAugmentation
+from fedframe.methods.parts.moon import Moon
+from fedframe.methods.parts.nash import Nash
+from fedframe.methods.parts.pfedme import Mix, PFedMe
+from fedframe.methods.parts.prox import Prox
+from fedframe.methods.parts.ratioloss import RatioLoss
+from fedframe.methods.parts.scaffold import Scaffold
+from fedframe.util.locate import locate
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A named method: its parts, the run settings that suit it, and where it comes from."""
+
+    name: str
+    summary: str
+    paper: str = ""
+    parts: tuple[Part, ...] = ()
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    part_defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # of parts that others may replace
+
+
+# Of methods whose rounds leave every client a model of its own: it is scored as it is.
+AS_IT_IS: Mapping[str, Mapping[str, Any]] = {"fine_tune": {"epochs": 0}}
+
+
+RECIPES: dict[str, Recipe] = {
+    recipe.name: recipe
+    for recipe in (
+        Recipe(
+            "fedavg",
+            "Clients train the whole model; the server takes the mean of their updates.",
+            "McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017",
+        ),
+        Recipe("fedprox", "FedAvg with a pull towards the server's model in every local step.", parts=(Prox(),)),
+        Recipe(
+            "scaffold",
+            "Control variates take the client's drift out of every local gradient.",
+            parts=(Scaffold(),),
+            defaults={"lr": 0.05},  # at FedAvg's .1 the variates run away after some 28 rounds on digits
+        ),
+        Recipe("fednova", "Updates are normalised by how much each client has trained.", parts=(FedNova(),)),
+        Recipe("fedavgm", "FedAvg with momentum on the server.", parts=(FedAvgM(),)),
+        Recipe("fedadagrad", "The mean update drives Adagrad on the server.", parts=(FedAdagrad(),)),
+        Recipe("fedadam", "The mean update drives Adam on the server.", parts=(FedAdam(),)),
+        Recipe("fedyogi", "The mean update drives Yogi on the server.", parts=(FedYogi(),)),
+        Recipe("moon", "Features keep to the server's model and away from the client's last one.", parts=(Moon(),)),
+        Recipe(
+            "feddyn",
+            "A linear and a quadratic penalty that change from round to round; the server corrects by their mean.",
+            parts=(FedDyn(),),
+            defaults={"weight_decay": 1e-3, "batch": 50, "epochs": 5, "clip": 10.0},
+        ),
+        Recipe("fedmmd", "Features keep to the distribution of the server's model's.", parts=(FedMMD(),)),
+        Recipe("fedaws", "After every round the server turns class vectors away from each other.", parts=(FedAwS(),)),
+        Recipe("fedrs", "Logits of classes that a client lacks hardly enter its softmax.", parts=(FedRS(),)),
+        Recipe(
+            "ratioloss",
+            "Neglected classes weigh more, as a few samples on the server show.",
+            parts=(RatioLoss(),),
+        ),
+        Recipe("ccvr", "At the end the server retrains the classifier on features drawn per class.", parts=(CCVR(),)),
+        Recipe(
+            "fedproto",
+            "Clients keep their models and share class prototypes.",
+            parts=(FedProto(),),
+            defaults={"lr": 0.01, "momentum": 0.5, "batch": 8, "epochs": 1},
+            part_defaults=AS_IT_IS,
+        ),
+        Recipe(
+            "fednh",
+            "Class prototypes on the sphere as classifier, moved by the server towards the class means.",
+            parts=(FedNH(), Normalise(), Temperature()),
+            defaults={"lr": 0.01, "momentum": 0.9, "weight_decay": 1e-5, "batch": 64, "epochs": 5},
+        ),
+        Recipe(
+            "spherefed",
+            "Features on the sphere, a frozen orthonormal classifier, squared error; least squares at the end.",
+            parts=(Orthonormal(), Normalise(), SquaredError(), FFC()),
+            defaults={
+                "lr": 0.5,
+                "lr_schedule": "cosine",
+                "momentum": 0.9,
+                "weight_decay": 1e-5,
+                "batch": 64,
+                "epochs": 10,
+            },
+            # After FFC the classifier is no longer orthonormal, and the rounds' lr is too large for it.
+            part_defaults={"fine_tune": {"lr": 0.01}},
+        ),
+        Recipe(
+            "fedavg_etf",
+            "A frozen simplex ETF as classifier; late in training, features are moved towards global class means.",
+            parts=(SimplexETF(), GlobalMemory()),
+            defaults={"lr": 0.03, "momentum": 0.9, "weight_decay": 5e-4, "batch": 64},
+        ),
+        Recipe(
+            "fedetf",
+            "Projected unit features, a frozen simplex ETF, a learned temperature, a loss balanced by label counts.",
+            parts=(
+                SimplexETF(),
+                Projection(),
+                Normalise(),
+                Temperature(),
+                BalancedCrossEntropy(),
+                AlternatingAdaptation(),
+            ),
+            defaults={"lr": 0.04, "momentum": 0.9, "weight_decay": 5e-4, "batch": 128, "epochs": 3},
+        ),
+        Recipe(
+            "fedloge",
+            "A frozen sparse ETF for the backbone; a shared and a private classifier, realigned at the end.",
+            parts=(SparseETF(), AuxiliaryHeads(), GlobalRealignment(), LocalRealignment()),
+            defaults={"lr": 0.03, "momentum": 0.5, "batch": 8, "epochs": 5},
+        ),
+        Recipe(
+            "fedrane",
+            "Features are refined by their neighbours in the batch; updates are merged by Nash bargaining.",
+            parts=(RelationalAugmentation(), Nash()),
+            defaults={"batch": 128, "epochs": 5},
+        ),
+        Recipe(
+            "fedbabu",
+            "A frozen random classifier in rounds; everything is fine-tuned for personal models.",
+            parts=(FrozenRandom(),),
+            part_defaults={"fine_tune": {"what": "everything", "epochs": 5}},  # also after a method that needs none
+        ),
+        Recipe("fedper", "The classifier stays on the client.", parts=(FedPer(),), part_defaults=AS_IT_IS),
+        Recipe(
+            "fedrep",
+            "The classifier stays on the client and is trained first in every round, the shared body after it.",
+            parts=(FedPer(), FedRep()),
+            defaults={"epochs": 11},
+            part_defaults=AS_IT_IS,
+        ),
+        Recipe("fedbn", "BatchNorm stays on the client.", parts=(FedBN(),), part_defaults=AS_IT_IS),
+        Recipe(
+            "fedrod",
+            "A shared classifier with a balanced loss; each client adds the logits of one of its own.",
+            parts=(BalancedCrossEntropy(), FedRoD()),
+            part_defaults=AS_IT_IS,
+        ),
+        Recipe(
+            "ditto",
+            "Beside the shared model each client trains one of its own, held near the shared one.",
+            parts=(Ditto(),),
+            part_defaults=AS_IT_IS,
+        ),
+        Recipe(
+            "pfedme",
+            "Each local step solves for the client's own model and moves the shared one towards it.",
+            parts=(PFedMe(), Mix()),
+            part_defaults=AS_IT_IS,
+        ),
+        Recipe(
+            "apple",
+            "A client's model is a mixture of all clients' models, with weights that it learns.",
+            parts=(Apple(),),
+            part_defaults=AS_IT_IS,
+        ),
+        Recipe(
+            "fedmtl",
+            "A model per client; the server learns how they are related, and the relations pull.",
+            parts=(FedMTL(),),
+            part_defaults=AS_IT_IS,
+        ),
+        Recipe("local", "No federation: every client trains alone.", parts=(Local(),), part_defaults=AS_IT_IS),
+        Recipe("central", "No federation: one model, trained on all data in one place.", parts=(Central(),)),
+    )
+}
+
+
+def find_recipes(name: str) -> list[Recipe]:
+    """The recipes and parts that a method's name joins with `+`."""
+    found: list[Recipe] = []
+    for piece in name.split("+"):
+        key = piece.strip()
+        if not key:
+            raise SettingError(f"method = {name!r}: a name is missing beside a +; write it as fedavg+etf.")
+        if key in RECIPES:
+            found.append(RECIPES[key])
+        elif key in PARTS:
+            found.append(Recipe(key, f"The part {key}.", PARTS[key].paper, (make_part(PARTS[key], {}),)))
+        elif ".py" in key or ":" in key:
+            found.append(own_recipe(key))
+        else:
+            raise SettingError(f"There is no method {key!r}; {nearest(key, [*RECIPES, *PARTS])}")
+    return found
+
+
+def own_recipe(path: str) -> Recipe:
+    """What `my_file.py:MyPart` names: a part's class, or a recipe that the user has put together."""
+    found = locate(path, "part", "MyPart")
+    if isinstance(found, Recipe):
+        for part in found.parts:
+            check_own(path, type(part))
+        return found
+    if not (isinstance(found, type) and issubclass(found, Part)):
+        raise SettingError(
+            f"{path} is of another kind: a method's piece is a class made from fedframe.Part, or a Recipe."
+        )
+    check_own(path, found)
+    return Recipe(found.name, first_line(found), found.paper, (make_part(found, {}),))
+
+
+def check_own(path: str, kind: type[Part]) -> None:
+    """Refuse what would be ignored without a word: settings that are none, and a name that is another's."""
+    name = getattr(kind, "name", "")
+    if not name:
+        raise SettingError(f"{path}: {kind.__name__} has no name; write in it: name: ClassVar[str] = 'my_part'.")
+    if PARTS.get(name, kind) is not kind or (name in RECIPES and name not in PARTS):
+        raise SettingError(f"{path}: the name {name!r} is taken; call the part otherwise, e.g. 'my_{name}'.")
+    settings = {field.name for field in dataclasses.fields(kind)}
+    for key, annotation in vars(kind).get("__annotations__", {}).items():
+        if key not in settings and "ClassVar" not in str(annotation):
+            raise SettingError(f"{path}: {key} is no setting yet; write @dataclass(frozen=True) above {kind.__name__}.")
+
+
+def first_line(part: type[Part]) -> str:
+    """The first line of a part's docstring."""
+    return (part.__doc__ or f"The part {part.name}.").strip().splitlines()[0]
+
+
+def recipe_defaults(name: str) -> dict[str, Any]:
+    """The run settings that a method brings along; where two recipes differ, the later one counts."""
+    merged: dict[str, Any] = {}
+    for recipe in find_recipes(name):
+        merged |= recipe.defaults
+    return merged
+
+
+def make_method(name: str, settings: Mapping[str, Mapping[str, Any]]) -> Method:
+    """The method that a name stands for, with its parts' settings changed as asked."""
+    recipes = find_recipes(name)
+    parts = [part for recipe in recipes for part in recipe.parts]
+    origins = {part.name: recipe.name for recipe in recipes for part in recipe.parts if part.name != recipe.name}
+    chosen = combine(name, parts, [default() for default in DEFAULTS], origins)
+    names = [part.name for part in chosen.parts]
+    for key in settings:
+        if key not in names:
+            raise SettingError(f"{name!r} has no part {key!r} to set; {nearest(key, names)}")
+    brought = {
+        part.name: vars(part) | {k: v for recipe in recipes for k, v in recipe.part_defaults.get(part.name, {}).items()}
+        for part in chosen.parts
+    }
+    parts = []
+    for part in chosen.parts:
+        changed = brought[part.name] | dict(settings.get(part.name, {}))
+        parts.append(part if changed == vars(part) else make_part(type(part), changed, brought[part.name]))
+    method = Method(name, tuple(parts))
+    for part in method.answering("fits"):
+        part.fits(method)
+    return method
+
+
+def make_part(kind: type[Part], values: Mapping[str, Any], brought: Mapping[str, Any] | None = None) -> Part:
+    """A part with its settings checked; `brought` are a method's defaults where they are not the part's."""
+    name = kind.name
+    fields = {field.name: field.default for field in dataclasses.fields(kind)} | dict(brought or {})
+    for key in values:
+        if key not in fields:
+            hint = nearest(key, fields) if fields else "it has none."
+            raise SettingError(f"The part {name!r} has no setting {key!r}; {hint}")
+    for key, value in values.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise SettingError(f"{name}.{key} = {value}: it must be a finite number; the default is {fields[key]}.")
+    try:
+        return TypeAdapter(kind).validate_python(dict(values))
+    except ValidationError as error:
+        problem = error.errors()[0]
+        where = problem["loc"][0] if problem["loc"] else name
+        default = fields.get(str(where), "left out")
+        raise SettingError(
+            f"{name}.{where} = {problem['input']!r}: {problem['msg'].removeprefix('Input ')}; the default is {default}."
+        ) from error

@@ -1,0 +1,83 @@
+"""The named nets: what each is called, what it is for and the smallest image it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import nn
+
+from fedframe.errors import SettingError, nearest
+from fedframe.models.convnets import Plain
+from fedframe.models.lenet import ConvNet, WideConvNet
+from fedframe.models.mlp import MLP, parse_widths
+from fedframe.models.mobilenet import MobileNetV2
+from fedframe.models.resnet import ResNet
+
+Shape = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One named image net."""
+
+    about: str
+    smallest: int  # pixels on the shorter side
+    build: Callable[[Shape], nn.Module]
+
+
+IMAGE_NETS: dict[str, Entry] = {
+    "convnet": Entry("LeNet-5 with a 64-d feature, for 28 to 40 pixels", 12, ConvNet),
+    "cnn": Entry("FedAvg's CNN: two 5x5 convolutions and 512 units, for 28 to 40 pixels", 16, WideConvNet),
+    "cnn7": Entry(
+        "seven layers with the classifier: six 3x3 convolutions, 256-d feature", 8, lambda s: Plain(s, "cnn7")
+    ),
+    "vgg11": Entry("VGG-11 without BatchNorm, 512-d feature", 16, lambda s: Plain(s, "vgg11")),
+    "vgg13": Entry("VGG-13 without BatchNorm, 512-d feature", 16, lambda s: Plain(s, "vgg13")),
+    "resnet20": Entry("ResNet-20 for CIFAR, widths 16-32-64, 64-d feature", 8, lambda s: ResNet(s, "resnet20")),
+    "resnet18": Entry("ResNet-18, 512-d feature", 8, lambda s: ResNet(s, "resnet18")),
+    "resnet34": Entry("ResNet-34, 512-d feature", 8, lambda s: ResNet(s, "resnet34")),
+    "resnet50": Entry("ResNet-50, 2048-d feature", 8, lambda s: ResNet(s, "resnet50")),
+    "senet18": Entry("ResNet-18 with squeeze-and-excitation, 512-d feature", 8, lambda s: ResNet(s, "senet18")),
+    "mobilenetv2": Entry("MobileNetV2, 1280-d feature", 8, MobileNetV2),
+}
+
+NETS: dict[str, str] = {
+    "mlp": "two hidden layers of 200 for vectors and tiny images; other widths as mlp:256x128",
+    **{name: entry.about for name, entry in IMAGE_NETS.items()},
+}
+
+
+def default_net(shape: tuple[int, ...]) -> str:
+    """Name a net that works for this shape: what a user gets who names none."""
+    if len(shape) != 3 or min(shape[1:]) < 28:
+        return "mlp"
+    return "convnet" if min(shape[1:]) <= 40 else "resnet18"
+
+
+def build_named(name: str, shape: tuple[int, ...]) -> nn.Module:
+    """Build one of `NETS`, or say in one sentence why not and what would work."""
+    if len(shape) not in (1, 3) or min(shape) < 1:
+        raise SettingError(
+            f"The net {name!r} takes samples of shape (channels, height, width) or (features,), "
+            f"all at least 1, not {shape}."
+        )
+    base, colon, options = name.partition(":")
+    if base == "mlp":
+        return MLP(shape, parse_widths(name, options) if colon else (200, 200))
+    if base not in IMAGE_NETS:
+        raise SettingError(
+            f"There is no net {name!r}: {nearest(name.lower(), NETS)} A net of your own is named as 'my_file.py:MyNet'."
+        )
+    if colon:
+        raise SettingError(f"The net {base!r} has no options, so write model={base!r} instead of {name!r}.")
+    entry, works = IMAGE_NETS[base], default_net(shape)
+    if len(shape) == 1:
+        raise SettingError(f"The net {name!r} takes images, not vectors of {shape[0]} numbers: use model={works!r}.")
+    channels, height, width = shape
+    if min(height, width) < entry.smallest:
+        raise SettingError(
+            f"The net {name!r} takes images of at least {entry.smallest}x{entry.smallest} pixels, "
+            f"not {height}x{width}: use model={works!r}."
+        )
+    return entry.build((channels, height, width))

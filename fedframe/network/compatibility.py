@@ -1,0 +1,80 @@
+"""What cannot be done where data stay with the clients, refused by name before anything starts."""
+
+from __future__ import annotations
+
+from fedframe.core.job import Job, per_round
+from fedframe.core.method import Method
+from fedframe.errors import SettingError
+from fedframe.settings import Settings
+
+
+def check_method(method: Method, takes_data: bool = True) -> None:
+    """Refuse methods that need data in one place; `takes_data`: whether parts that may put data aside do so."""
+    reserving = method.answering("reserve") if takes_data else ()
+    for part in method.parts:
+        if part.pools_data or part in reserving:
+            raise SettingError(
+                f"{method.name!r} cannot run over a network: {part.name!r} needs clients' training data on the server; "
+                "choose a method whose data stay with the clients, such as fedavg, or engine = local."
+            )
+
+
+def check_secure(settings: Settings, method: Method, clients: int) -> None:
+    """Refuse what cannot be added up securely among so many clients."""
+    if settings.secure:
+        if clients < 2:
+            raise SettingError("secure = true hides a client among others, and there are no two clients; leave it out.")
+        if (drawn := per_round(settings.participation, clients)) < 2:
+            raise SettingError(
+                f"participation = {settings.participation:g} of {clients} clients is {drawn} a round, and the sum of "
+                f"one is its update; with secure = true use {2 / clients:.2g} or more."
+            )
+        if settings.min_clients == 1:
+            raise SettingError("min_clients = 1 with secure = true would show one client's update; use 2 or more.")
+        from fedframe.network.secure_sums import check_adds_up
+
+        check_adds_up(method)
+
+
+def check_fewest(settings: Settings, clients: int) -> None:
+    """Refuse to wait for more replies than are asked for."""
+    drawn = per_round(settings.participation, clients)
+    if settings.min_clients is not None and settings.min_clients > drawn:
+        of = f" (participation = {settings.participation:g} of {clients} clients)" if drawn < clients else ""
+        raise SettingError(
+            f"min_clients = {settings.min_clients}: there are {drawn} clients in a round{of}; use min_clients = "
+            f"{drawn}, or fewer."
+        )
+
+
+def check_looks(settings: Settings, data_here: bool) -> None:
+    """Refuse measures of what the server does not see; `data_here`: whether the clients' data are on this machine."""
+    asked = set(settings.measures)
+    if settings.secure and (single := sorted(asked & {"drift", "cka"})):
+        raise SettingError(
+            f"measure = {','.join(single)} looks at single updates, which secure = true hides; leave measure out."
+        )
+    if not data_here and (needy := sorted(asked - {"drift"})):
+        raise SettingError(
+            f"measure = {','.join(needy)} needs samples on the server, and they are at the nodes; use measure = drift."
+        )
+    if not data_here and settings.new_clients:
+        raise SettingError(
+            "new_clients keeps clients out of the training whose data are here, and nodes' data are not; use 0 and, "
+            "for a site that comes later, fedframe personalise."
+        )
+
+
+def check_fit(job: Job) -> None:
+    """Refuse jobs that node processes on this machine cannot do."""
+    settings = job.settings
+    check_secure(settings, job.method, len(job.federation))
+    check_fewest(settings, len(job.federation))
+    check_looks(settings, data_here=True)
+    check_method(job.method, takes_data=len(job.federation.aside) > 0)
+    if settings.model == "python" or settings.device != "cpu":
+        what = "model came from Python" if settings.model == "python" else f"device is {settings.device}"
+        raise SettingError(
+            f"The engine {settings.engine} starts processes that build the net anew on the CPU, and the run's {what}; "
+            "name the net (mlp:64, my_file.py:MyNet) and use device = cpu, or use engine = local."
+        )

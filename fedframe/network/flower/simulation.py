@@ -1,0 +1,146 @@
+"""The engine `flower-sim`: Flower's simulation; its nodes are Ray's processes here or, with RAY_ADDRESS, on a cluster.
+
+Flower wants to call the server; our loop wants to call Flower. So the simulation runs in a thread of its own, whose
+ServerApp hands its grid over and waits until the run is over.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from queue import Empty, Queue
+from typing import Any
+
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.serverapp import Grid, ServerApp
+from flwr.simulation import run_simulation
+
+from fedframe.core.job import Job
+from fedframe.errors import RunError, SettingError
+from fedframe.network.engine import RemoteEngine
+from fedframe.network.flower.records import to_record
+from fedframe.network.flower.sim_app import WHERE, app
+from fedframe.network.flower.transport import WEEK, FlowerPost, delivery
+from fedframe.network.local_nodes import Trial
+from fedframe.network.transport import Delivery
+
+REACH = 10.0  # seconds in which a cluster must answer
+START = 300.0  # seconds in which Ray must have started, on a busy machine
+
+
+class SimulationPost(FlowerPost):
+    """Letters to simulated nodes."""
+
+    def __init__(self, folder: Path, nodes: int) -> None:
+        self.folder = folder
+        self._grids: Queue[Grid] = Queue()
+        self._over = threading.Event()
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._simulate, args=(nodes,), name="flower-simulation", daemon=True)
+        self._thread.start()
+        super().__init__(self._take_grid(), lambda node: self._names.get(int(node.node_id), ""))
+        self._names: dict[int, str] = {}
+        self._meet(nodes)
+
+    def send(self, node: str, letter: bytes, round: int, seconds: float | None) -> str:
+        """A letter, and where the nodes' folders are."""
+        record = to_record(letter)
+        record[WHERE] = ConfigRecord({"folder": str(self.folder)})
+        ttl = seconds if seconds is not None else WEEK
+        message = Message(record, self._ids[node], "train", ttl=ttl, group_id=str(round))
+        return str(next(iter(self.grid.push_messages([message]))))
+
+    def collect(self, tickets: Mapping[str, int]) -> list[Delivery]:
+        """As Flower does: these nodes are processes of our own."""
+        self._check_alive()
+        found = self.grid.pull_messages(list(tickets))
+        return [delivery(message.metadata.reply_to_message_id, message) for message in found]
+
+    def nodes(self) -> Collection[str]:
+        """All of them."""
+        self._check_alive()
+        return super().nodes()
+
+    def _check_alive(self) -> None:
+        if not self._thread.is_alive():
+            raise RunError(f"The simulation ended: {self._failure}.")
+
+    def close(self) -> None:
+        """Let the simulation end, and Ray with it."""
+        self._over.set()
+        self._thread.join(timeout=60)
+
+    def _simulate(self, nodes: int) -> None:
+        server = ServerApp()
+
+        @server.main()
+        def main(grid: Grid, context: Context) -> None:
+            self._grids.put(grid)
+            self._over.wait()
+
+        resources: dict[str, Any] = {
+            "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+            "init_args": {"log_to_driver": False, "logging_level": "error"},
+        }
+        logging.getLogger("flwr").setLevel(logging.ERROR)  # run_simulation says at length that it is old
+        try:
+            run_simulation(server, app, nodes, backend_config=resources)
+        except BaseException as error:
+            self._failure = error
+
+    def _take_grid(self) -> Grid:
+        deadline = time.monotonic() + START
+        while time.monotonic() < deadline and self._thread.is_alive():
+            try:
+                return self._grids.get(timeout=0.5)
+            except Empty:
+                continue
+        self._over.set()
+        raise RunError(f"Flower's simulation did not start: {self._failure or 'too slow'}.")
+
+    def _meet(self, nodes: int) -> None:
+        """Ask the nodes who they are: Flower gives them ids of its own."""
+        deadline = time.monotonic() + START
+        while len(ids := [int(node.node_id) for node in self.grid.get_nodes()]) < nodes:
+            if time.monotonic() > deadline or not self._thread.is_alive():
+                raise RunError(f"Flower's simulation has no nodes: {self._failure or 'too slow'}.")
+            time.sleep(0.2)
+        question = RecordDict({WHERE: ConfigRecord({"number": -1})})
+        waiting = set(self.grid.push_messages([Message(question, node, "query", group_id="0") for node in ids]))
+        while waiting:
+            for message in self.grid.pull_messages(list(waiting)):
+                waiting.discard(message.metadata.reply_to_message_id)
+                if message.has_error():
+                    raise RunError(f"A simulated node could not start: {message.error.reason}.")
+                number = int(message.content.config_records[WHERE]["number"])
+                self._names[int(message.metadata.src_node_id)] = f"node-{number + 1}"
+            if time.monotonic() > deadline:
+                raise RunError("The simulated nodes did not say who they are in time; is the machine out of memory?")
+            time.sleep(0.1)
+
+
+def check_cluster(address: str) -> None:
+    """Refuse a cluster that is not there: Ray would look for it for minutes, and not say so."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not port.isdecimal():  # none, or one that Ray has to find itself, such as auto
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=REACH).close()
+    except (OSError, OverflowError) as error:
+        raise SettingError(
+            f"RAY_ADDRESS = {address!r}: nothing listens there; start a cluster (ray start --head --port {port}), or "
+            "unset RAY_ADDRESS to simulate on this machine alone."
+        ) from error
+
+
+def open_simulation(job: Job, note: Callable[[str], None]) -> RemoteEngine:
+    """Start a simulation and wait until its nodes are there."""
+    check_cluster(os.environ.get("RAY_ADDRESS", ""))
+    trial = Trial.laid_out(job)
+    note(f"Starting Flower's simulation with {len(trial.nodes)} nodes.")
+    return trial.engine(SimulationPost(trial.folder, len(trial.nodes)), note)

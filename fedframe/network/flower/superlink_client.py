@@ -1,0 +1,173 @@
+"""The organiser's own line to a SuperLink: register nodes, open a run, and be its ServerApp in this very process.
+
+Flower would start a new process for a ServerApp and ship code to nodes. Here the process that trains claims the task
+itself (what Flower calls isolation "process"), so that progress, Ctrl-C, the run folder and resuming are those of any
+run. The line is loopback only and carries a secret; see `superlink.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import threading
+import time
+from typing import Any
+
+import httpx
+from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+from flwr.cli.build import build_fab_from_files
+from flwr.common.constant import SubStatus
+from flwr.common.serde import context_from_proto, fab_to_proto, run_from_proto
+from flwr.proto.control_pb2 import (
+    ListNodesRequest,
+    ListRunsRequest,
+    RegisterNodeRequest,
+    StartRunRequest,
+    StopRunRequest,
+)
+from flwr.proto.runtime_pb2 import (
+    AcquireTaskRequest,
+    PullTaskInputRequest,
+    PushTaskOutputRequest,
+    SendTaskHeartbeatRequest,
+)
+from flwr.supercore.constant import TaskType
+from flwr.supercore.control import ControlHttpClient
+from flwr.supercore.fab import Fab
+from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.supercore.task_identity import TaskIdentity
+from flwr.superlink.grid import HttpGrid
+
+from fedframe.errors import RunError
+from fedframe.network.flower.reachability import of_another, one_line, refused
+from fedframe.network.flower.superlink import HEADER
+
+BEAT = 15.0  # seconds between two signs of life; Flower gives a task up after twice 30
+APP = b"""[project]
+name = "fedframe"
+version = "1.0.0"
+description = "An empty app: nodes run the Fedframe that is installed there, never code that is sent"
+license = "Apache-2.0"
+dependencies = []
+[tool.flwr.app]
+publisher = "fedframe"
+[tool.flwr.app.components]
+serverapp = "fedframe.none:app"
+clientapp = "fedframe.none:app"
+"""
+
+
+class Link:
+    """A line to the SuperLink at an address of this machine."""
+
+    def __init__(self, address: str, ca: bytes, secret: str, serve: str = "") -> None:
+        self.address, self.ca, self.secret = address, ca, secret
+        self.serve = serve  # the command that starts this SuperLink, for whoever finds none
+        self.control = self._client(ControlHttpClient)
+
+    def close(self) -> None:
+        """Hang up."""
+        self.control.close()
+
+    def nodes(self) -> dict[str, Any]:
+        """All registered nodes by name, with their state."""
+        found = self._asked(lambda: self.control.ListNodes(ListNodesRequest()))
+        return {node.name: node for node in found.nodes_info}
+
+    def register(self, name: str, public_key: bytes) -> None:
+        """Let the holder of a key (in OpenSSH form) in, under this name."""
+        key = public_key_to_bytes(load_ssh_public_key(public_key))  # type: ignore[arg-type]
+        self._asked(lambda: self.control.RegisterNode(RegisterNodeRequest(public_key=key, name=name)))
+
+    def open_run(self) -> ServerTask:
+        """Open a run and claim its ServerApp for this process."""
+        self.stop_others()
+        content, _ = build_fab_from_files({"pyproject.toml": APP})
+        fab = Fab(hashlib.sha256(content).hexdigest(), content, {})
+        started = self._asked(lambda: self.control.StartRun(StartRunRequest(fab=fab_to_proto(fab))))
+        runtime = self._client(RuntimeHttpClient)
+        try:
+            wanted = AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP])
+            deadline = time.monotonic() + 60
+            while time.monotonic() < deadline:
+                found = self._asked(lambda: runtime.AcquireTask(wanted))
+                if found.HasField("task") and found.task.run_id == started.run_id:
+                    return ServerTask(self, found.token)
+                time.sleep(0.2)
+        finally:
+            runtime.close()
+        raise RunError("The SuperLink did not open the run within a minute; look at its log.")
+
+    def stop_others(self) -> None:
+        """End runs whose process is gone: nodes would wait a minute for the rest of a letter that is never sent."""
+        known = self._asked(lambda: self.control.ListRuns(ListRunsRequest(limit=10)))
+        for number, run in known.run_dict.items():
+            if run.status.status != "finished":
+                with contextlib.suppress(RunError):
+                    self._asked(lambda number=number: self.control.StopRun(StopRunRequest(run_id=number)))
+
+    def add_secret(self, client: Any) -> None:
+        """Show the organiser's secret with every request of a Flower client."""
+        client._client.headers[HEADER] = self.secret
+
+    def _client(self, kind: Any) -> Any:
+        client = kind.from_server_address(
+            self.address, False, self.ca, interceptors=[RuntimeVersionHttpInterceptor(component_name="fedframe")]
+        )
+        self.add_secret(client)
+        return client
+
+    def _asked(self, call: Any) -> Any:
+        try:
+            return call()
+        except httpx.HTTPStatusError as error:
+            raise RunError(f"The SuperLink refused: {error.response.text[:300]}") from error
+        except httpx.HTTPError as error:
+            raise RunError(self._missing(error)) from error
+
+    def _missing(self, error: httpx.HTTPError) -> str:
+        start = f"start it with '{self.serve}'" if self.serve else "start it first"
+        if of_another(error):
+            return (
+                f"Another federation is served at {self.address}: its certificate is not of this one. Stop that one "
+                f"first ('fedframe federation stop' with its folder), then {start}."
+            )
+        if refused(error):
+            return f"There is no SuperLink at {self.address}; {start}."
+        return f"The SuperLink at {self.address} does not answer ({one_line(error)}); is it running? If not, {start}."
+
+
+class ServerTask:
+    """A run's ServerApp, here: its grid, and a sign of life from time to time."""
+
+    def __init__(self, link: Link, token: str) -> None:
+        self.grid = HttpGrid(link.address, False, link.ca, token=token)
+        # Flower's own retrying would wait for ever, and raise Ctrl-C here when a run is over.
+        self.grid._retry_invoker = None  # type: ignore[assignment]
+        self._client = self.grid._runtime_client
+        link.add_secret(self._client)
+        given = self._client.PullTaskInput(PullTaskInputRequest())
+        TaskIdentity.task_id, TaskIdentity.run_id = given.task_id, given.run.run_id
+        TaskIdentity.node_id = given.context.node_id
+        self.context = context_from_proto(given.context)
+        self.grid.set_run(run_from_proto(given.run))
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._live, name="fedframe-heartbeat", daemon=True)
+        self._thread.start()
+
+    def close(self, finished: bool = True) -> None:
+        """Say how the run ended."""
+        self._over.set()
+        self._thread.join(timeout=BEAT)
+        status = SubStatus.COMPLETED if finished else SubStatus.STOPPED
+        with contextlib.suppress(httpx.HTTPError):
+            self._client.PushTaskOutput(PushTaskOutputRequest(sub_status=status, details=""))
+        self.grid.close()
+
+    def _live(self) -> None:
+        while not self._over.wait(BEAT):
+            # A SuperLink that is gone is noticed, and said, by whoever sends the next letter.
+            with contextlib.suppress(httpx.HTTPError):
+                self._client.SendTaskHeartbeat(SendTaskHeartbeatRequest())

@@ -1,0 +1,123 @@
+"""A federation seen from one of its places: a node that holds some clients' data, or a server that holds none.
+
+Everywhere a client has the same number among all clients, so that its random streams are the same whoever runs it. What
+a place does not hold is an empty list of rows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from fedframe.data.federation import Federation
+from fedframe.data.ragged import Ragged
+from fedframe.data.raw import Form
+from fedframe.data.source import ArrayInputs, Samples, Source
+from fedframe.settings import NOWHERE
+from fedframe.util.files import read_tensors, write_tensors
+
+__all__ = ["NOWHERE", "NoInputs", "form_of", "hollow", "read_share", "seated", "write_share"]
+
+Pool = Literal["train", "test"]
+
+
+def form_of(source: Source) -> Form:
+    """What data must look like to belong to this source."""
+    return Form(source.classes, source.train.x.shape, source.columns, source.mean, source.std)
+
+
+# -- one client at its own place ---------------------------------------------------------------------------------------
+def seated(federation: Federation, number: int, names: Sequence[str]) -> Federation:
+    """The federation of a single client as that client's part of a larger one."""
+    sizes = [Ragged(torch.zeros(len(names) + 1, dtype=torch.int64), each.values) for each in _lists(federation)]
+    for ragged, each in zip(sizes, _lists(federation), strict=True):
+        ragged.offsets[number + 1 :] = len(each.values)
+    return dataclasses.replace(federation, train=sizes[0], local_test=sizes[1], names=tuple(names))
+
+
+def _lists(federation: Federation) -> tuple[Ragged, Ragged]:
+    return federation.train, federation.local_test
+
+
+# -- a server without data ---------------------------------------------------------------------------------------------
+@dataclasses.dataclass(frozen=True)
+class NoInputs:
+    """Inputs that are elsewhere: only their shape is known."""
+
+    shape: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return 0
+
+    def take(self, rows: torch.Tensor) -> torch.Tensor:
+        """There is nothing to take."""
+        raise LookupError("these data are with the clients")
+
+    def subset(self, rows: torch.Tensor) -> NoInputs:
+        """Nothing of nothing."""
+        return self
+
+
+def hollow(
+    form: Form, names: Sequence[str], train: Sequence[int], tested: Sequence[int], test: Samples | None
+) -> Federation:
+    """Clients of which only the names and the numbers of samples are known; the test set, if any, is the server's."""
+    nothing = Samples(NoInputs(form.shape), torch.empty(0, dtype=torch.int64))
+    source = Source(NOWHERE, nothing, test, form.classes, form.mean, form.std, tuple(names), form.columns)
+    # Of rows that are elsewhere only the number is known: one zero, seen as often as it takes, without its memory.
+    row = torch.zeros(1, dtype=torch.int64)
+    lists = [Ragged(torch.tensor([0, *each]).cumsum(0), row.expand(sum(each))) for each in (train, tested)]
+    return Federation(source, lists[0], lists[1], "train", tuple(names), "nodes")
+
+
+# -- some clients' data as a file --------------------------------------------------------------------------------------
+def write_share(path: Path, federation: Federation, clients: Sequence[int]) -> None:
+    """Write what these clients hold, and nothing else."""
+    source = federation.source
+    mine = torch.zeros(len(federation), dtype=torch.bool)
+    mine[torch.tensor(list(clients), dtype=torch.int64)] = True
+    tensors = {"mean": source.mean, "std": source.std}
+    kept: dict[str, list[torch.Tensor]] = {"train": [], "test": []}
+    rows = {}
+    for name, ragged, pool in (
+        ("train", federation.train, "train"),
+        ("local_test", federation.local_test, federation.local_test_pool),
+    ):
+        rows[name] = ragged.values[mine[ragged.owners()]]
+        kept[pool].append(rows[name])
+        tensors[f"{name}/offsets"] = torch.cat([torch.zeros(1, dtype=torch.int64), (ragged.sizes() * mine).cumsum(0)])
+    for pool, samples in (("train", source.train), ("test", source.test)):
+        used = torch.cat([torch.empty(0, dtype=torch.int64), *kept[pool]]).unique()  # type: ignore[no-untyped-call]
+        for name, of in (("train", "train"), ("local_test", federation.local_test_pool)):
+            if of == pool:  # rising rows stay rising: a shuffled batch is made of the same samples
+                tensors[f"{name}/values"] = torch.searchsorted(used, rows[name])
+        if samples is not None:
+            tensors |= {f"{pool}/x": samples.x.take(used), f"{pool}/y": samples.y[used]}
+    notes = {
+        "name": source.name,
+        "classes": list(source.classes),
+        "columns": list(source.columns) if source.columns is not None else None,
+        "pool": federation.local_test_pool,
+        "names": list(federation.names),
+        "partition": federation.partition,
+    }
+    write_tensors(path, tensors, notes)
+
+
+def read_share(path: Path) -> Federation:
+    """What `write_share` wrote."""
+    tensors, notes = read_tensors(path)
+    train, test = (
+        Samples(ArrayInputs(tensors[f"{pool}/x"]), tensors[f"{pool}/y"]) if f"{pool}/x" in tensors else None
+        for pool in ("train", "test")
+    )
+    assert train is not None, path
+    columns = tuple(notes["columns"]) if notes["columns"] is not None else None
+    classes = tuple(notes["classes"])
+    source = Source(notes["name"], train, test, classes, tensors["mean"], tensors["std"], None, columns)
+    lists = [Ragged(tensors[f"{name}/offsets"], tensors[f"{name}/values"]) for name in ("train", "local_test")]
+    return Federation(source, lists[0], lists[1], notes["pool"], tuple(notes["names"]), notes["partition"])

@@ -1,0 +1,213 @@
+"""The page of a run while it goes on, served to this machine's browser alone unless asked otherwise.
+
+Only two things are served, from memory: the page and its data. No path of a request ever reaches the file system.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import json
+import socket
+import sys
+import threading
+from collections.abc import Sequence
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from fedframe.errors import DataError, FedframeError, SettingError
+from fedframe.report.page import page_data
+from fedframe.report.page.build import examined
+from fedframe.report.page.runs import COMPARISON, Subject, folders_inside, open_runs
+from fedframe.report.page.section import finite
+from fedframe.report.page.template import render
+from fedframe.runs.folder import CLIENT_SCORES, CONFIG, DRIFT, EXAMINATION, METRICS, SUMMARY
+from fedframe.util.version import __version__
+
+WATCHED = (CONFIG, METRICS, DRIFT, SUMMARY, CLIENT_SCORES, EXAMINATION)
+HEADERS = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+class LivePage:
+    """The page's data as the folders stand, gathered again only when a file has changed."""
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self.folders = list(folders)
+        self.lock = threading.Lock()
+        self.seen: object = None
+        self.data: dict[str, Any] = {}
+        self.troubles: dict[Path, str] = {}
+        self.looking: threading.Thread | None = None
+
+    def now(self) -> dict[str, Any]:
+        """The data of this moment."""
+        with self.lock:
+            mark = self.mark()
+            if mark != self.seen:
+                try:
+                    subject = open_runs(self.folders)
+                    self.data = page_data(self.with_troubles(subject), live=True)
+                    self.look_later(subject)
+                except (DataError, SettingError):  # not begun yet, or being written this very moment
+                    self.data = self.data or waiting(self.folders)
+                self.seen = mark
+            return self.data
+
+    def mark(self) -> object:
+        """Something that changes when a file of the runs does."""
+        paths = [path / name for path in self.run_folders() for name in WATCHED]
+        paths += [folder / COMPARISON for folder in self.folders]
+        found = [(path, path.stat()) for path in paths if path.exists()]
+        return [(path, stat.st_mtime_ns, stat.st_size) for path, stat in found], len(self.troubles)
+
+    def run_folders(self) -> list[Path]:
+        """All run folders; those of a comparison lie inside the one that was given."""
+        return [path for folder in self.folders for path in (folder, *folders_inside(folder))]
+
+    def with_troubles(self, subject: Subject) -> Subject:
+        """Runs with the reasons why their models could not be looked at."""
+        for run in subject.runs:
+            object.__setattr__(run, "trouble", self.troubles.get(run.path, ""))
+        return subject
+
+    def look_later(self, subject: Subject) -> None:
+        """Look at the models of runs that have come to their end, beside the serving."""
+        firsts = [group.first for group in subject.groups]  # the runs whose details are shown
+        todo = [run for run in firsts if run.summary and not run.examination and run.path not in self.troubles]
+        if not todo or (self.looking is not None and self.looking.is_alive()):
+            return
+
+        def look() -> None:
+            done = examined(subject, say=lambda text: None)
+            self.troubles |= {run.path: run.trouble for run in done.runs if run.trouble}
+
+        self.looking = threading.Thread(target=look, daemon=True)
+        self.looking.start()
+
+
+def waiting(folders: Sequence[Path]) -> dict[str, Any]:
+    """The page before there is anything to see."""
+    names = ", ".join(path.as_posix() for path in folders)
+    return {
+        "title": f"Waiting for {names}",
+        "subtitle": "The page fills itself when the run begins.",
+        "state": "waiting",
+        "live": True,
+        "sections": [],
+    }
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers GET for two addresses, from browsers that name this very server."""
+
+    server: Server
+    protocol_version = "HTTP/1.1"
+    server_version = f"fedframe/{__version__}"
+    sys_version = ""
+    timeout = 30  # seconds: nobody holds a thread for longer
+
+    def do_GET(self) -> None:
+        """Give the page or its data."""
+        if not self.server.knows(self.headers.get("Host", "")):
+            return self.refuse(HTTPStatus.FORBIDDEN, "This server answers to its own name only.")
+        address = self.path.partition("?")[0]
+        if address not in ("/", "/data.json"):
+            return self.refuse(HTTPStatus.NOT_FOUND, "Here are only / and /data.json.")
+        try:
+            data = self.server.page.now()
+        except FedframeError as error:
+            return self.refuse(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
+        if address == "/":
+            return self.give(render(data).encode(), "text/html; charset=utf-8")
+        body = json.dumps(finite(data)).encode()
+        tag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
+        if self.headers.get("If-None-Match") == tag:
+            return self.give(b"", "application/json", HTTPStatus.NOT_MODIFIED, tag)
+        return self.give(body, "application/json", HTTPStatus.OK, tag)
+
+    def refuse(self, status: HTTPStatus, text: str) -> None:
+        """Say no, in a sentence."""
+        self.give((text + "\n").encode(), "text/plain; charset=utf-8", status)
+
+    def give(self, body: bytes, kind: str, status: HTTPStatus = HTTPStatus.OK, tag: str = "") -> None:
+        """Send an answer."""
+        self.send_response(status)
+        for name, value in HEADERS.items():
+            self.send_header(name, value)
+        if tag:
+            self.send_header("ETag", tag)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Keep the terminal quiet: a page asks every two seconds."""
+
+
+class Server(ThreadingHTTPServer):
+    """Serves one live page."""
+
+    daemon_threads = True
+
+    def __init__(self, folders: Sequence[Path], host: str, port: int) -> None:
+        self.page = LivePage(folders)
+        self.host = host
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            super().__init__((host, port), Handler)
+        except (OSError, OverflowError) as error:
+            better = f"try --port {port + 1 if 0 < port < 65535 else 8765}"
+            reason = getattr(error, "strerror", None) or str(error)
+            here = "" if is_loopback(host) else ", or --host 127.0.0.1"
+            raise SettingError(f"Cannot serve on {host}:{port} ({reason}); {better}{here}.") from error
+
+    @property
+    def url(self) -> str:
+        """The page's address."""
+        return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.server_address[1]}/"
+
+    def server_bind(self) -> None:
+        """Bind without asking the network for this machine's name, as the standard one does."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = self.host, self.server_address[1]
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a tab that was closed before its answer was there; anything else is shown."""
+        if not isinstance(sys.exc_info()[1], ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
+
+    def knows(self, header: str) -> bool:
+        """Whether a request names this server.
+
+        A page of somebody else's domain that has been made to point here (DNS rebinding) sends that domain's name; an
+        address in numbers cannot be made to point anywhere.
+        """
+        name = header[1:].partition("]")[0] if header.startswith("[") else header.partition(":")[0]
+        if name.lower() in {"localhost", self.host.lower()}:
+            return True
+        try:
+            address = ipaddress.ip_address(name)
+        except ValueError:
+            return not is_loopback(self.host) and name.lower() == socket.gethostname().lower()
+        return address.is_loopback if is_loopback(self.host) else True
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

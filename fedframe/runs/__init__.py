@@ -1,0 +1,1 @@
+"""A run and its folder: start, resume, predict, personalise; progress and loggers."""

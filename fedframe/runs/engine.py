@@ -1,0 +1,49 @@
+"""Which engine a run gets: the one place that knows them all. Those that need an extra are imported when asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+from fedframe.core.job import Job
+from fedframe.core.message import Message
+from fedframe.engines.local import local_engine
+
+Note = Callable[[str], None]
+
+
+class RunningEngine(Protocol):
+    """An engine that has been started."""
+
+    def run(self, order: Message, units: Sequence[int]) -> Iterator[Message]:
+        """As `core.server.Engine`."""
+
+    def processes(self) -> list[int]:
+        """Ids of the processes that work for it on this machine, beside this one."""
+
+    def close(self) -> None:
+        """End what was started."""
+
+
+OpenEngine = Callable[[Job, Note], RunningEngine]
+
+
+def check_engine(name: str) -> None:
+    """Refuse an engine that cannot be started here, before anything is written."""
+    if name != "local":
+        from fedframe.network.flower.environment import need
+
+        if name == "flower-sim":
+            need("flwr", "ray", extra="flower-sim")
+        else:
+            need("flwr", "cryptography")
+
+
+def open_engine(job: Job, note: Note) -> RunningEngine:
+    """Start the engine that the settings name."""
+    if job.settings.engine == "local":
+        return local_engine(job, note)
+    check_engine(job.settings.engine)
+    from fedframe.network.flower import open_flower
+
+    return open_flower(job, note)

@@ -1,0 +1,214 @@
+"""A personal model for a client that was not in the training: what `fedframe personalise` does.
+
+The newcomer gets what a client of the run gets at its end: the shared model and the method's own client stage, on data
+read with the run's classes, shapes and normalisation. It has no memory of rounds; what rounds would have left with it
+is made up for first (`Site.catch_up`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from fedframe.core.evaluation import gentler
+from fedframe.core.job import Job, personal_path
+from fedframe.core.message import Message
+from fedframe.core.part import Part
+from fedframe.core.server import Server
+from fedframe.data.federation import Federation
+from fedframe.data.new_client import load_newcomer
+from fedframe.data.raw import Form
+from fedframe.engines.inline import InlineEngine
+from fedframe.errors import DivergedError, RunError, SettingError
+from fedframe.jobs.build import FROM_PYTHON, Net, check_device
+from fedframe.methods.recipes import make_method
+from fedframe.runs.folder import JOINED, RunFolder
+from fedframe.runs.personalise_summary import closing_lines, headline, summarise
+from fedframe.runs.predictor import Predictor
+from fedframe.settings import Settings, check, merge_part_settings
+from fedframe.util.files import write_json, write_tensors
+from fedframe.util.locate import anchored
+
+
+@dataclass(frozen=True)
+class Newcomer:
+    """A client that came after the training: its name, its scores and its own model."""
+
+    folder: Path
+    name: str
+    summary: dict[str, Any]  # what personal/joined/NAME.json holds
+    net: Net = "auto"
+
+    @property
+    def scores(self) -> dict[str, float | None]:
+        """`client`: the shared model; `personal`: the client's own; both on its own test samples."""
+        scores: dict[str, float | None] = self.summary["scores"]
+        return scores
+
+    @cached_property
+    def model(self) -> Predictor:
+        """The client's own model, ready to predict."""
+        return Predictor.load(self.folder, self.name, None if isinstance(self.net, str) else self.net)
+
+
+def personalise(
+    run: str | Path,
+    data: object,
+    *,
+    name: str | None = None,
+    test_share: float | None = None,
+    set: Mapping[str, Mapping[str, Any]] | None = None,
+    seed: int | None = None,
+    label: str | None = None,
+    data_dir: str | Path | None = None,
+    device: str | None = None,
+    overwrite: bool = False,
+    model: nn.Module | Callable[..., nn.Module] | None = None,
+    progress: bool = True,
+) -> Newcomer:
+    """Make and keep a personal model for a client that was not in the training of a finished run.
+
+    `data` is what `fedframe.run` takes, of one client; `test_share` of it scores (default: the run's `local_test`).
+    `set` changes the method's client stage; `seed` and `device` are the run's unless given; `model` is the net if it
+    came from Python. The model is kept in the run folder under `name`, by default one made from the data's.
+    """
+    began = time.perf_counter()
+    say: Callable[[str], None] = print_line if progress else lambda text: None
+    folder = RunFolder.open(run)
+    python = f"give it again there: fedframe.personalise({str(run)!r}, data, model=MyNet())"
+    shared, _ = Predictor.load_shared(folder.path, model, python)
+    given = {"seed": seed, "device": device, "label": label, "data_dir": str(data_dir) if data_dir else None}
+    settings = newcomer_settings(folder.settings(), shared.method.slot("client_stage"), set or {}, given)
+    if name is not None:
+        check_name(folder, name, overwrite)
+    if not os.access(folder.path, os.W_OK):
+        raise RunError(f"{folder.path} cannot be written to; copy the run to a folder of your own and use that.")
+    federation = load_data(data, shared, settings, test_share)
+    if name is None:
+        name = clean(federation.source.name)
+        check_name(folder, name, overwrite)
+    method = make_method(settings.method, settings.set)
+    # Below a folder of its own, where no client of the training has left a memory.
+    job = Job(settings, method, federation, shared.model, folder.path / JOINED)
+    say(headline(job, name))
+    for note in federation.notes:
+        say(note)
+    try:
+        replies, own = perform(job, folder, say)
+    except KeyboardInterrupt as stop:
+        stop.add_note("No personal model was saved.")
+        raise
+    summary = summarise(job, name, anchored(data) if isinstance(data, str) else FROM_PYTHON, replies)
+    keep(folder, name, own, summary, overwrite)
+    for text in closing_lines(summary, folder.path, folder.joined_path(name), time.perf_counter() - began):
+        say(text)
+    return Newcomer(folder.path, name, summary, "auto" if model is None else model)
+
+
+# -- before the work ---------------------------------------------------------------------------------------------------
+def newcomer_settings(
+    run: Settings, stage: Part, chosen: Mapping[str, Mapping[str, Any]], given: Mapping[str, Any]
+) -> Settings:
+    """The run's settings, but for what is given anew and for the client stage's own."""
+    merged = merge_part_settings(run.set, chosen)
+    fields = [field.name for field in dataclasses.fields(stage)]
+    for part in chosen:
+        if part != stage.name:  # it would change what the saved model was trained with, or do nothing
+            can = (
+                f"here only {stage.name} can be set: {', '.join(fields)}" if fields else "there is nothing to set here"
+            )
+            raise SettingError(f"set {part!r} belongs to the training, which is over; {can}.")
+    values = {name: value for name, value in given.items() if value is not None}
+    settings = check({**run.model_dump(), **values, "set": merged, "save_personal": False})
+    make_method(settings.method, settings.set)  # refuse a wrong setting before the data are loaded
+    check_device(settings.device)
+    return settings
+
+
+def load_data(data: object, shared: Predictor, settings: Settings, test_share: float | None) -> Federation:
+    """The newcomer's data as one client, in the form of the run's."""
+    form = Form(shared.classes, shared.stored_shape, shared.columns, shared.mean, shared.std)
+    usual = settings.local_test
+    if usual == "global":  # the run's test set is not at hand, and the newcomer's labels may be others
+        usual = Settings.model_fields["local_test"].default
+    return load_newcomer(
+        data,
+        form,
+        share=test_share,
+        usual_share=float(usual),
+        seed=settings.seed,
+        data_dir=Path(settings.data_dir) if settings.data_dir else None,
+        label=settings.label,
+        client_column=settings.client_column,
+    )
+
+
+def clean(text: str) -> str:
+    """A name that can be a file's and is no client's number."""
+    name = re.sub(r"[^\w.-]+", "-", text).strip("-.")[:100] or "newcomer"
+    return f"client-{name}" if name.isdecimal() else name
+
+
+def check_name(folder: RunFolder, name: str, overwrite: bool) -> None:
+    """Refuse a name that is taken, or that could be mistaken for another client's."""
+    if name != clean(name):
+        raise SettingError(
+            f"name = {name!r} cannot be used (letters, digits, - _ . and no number); try {clean(name)!r}."
+        )
+    number = 2
+    while folder.joined_path(f"{name}-{number}").exists():
+        number += 1
+    other = f"choose another name, such as {name}-{number}"
+    names = folder.names()
+    if name in names and personal_path(folder.path, names.index(name)).exists():
+        raise SettingError(f"name = {name!r} is a client of the training in {folder.path}; {other}.")
+    if folder.joined_path(name).exists() and not overwrite:
+        raise SettingError(f"{folder.path} already has a personal model {name!r}; {other}, or add --overwrite.")
+
+
+# -- the work ----------------------------------------------------------------------------------------------------------
+def perform(job: Job, folder: RunFolder, say: Callable[[str], None]) -> tuple[dict[str, Message], dict[str, Tensor]]:
+    """Score the shared model, make the client's own, score that; gives the scores and what differs in the own model."""
+    engine = InlineEngine(job)
+    try:
+        server = Server(job, engine, say)
+        found = folder.checkpoint()
+        kept = {} if found is None else {name: t for name, t in found[1].items() if name.startswith("state/")}
+        if found is None and server.state:
+            say(f"{folder.path} has no checkpoint: what the method keeps on the server is as in the beginning.")
+            kept = {f"state/{name}": tensor for name, tensor in server.state.items()}
+        # The model is the finished one, not the checkpoint's, which was written before the server stage.
+        server.restore({**kept, "model": server.model}, job.settings.rounds)
+        kinds = ("own", "personalise") if job.shares_a_model else ("personalise",)
+        replies = {kind: next(engine.run(server.order(kind, server.round + 1), [0])) for kind in kinds}
+        site = engine.site
+        own = job.own_tensors(site.model, {"model": server.model.to(site.flat.device)})
+    finally:
+        engine.close()
+    if bool(replies["personalise"].tensors["diverged"]):
+        hint = gentler(job.method.slot("client_stage"), job.settings.lr)
+        raise DivergedError(f"The personal model came out with NaN or infinite weights and was not saved; {hint}.")
+    return replies, own
+
+
+def keep(folder: RunFolder, name: str, own: Mapping[str, Tensor], summary: Mapping[str, Any], overwrite: bool) -> None:
+    """Write the scores and then the model: with the model the newcomer is there."""
+    with folder.alone():
+        check_name(folder, name, overwrite)  # again: another process may have been faster
+        path = folder.joined_path(name)
+        write_json(path.with_suffix(".json"), summary)
+        write_tensors(path, own, {"client": name})
+
+
+def print_line(text: str) -> None:
+    """Print and flush, so that a log file can be followed."""
+    print(text, flush=True)

@@ -1,0 +1,139 @@
+"""A trained model that predicts: from the run folder to class names and probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from fedframe.core.job import Job
+from fedframe.core.layout import named_tensors
+from fedframe.core.method import Method
+from fedframe.core.model import Model, load_tensors
+from fedframe.data import normalised
+from fedframe.data.arrays import finite
+from fedframe.data.arrays import inputs as array_inputs
+from fedframe.errors import DataError
+from fedframe.methods.recipes import make_method
+from fedframe.models import build_net, frames
+from fedframe.runs.federated import how_it_ends
+from fedframe.runs.folder import MODEL, RunFolder
+from fedframe.settings import NOWHERE
+from fedframe.util.files import read_tensors, write_tensors
+from fedframe.util.seeds import seed_for
+
+
+def save_model(folder: Path, job: Job, flat: Tensor, replaced: Mapping[str, Tensor]) -> None:
+    """Write the shared model with all that is needed to predict. Equal runs write equal bytes."""
+    source = job.federation.source
+    model = job.fresh_model().cpu()
+    load_tensors(model, {**job.roles.layout.views(flat), **replaced})
+    tensors = {f"model/{name}": tensor for name, tensor in named_tensors(model).items()}
+    tensors |= {"input/mean": source.mean, "input/std": source.std}
+    notes = {
+        "method": job.settings.method,
+        "set": job.settings.set,
+        "model": job.settings.model,
+        "classes": list(source.classes),
+        "input_shape": list(source.input_shape),
+        "shares_a_model": job.shares_a_model,
+        "model_seed": seed_for(job.settings.seed, "model"),
+        "columns": list(source.columns) if source.columns is not None else None,
+    }
+    write_tensors(folder / MODEL, tensors, notes)
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """A model, how its inputs are normalised, and what its classes are called."""
+
+    method: Method
+    model: Model
+    classes: tuple[str, ...]
+    input_shape: tuple[int, ...]
+    columns: tuple[str, ...] | None
+    mean: Tensor
+    std: Tensor
+
+    @classmethod
+    def load(
+        cls,
+        folder: str | Path,
+        client: int | str | None = None,
+        net: nn.Module | Callable[..., nn.Module] | None = None,
+    ) -> Predictor:
+        """The shared model of a finished run, or a client's own. A net that came from Python is given again."""
+        python = f"predict there: fedframe.Predictor.load({str(folder)!r}, net=MyNet()).predict(inputs)"
+        predictor, shares_a_model = cls.load_shared(folder, net, python)
+        if client is None and not shares_a_model:
+            raise DataError(f"{predictor.method.name} has no shared model; choose a client's own with --client 0.")
+        if client is not None:
+            own = RunFolder(Path(folder)).personal_model(client)
+            if not own.exists():
+                instead = "leave --client out for the shared one" if shares_a_model else "run it with --save-personal"
+                raise DataError(f"Client {client} has no personal model in {folder}; {instead}.")
+            load_tensors(predictor.model, read_tensors(own)[0])
+        return predictor
+
+    @classmethod
+    def load_shared(
+        cls, folder: str | Path, net: nn.Module | Callable[..., nn.Module] | None, python: str
+    ) -> tuple[Predictor, bool]:
+        """What the clients of a finished run share, and whether that alone predicts.
+
+        `python` says what to write where the net must come from Python.
+        """
+        path = Path(folder) / MODEL
+        if not path.exists():
+            run = RunFolder.open(folder)
+            resume = f"finish the run with 'fedframe resume {folder}'."
+            ends = how_it_ends(run.path) if run.settings().data == NOWHERE else resume
+            raise DataError(f"{folder} has no {MODEL} yet: {ends}")
+        tensors, notes = read_tensors(path)
+        if notes["model"] == "python" and net is None:
+            raise DataError(f"The net of {folder} came from Python; {python}.")
+        method = make_method(notes["method"], notes["set"])
+        shape = tuple(notes["input_shape"])
+        with torch.random.fork_rng(devices=[]), frames.from_file():
+            torch.manual_seed(notes["model_seed"])  # a frozen classifier that could be built then can be built now
+            backbone = build_net(net if net is not None else notes["model"], shape)
+            model = method.build(backbone, int(backbone.dim), len(notes["classes"]))  # type: ignore[arg-type]
+        load_tensors(model, {name[6:]: value for name, value in tensors.items() if name.startswith("model/")})
+        model.eval()
+        columns = tuple(notes["columns"]) if notes["columns"] is not None else None
+        mean, std = tensors["input/mean"], tensors["input/std"]
+        predictor = cls(method, model, tuple(notes["classes"]), shape, columns, mean, std)
+        return predictor, bool(notes["shares_a_model"])
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        """The shape of one raw input: images with their channels last."""
+        shape = self.input_shape
+        return (shape[1], shape[2], shape[0]) if len(shape) == 3 else shape
+
+    @torch.no_grad()
+    def probabilities(self, inputs: object, batch: int = 256) -> Tensor:
+        """Class probabilities of inputs (an array or tensor) as they were in the training data, not yet normalised.
+
+        Images are (n, H, W), (n, H, W, C) or (n, C, H, W), vectors (n, d).
+        """
+        stored = array_inputs(inputs, "the inputs")
+        finite(stored, "the inputs")
+        raw = stored.tensor
+        if tuple(raw.shape[1:]) != self.stored_shape:
+            raise DataError(f"The inputs are of shape {tuple(raw.shape[1:])}, but the model takes {self.stored_shape}.")
+        pieces = [
+            self.method.probabilities(self.model, normalised(part, self.mean, self.std))
+            for part in raw.split(batch)  # type: ignore[no-untyped-call]
+        ]
+        found = torch.cat(pieces) if pieces else torch.empty(0, len(self.classes))
+        if not bool(found.isfinite().all()):
+            raise DataError("The model gives NaN for some inputs; its weights have diverged: train it anew.")
+        return found
+
+    def predict(self, inputs: object) -> list[str]:
+        """The most probable class of each input."""
+        return [self.classes[int(index)] for index in self.probabilities(inputs).argmax(1)]

@@ -1,0 +1,254 @@
+"""Progress of a run: a live display on a terminal, plain lines elsewhere, nothing when not wanted."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from fedframe.metrics.groups import has_tail
+from fedframe.settings import data_text, short_method
+from fedframe.util.text import duration, loss_text, percent, plural
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+    from fedframe.core.evaluation import Scores
+    from fedframe.core.job import Job
+    from fedframe.core.server import RoundRecord
+
+REFUSED = " (log.txt says why; most often numbers are no longer finite, and a smaller --lr helps)"
+
+
+class Display:
+    """Shows nothing; the base of the other displays."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+    def start(self, job: Job, folder: Path, done: int) -> None:
+        """The run begins, or goes on after `done` rounds."""
+
+    def client(self, done: int, total: int) -> None:
+        """Another client of the round (or of a stage) is done."""
+
+    def round(self, record: RoundRecord) -> None:
+        """A round is finished and written down."""
+
+    def stage(self, text: str) -> None:
+        """What is done now, after the last round."""
+
+    def note(self, text: str) -> None:
+        """Something the user should know."""
+
+    def end(self, summary: dict[str, Any], folder: Path) -> None:
+        """The run is over."""
+
+
+class PlainDisplay(Display):
+    """One line per evaluated round: for files, pipes and continuous integration."""
+
+    def start(self, job: Job, folder: Path, done: int) -> None:
+        """Say what is run."""
+        self.rounds, self.first, self.began = job.settings.rounds, done, time.perf_counter()
+        self.line(headline(job, folder))
+
+    def round(self, record: RoundRecord) -> None:
+        """Loss, scores and the time that is left."""
+        if record.scores is None and record.round != self.first + 1:
+            return
+        per_round = (time.perf_counter() - self.began) / (record.round - self.first)
+        left = duration(per_round * (self.rounds - record.round))
+        scores = f"  {scores_text(record.scores)}" if record.scores else ""
+        told = f"{loss_text(record.loss)}{scores}{privacy_text(record)}"
+        self.line(f"round {record.round}/{self.rounds}  {told}  {left} left of the rounds")
+
+    def stage(self, text: str) -> None:
+        """Announce the stage."""
+        self.line(text)
+
+    def note(self, text: str) -> None:
+        """Print the note."""
+        self.line(text)
+
+    def end(self, summary: dict[str, Any], folder: Path) -> None:
+        """Print the final scores."""
+        for text in closing_lines(summary, folder):
+            self.line(text)
+
+    def line(self, text: str) -> None:
+        """Print and flush, so that a log file can be followed."""
+        print(text, flush=True)
+
+
+class LiveDisplay(Display):
+    """A progress bar with round, loss, accuracies and the time that is left."""
+
+    def __enter__(self) -> Self:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self.console = Console()
+        self.bar: Progress = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(bar_width=16),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[scores]}"),
+            TimeRemainingColumn(compact=True),
+            console=self.console,
+            refresh_per_second=4,  # each refresh takes time from the workers
+        )
+        self.bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.bar.stop()
+
+    def start(self, job: Job, folder: Path, done: int) -> None:
+        """Draw the bar."""
+        self.bar.print(headline(job, folder), markup=False, highlight=False)
+        self.task: TaskID = self.bar.add_task("round", total=job.settings.rounds, completed=done, scores="")
+        self.finished = done
+        self.scores = ""
+        self.in_stage = False
+
+    def client(self, done: int, total: int) -> None:
+        """Move the bar by a client's share."""
+        if self.in_stage:
+            self.bar.update(self.task, completed=done, total=total)
+        else:
+            self.bar.update(self.task, completed=self.finished + done / total)
+
+    def round(self, record: RoundRecord) -> None:
+        """Show the round's loss and scores."""
+        self.finished = record.round
+        if record.scores is not None:
+            self.scores = scores_text(record.scores)
+        told = f"{loss_text(record.loss)}  {self.scores}{privacy_text(record)}"
+        self.bar.update(self.task, completed=record.round, scores=told)
+
+    def stage(self, text: str) -> None:
+        """A second bar for what comes after the last round."""
+        self.in_stage = True
+        self.bar.update(self.task, description="personal", completed=0, total=None)
+        self.bar.print(text, markup=False, highlight=False)
+
+    def note(self, text: str) -> None:
+        """Print the note above the bar."""
+        self.bar.print(text, style="yellow", markup=False, highlight=False)
+
+    def end(self, summary: dict[str, Any], folder: Path) -> None:
+        """Print the final scores below the bar."""
+        from rich.padding import Padding
+        from rich.text import Text
+
+        self.bar.stop()
+        for text in closing_lines(summary, folder):
+            self.console.print(Padding(Text(text.strip()), (0, 0, 0, 2)) if text else "")
+
+
+def choose_display(progress: bool | Display) -> Display:
+    """The display that suits where the output goes."""
+    if isinstance(progress, Display):
+        return progress
+    if not progress:
+        return Display()
+    return LiveDisplay() if sys.stdout.isatty() else PlainDisplay()
+
+
+def closing_lines(summary: dict[str, Any], folder: Path) -> list[str]:
+    """The result in words that a newcomer understands."""
+    lines = [""]
+    for name, score in summary["scores"].items():
+        text = f"  {name:9}{percent(score['final']):>7}  {summary['definitions'][name]}"
+        if name == "new" and score["client"] is not None:
+            text += f" ({percent(score['client'])})"
+        over, clients = score.get("clients"), summary["clients"]
+        if score["final"] is None:
+            text = f"  {name:9}{percent(None):>7}  {why_not(name, summary)}"
+        elif over is not None and over < clients:
+            text += f" (over {over:,} of {clients:,} clients: {why_fewer(score, over, clients)})"
+        lines.append(text)
+    evaluations, five = summary["evaluations"], summary["scores"]["generic"]["last_five"]
+    if evaluations > 1 and five is not None:
+        before = ", before the server stage" if summary["server_stage"] else ""
+        lines.append(f"  {'':9}{percent(five):>7}  generic, mean of the last {min(5, evaluations)} evaluations{before}")
+    lines += tail_lines(summary)
+    predict = f"fedframe predict {folder} INPUT{whose(summary)}"
+    lines += [
+        "",
+        f"  {duration(summary['seconds'])}, {summary['peak_memory_mb']:.0f} MB in all processes, "
+        f"{plural(summary['updates_refused'], 'update')} refused{REFUSED if summary['updates_refused'] else ''}"
+        f"{missing_text(summary.get('replies_missing', 0))}.",
+        f"  Everything is in {folder}: try '{predict}', 'fedframe report {folder}'.",
+    ]
+    return lines
+
+
+def why_fewer(score: dict[str, Any], over: int, clients: int) -> str:
+    """Why a mean is not over all clients."""
+    silent = score.get("unheard", 0)
+    if over + silent == clients:
+        return f"{silent:,} gave no answer"
+    return "those with test data, or a draw of them" + (f", but for {silent:,} that gave no answer" if silent else "")
+
+
+def missing_text(lost: int) -> str:
+    """Replies that never came: there was no update to refuse."""
+    return f", {plural(lost, 'reply', 'replies')} missing (log.txt says whose and why)" if lost else ""
+
+
+def privacy_text(record: RoundRecord) -> str:
+    """What was spent of the clients' privacy so far, where it is counted."""
+    spent = record.figures.get("epsilon")
+    return "" if spent is None else f"  epsilon {spent:.3g}"
+
+
+def why_not(score: str, summary: dict[str, Any]) -> str:
+    """Why there is no such score."""
+    if score in ("generic", "client") and not summary["shares_a_model"]:
+        return f"{short_method(summary['method'])} has no shared model that predicts"
+    return "not measured"
+
+
+def whose(summary: dict[str, Any]) -> str:
+    """The option without which nothing predicts: where there is no shared model, a client's own must be named."""
+    return "" if summary["shares_a_model"] else " --client 0"
+
+
+def tail_lines(summary: dict[str, Any]) -> list[str]:
+    """Frequent and rare classes apart, where their numbers differ so much that one mean hides the rare ones."""
+    groups = {name: value for name, value in summary["per_group"].items() if value is not None}
+    if len(groups) < 2 or not has_tail(summary["train_per_class"]):  # no groups where labels stay with the clients
+        return []
+    found = ", ".join(f"{name} {percent(value)}" for name, value in groups.items())
+    return [f"  {'':9}{'':7}  generic by how frequent a class is in the training data: {found}"]
+
+
+def headline(job: Job, folder: Path) -> str:
+    """What is run, in one line."""
+    settings, source = job.settings, job.federation.source
+    each = max(1, int(settings.participation * len(job.federation) + 0.5))
+    return (
+        f"{short_method(settings.method)} on {data_text(source.name)}: "
+        f"{len(job.federation.train.values):,} training samples, "
+        f"{plural(len(source.classes), 'class', 'classes')}, "
+        f"{plural(len(job.federation), 'client')} ({settings.partition}), "
+        f"{each} a round, {plural(settings.rounds, 'round')}, "
+        f"{settings.model.rpartition('/')[2]} with {job.parameters:,} parameters -> {folder}"
+    )
+
+
+def scores_text(scores: Scores) -> str:
+    """The scores of a round in one line; personal ones where clients have models of their own between rounds."""
+    shared = f"generic {percent(scores.generic)}  client {percent(scores.client)}"
+    return shared if scores.personal is None else f"{shared}  personal {percent(scores.personal)}"

@@ -1,0 +1,1 @@
+"""What every layer uses: files, seeds, text, schedules, processes."""

@@ -1,0 +1,101 @@
+"""Methods of the user's own: the page's examples as they are written, from any folder, in any process."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fedframe
+from fedframe.errors import FedframeError, SettingError
+from fedframe.methods.recipes import make_method, recipe_defaults
+from fedframe.util.files import read_json
+
+PAGE = Path(__file__).parents[2] / "docs" / "own-method.md"
+SMALL: dict[str, Any] = {"clients": 4, "rounds": 2, "progress": False}
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The page's files in a folder of their own, which is the current one."""
+    for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL):
+        name = block.splitlines()[0].removeprefix("# ")
+        (tmp_path / name).write_text(block)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_smoothing_by_nothing_is_fedavg(files: Path) -> None:
+    plain = fedframe.run("fedavg", out="plain", workers=1, **SMALL)
+    none = fedframe.run("smooth.py:Smooth", out="none", workers=1, set={"smooth": {"amount": 0.0}}, **SMALL)
+    some = fedframe.run("smooth.py:Smooth", out="some", workers=1, **SMALL)
+    assert (none.folder / "model.safetensors").stat().st_size > 0
+    assert none.summary["scores"] == plain.summary["scores"]
+    assert [line["loss"] for line in none.history] == [line["loss"] for line in plain.history]
+    assert some.history[0]["loss"] != plain.history[0]["loss"]
+
+
+def test_workers_resume_and_prediction_find_the_file_from_anywhere(
+    files: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = fedframe.run("scaffold+smooth.py:Smooth", out="one", workers=1, **SMALL)
+    two = fedframe.run("scaffold+smooth.py:Smooth", out="two", workers=2, **SMALL)
+    assert one.summary["scores"] == two.summary["scores"]
+    (files / "two" / "summary.json").unlink()  # as if it had been killed before the end
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    again = fedframe.resume(files / "two", progress=False)
+    assert again.summary["scores"] == one.summary["scores"]
+    assert read_json(files / "two" / "summary.json")["method"] == f"scaffold+{files / 'smooth.py'}:Smooth"
+    assert fedframe.Predictor.load(files / "two").classes[0] == "0"
+
+
+def test_a_run_without_a_name_is_called_after_the_class(files: Path) -> None:
+    assert fedframe.run("fedprox+smooth.py:Smooth", workers=1, **SMALL).folder == Path("runs/fedprox+Smooth-digits-1")
+
+
+def test_a_recipe_brings_its_settings(files: Path) -> None:
+    assert recipe_defaults("calm.py:CALM") == {"lr": 0.05, "epochs": 2}
+    parts = {part.name: part for part in make_method("calm.py:CALM", {"prox": {"mu": 0.5}}).parts}
+    assert (vars(parts["smooth"]), vars(parts["prox"])) == ({"amount": 0.05}, {"mu": 0.5})
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("smooth.py", "names a file but no class"),
+        ("smooth.py:Smoth", "did you mean 'Smooth'"),
+        ("none.py:Smooth", "there is no file"),
+        ("smooth.py:dataclass", "is of another kind"),
+        ("smooth.py:Smooth+fedetf", "loss"),
+    ],
+)
+def test_what_cannot_work_is_refused_by_name(files: Path, text: str, said: str) -> None:
+    with pytest.raises(FedframeError, match=said):
+        make_method(text, {})
+
+
+def test_settings_of_own_parts_are_checked(files: Path) -> None:
+    with pytest.raises(SettingError, match=r"smooth\.amount = 'much'"):
+        make_method("smooth.py:Smooth", {"smooth": {"amount": "much"}})
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("class Mine(Part):\n    name = 'mine'\n    share: float = 0.5", "write @dataclass"),
+        ("class Mine(Part):\n    pass", "has no name"),
+        ("class Mine(Part):\n    name = 'prox'", "is taken"),
+    ],
+)
+def test_mistakes_in_a_class_are_named(tmp_path: Path, line: str, said: str) -> None:
+    (tmp_path / "mine.py").write_text(f"from fedframe import Part\n\n{line}\n")
+    with pytest.raises(SettingError, match=said):
+        make_method(f"{tmp_path / 'mine.py'}:Mine", {})
+
+
+def test_data_with_one_class_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "one.csv").write_text("a,b,label\n" + "1,2,x\n2,3,x\n" * 40)
+    with pytest.raises(FedframeError, match=r"All labels of .* are 'x'"):
+        fedframe.run("fedavg", data=f"csv:{tmp_path / 'one.csv'}", clients=2, out=tmp_path / "run", progress=False)
