@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 
 from fedframe.cli.options import part_settings
-from fedframe.core.client_context import Work
-from fedframe.core.client_loop import Say, gradient_step
+from fedframe.core.client_context import ClientContext
+from fedframe.core.client_loop import StepHooks, gradient_step
 from fedframe.core.optimizers import make_optimizer
 from fedframe.core.server import Server
 from fedframe.engines.inline import InlineEngine
@@ -133,19 +133,19 @@ class Steps:
     def __init__(self, maker: JobMaker, folder: Path) -> None:
         job = maker.make(folder)
         self.engine = InlineEngine(job)
-        self.work: Work = self.engine.site.begin(Server(job, self.engine).order("train", 1), 0)
-        self.say = Say.of(job.method, job.method.parts)
-        self.work.named = {name: p for name, p in self.work.model.named_parameters() if p.requires_grad}
-        self.work.optimizer = make_optimizer(job.settings, list(self.work.named.values()), 0.01)
-        rows = self.work.rows[:BATCH]
+        self.context: ClientContext = self.engine.site.begin(Server(job, self.engine).build_request("train", 1), 0)
+        self.say = StepHooks.of(job.method, job.method.parts)
+        self.context.named = {name: p for name, p in self.context.model.named_parameters() if p.requires_grad}
+        self.context.optimizer = make_optimizer(job.settings, list(self.context.named.values()), 0.01)
+        rows = self.context.rows[:BATCH]
         source = job.federation.source
-        self.work.inputs, self.work.labels = source.batch(source.train, rows), source.train.y[rows]
+        self.context.inputs, self.context.labels = source.batch(source.train, rows), source.train.y[rows]
 
     def seconds(self, count: int) -> float:
         """Processor seconds of one step, the mean of some."""
         began = time.process_time()
         for _ in range(count):
-            gradient_step(self.work, self.say)
+            gradient_step(self.context, self.say)
         return (time.process_time() - began) / count
 
 

@@ -51,10 +51,10 @@ def seconds(job: Job) -> float:
     """How long all personal models take."""
     engine = InlineEngine(job)
     server = Server(job, engine, lambda _: None)
-    order = server.order("personalise_group", 1)
+    request = server.build_request("personalise_group", 1)
     with mock.patch.object(engine.site, "catch_up"):  # clients took part in the rounds before
         began = time.perf_counter()
-        for _ in engine.run(order, range(len(job.personal_groups))):
+        for _ in engine.run(request, range(len(job.personal_groups))):
             pass
         return time.perf_counter() - began
 

@@ -59,8 +59,8 @@ def steps(job: Job, clients: int, x: Tensor, y: Tensor, tuned: bool, extra: str)
     optimizer = torch.optim.SGD(net.parameters(), lr=job.lr, fused=tuned or None)
     for client in range(clients):
         first = (client % job.clients) * job.samples_each
-        order = first + torch.randperm(job.samples_each)
-        for rows in order.split(job.batch):  # type: ignore[no-untyped-call]
+        request = first + torch.randperm(job.samples_each)
+        for rows in request.split(job.batch):  # type: ignore[no-untyped-call]
             inputs = x[rows]
             if tuned:
                 inputs = inputs.contiguous(memory_format=torch.channels_last)

@@ -19,12 +19,12 @@ from fedframe.methods.parts.nash import bargain, combination, gram_matrix
 DIM = 1000
 
 
-def seconds(work: Callable[[], object], times: int = 7) -> float:
-    work()
+def seconds(context: Callable[[], object], times: int = 7) -> float:
+    context()
     found = []
     for _ in range(times):
         began = time.perf_counter()
-        work()
+        context()
         found.append(time.perf_counter() - began)
     return median(found)
 

@@ -47,10 +47,10 @@ def main() -> None:
             made = time.perf_counter() - began
             path = Path(place, "page.html")
             path.write_text(html, "utf-8")
-            wall, seen, everything, work = opened(path)
+            wall, seen, everything, context = opened(path)
             size = path.stat().st_size / 1e6
             limits = f"{size:.2f} (limit {SIZE_LIMIT:g}) | {seen:.2f} s | {wall:.2f} s (limit {TIME_LIMIT:g})"
-            print(f"| {name} | {made:.1f} s | {limits} | {everything:.2f} s | {work:.2f} s |")
+            print(f"| {name} | {made:.1f} s | {limits} | {everything:.2f} s | {context:.2f} s |")
 
 
 def opened(path: Path) -> tuple[float, float, float, float]:

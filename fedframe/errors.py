@@ -18,7 +18,7 @@ class DataError(FedframeError):
     """A data file is missing, damaged or does not fit the run."""
 
 
-class LetterError(DataError):
+class ProtocolError(DataError):
     """A letter between organisations is flawed; the text is about the letter alone, so its sender may be told."""
 
 

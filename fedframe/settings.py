@@ -15,7 +15,7 @@ from fedframe.util.schedule import Schedule
 Share = Annotated[float, Field(gt=0, le=1)]
 MEASURES = ("collapse", "drift", "cka")  # what can be measured in rounds
 LOGGERS = ("tensorboard", "mlflow", "wandb")  # where a run can be logged to, beside its folder
-NOWHERE = "none"  # the data of a federation's run: they stay at the nodes, and each knows its own
+REMOTE_DATA = "none"  # the data of a federation's run: they stay at the nodes, and each knows its own
 
 
 class Settings(BaseModel):
@@ -293,4 +293,4 @@ def read_config(path: Path) -> dict[str, Any]:
 
 def data_text(name: str) -> str:
     """What data are called; those of a federation have no name."""
-    return "the nodes' data" if name == NOWHERE else name
+    return "the nodes' data" if name == REMOTE_DATA else name

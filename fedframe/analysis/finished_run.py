@@ -20,11 +20,11 @@ from fedframe.errors import DataError, SettingError
 from fedframe.jobs.build import FROM_PYTHON, JobMaker
 from fedframe.metrics.features import embeddings
 from fedframe.models import frames
-from fedframe.network.node_data import hollow
+from fedframe.network.node_data import federation_without_data
 from fedframe.runs.federated import NOTES, how_it_ends, is_organisers, load_test_set, not_here, test_data
 from fedframe.runs.folder import CHECKPOINT, MODEL, SUMMARY, RunFolder
 from fedframe.runs.predictor import Predictor
-from fedframe.settings import NOWHERE, Settings
+from fedframe.settings import REMOTE_DATA, Settings
 from fedframe.util.files import read_json, read_tensors
 
 Net = nn.Module | Callable[..., nn.Module]
@@ -39,13 +39,15 @@ class FinishedRun:
         asked = self.folder.settings()
         if not (self.path / MODEL).exists():
             ends = f"wait for the end of the run, or go on with 'fedframe resume {folder}'."
-            raise DataError(f"{folder} has no {MODEL} yet: {how_it_ends(self.path) if asked.data == NOWHERE else ends}")
+            raise DataError(
+                f"{folder} has no {MODEL} yet: {how_it_ends(self.path) if asked.data == REMOTE_DATA else ends}"
+            )
         settings = asked.model_copy(update={"device": "cpu"})
         again = f"give it again: fedframe.metrics.examine({str(folder)!r}, "
         if settings.data == FROM_PYTHON and data is None:
             raise SettingError(f"The data of {folder} came from Python; {again}data=...).")
         shared, self.shares_a_model = Predictor.load_shared(self.path, net, f"{again}net=MyNet())")
-        if settings.data == NOWHERE and data is None:
+        if settings.data == REMOTE_DATA and data is None:
             data = self.without_data(shared, settings)
         with frames.from_file():  # class vectors are those that were saved: none are searched for
             job = JobMaker(settings, data, net).make(self.path)
@@ -63,7 +65,7 @@ class FinishedRun:
         train, tested = ([int(member[key]) for member in members] for key in ("train", "test"))
         form = Form(shared.classes, shared.stored_shape, shared.columns, shared.mean, shared.std)
         test = load_test_set(form, test_data(self.path), settings.label)
-        return hollow(form, [member["name"] for member in members], train, tested, test)
+        return federation_without_data(form, [member["name"] for member in members], train, tested, test)
 
     @property
     def sees_training(self) -> bool:

@@ -31,9 +31,9 @@ Folder = Annotated[Path, typer.Argument(help="the federation's folder")]
 
 def need_flower() -> None:
     """Say what to install if Flower is not there; nothing of it calls home."""
-    from fedframe.network.flower.environment import need, quiet
+    from fedframe.network.flower.environment import quiet, require_packages
 
-    need("flwr", "cryptography")
+    require_packages("flwr", "cryptography")
     quiet()
 
 

@@ -16,14 +16,14 @@ from fedframe.core.optimizers import Optimizer
 from fedframe.core.part import Part
 
 if TYPE_CHECKING:
-    from fedframe.core.client_runtime import Site
+    from fedframe.core.client_runtime import ClientRuntime
 
 
 @dataclass
-class Work:
+class ClientContext:
     """One client's work for one order. Parts read and change it; nothing of it outlives the order but `memory`."""
 
-    site: Site
+    site: ClientRuntime
     kind: str  # of the order: train, statistics, personalise or own
     client: int
     round: int

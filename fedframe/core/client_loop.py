@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedframe.core.batches import training_batches
-from fedframe.core.client_context import Work
+from fedframe.core.client_context import ClientContext
 from fedframe.core.job import Job
 from fedframe.core.method import Method, answering
 from fedframe.core.optimizers import make_optimizer
@@ -18,7 +18,7 @@ from fedframe.data.augment import read_augment
 
 
 @dataclass(frozen=True)
-class Say:
+class StepHooks:
     """Who has a say in a step: found once, so that questions nobody answers cost nothing."""
 
     transforms: tuple[Part, ...]
@@ -30,7 +30,7 @@ class Say:
     step: Part | None
 
     @classmethod
-    def of(cls, method: Method, parts: Sequence[Part], loss: Part | None = None) -> Say:
+    def of(cls, method: Method, parts: Sequence[Part], loss: Part | None = None) -> StepHooks:
         """Features are transformed as the method says; of the rest, only these parts have a say."""
         return cls(
             method.answering("transform"),
@@ -44,56 +44,58 @@ class Say:
 
 
 def fit(
-    work: Work,
-    say: Say,
+    context: ClientContext,
+    say: StepHooks,
     epochs: int,
     steps: int | None = None,
     only: Callable[[str], bool] | None = None,
     keeps_optimizer: bool = False,
 ) -> float:
     """Train some weights; which of them learn is as before when it is over."""
-    parameters = dict(work.model.named_parameters())
+    parameters = dict(context.model.named_parameters())
     before = {name: p.requires_grad for name, p in parameters.items()}
     try:
         if only is not None:
             for name, p in parameters.items():
                 p.requires_grad_(only(name))
-        work.named = {name: p for name, p in parameters.items() if p.requires_grad}
-        return loop_over_batches(work, say, epochs, steps, keeps_optimizer)
+        context.named = {name: p for name, p in parameters.items() if p.requires_grad}
+        return loop_over_batches(context, say, epochs, steps, keeps_optimizer)
     finally:
         for name, p in parameters.items():
             p.requires_grad_(before[name])
 
 
-def loop_over_batches(work: Work, say: Say, epochs: int, steps: int | None, keeps_optimizer: bool) -> float:
+def loop_over_batches(
+    context: ClientContext, say: StepHooks, epochs: int, steps: int | None, keeps_optimizer: bool
+) -> float:
     """`epochs` times through the client's data, or `steps` batches."""
-    job, device = work.job, work.start.device
-    work.optimizer = make_optimizer(job.settings, list(work.named.values()), work.lr)
+    job, device = context.job, context.start.device
+    context.optimizer = make_optimizer(job.settings, list(context.named.values()), context.lr)
     if keeps_optimizer:
-        restore_optimizer(work)
+        restore_optimizer(context)
     # After training, a backbone that learns nothing stays as it is: no statistics of the batch, nothing at random.
-    still = not work.training and not any(name.startswith("backbone.") for name in work.named)
-    set_training_mode(job, work)
+    still = not context.training and not any(name.startswith("backbone.") for name in context.named)
+    set_training_mode(job, context)
     if still:
-        work.model.backbone.eval()
+        context.model.backbone.eval()
     total = torch.zeros((), device=device)
     seen = 0
     limit = steps if steps is not None else -1
     epoch = 0
     while limit != 0 and (steps is not None or epoch < epochs):
         for part in say.epochs:
-            part.begin_epoch(work, epoch)
+            part.begin_epoch(context, epoch)
         for inputs, labels in training_batches(
             job.federation.source,
-            work.rows,
+            context.rows,
             job.settings.batch,
-            work.generator,
+            context.generator,
             read_augment("none") if still else job.augment,
             lonely_last=not job.batch_norm,
         ):
-            work.inputs, work.labels = inputs.to(device), labels.to(device)
-            loss = gradient_step(work, say) if say.step is None else say.step.step(work)
-            work.steps += 1
+            context.inputs, context.labels = inputs.to(device), labels.to(device)
+            loss = gradient_step(context, say) if say.step is None else say.step.step(context)
+            context.steps += 1
             limit -= 1
             seen += len(labels)
             total += loss.detach() * len(labels)
@@ -101,56 +103,56 @@ def loop_over_batches(work: Work, say: Say, epochs: int, steps: int | None, keep
                 break
         epoch += 1
     if keeps_optimizer:
-        keep_optimizer(work)
+        keep_optimizer(context)
     return float(total) / max(seen, 1)
 
 
-def gradient_step(work: Work, say: Say) -> Tensor:
+def gradient_step(context: ClientContext, say: StepHooks) -> Tensor:
     """One optimiser step on one batch, with every part's say."""
-    work.features = features = work.model(work.inputs)
+    context.features = features = context.model(context.inputs)
     for part in say.transforms:
-        features = part.transform(work.model, features, work)
-    work.embedding = features
-    work.logits = work.model.head(features)
-    loss = say.loss.loss(work.logits, work.labels, work)
+        features = part.transform(context.model, features, context)
+    context.embedding = features
+    context.logits = context.model.head(features)
+    loss = say.loss.loss(context.logits, context.labels, context)
     for part in say.penalties:
-        loss = loss + part.penalty(work)
-    work.optimizer.zero_grad()
+        loss = loss + part.penalty(context)
+    context.optimizer.zero_grad()
     loss.backward()  # type: ignore[no-untyped-call]
     for part in say.corrections:
-        part.correct(work)
-    if work.job.settings.clip is not None:
-        nn.utils.clip_grad_norm_(work.named.values(), work.job.settings.clip)
-    work.optimizer.step()
+        part.correct(context)
+    if context.job.settings.clip is not None:
+        nn.utils.clip_grad_norm_(context.named.values(), context.job.settings.clip)
+    context.optimizer.step()
     for part in say.after_steps:
-        part.after_step(work)
+        part.after_step(context)
     return loss
 
 
-def set_training_mode(job: Job, work: Work) -> None:
+def set_training_mode(job: Job, context: ClientContext) -> None:
     """Training mode; with a single sample BatchNorm keeps the server's statistics, because one has none of its own."""
-    work.model.train()
-    if job.batch_norm and len(work.rows) == 1:
-        for module in work.model.modules():
+    context.model.train()
+    if job.batch_norm and len(context.rows) == 1:
+        for module in context.model.modules():
             if isinstance(module, nn.modules.batchnorm._BatchNorm):
                 module.eval()
 
 
-def keep_optimizer(work: Work) -> None:
+def keep_optimizer(context: ClientContext) -> None:
     """Put the optimiser's state (momentum and the like) into the client's memory."""
-    for index, state in work.optimizer.state_dict()["state"].items():
+    for index, state in context.optimizer.state_dict()["state"].items():
         for key, value in state.items():
             if isinstance(value, Tensor):
-                work.memory[f"optimizer/{index}/{key}"] = value.detach().cpu().clone()
+                context.memory[f"optimizer/{index}/{key}"] = value.detach().cpu().clone()
 
 
-def restore_optimizer(work: Work) -> None:
+def restore_optimizer(context: ClientContext) -> None:
     """Take the optimiser's state back out of the client's memory."""
     kept: dict[int, dict[str, Tensor]] = {}
-    for name, value in work.memory.items():
+    for name, value in context.memory.items():
         if name.startswith("optimizer/"):
             _, index, key = name.split("/")
             kept.setdefault(int(index), {})[key] = value
     if kept:
-        groups = work.optimizer.state_dict()["param_groups"]
-        work.optimizer.load_state_dict({"state": kept, "param_groups": groups})
+        groups = context.optimizer.state_dict()["param_groups"]
+        context.optimizer.load_state_dict({"state": kept, "param_groups": groups})

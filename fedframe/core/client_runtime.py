@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from fedframe.core.batches import plain_batches
-from fedframe.core.client_context import Work
-from fedframe.core.client_loop import Say, fit
+from fedframe.core.client_context import ClientContext
+from fedframe.core.client_loop import StepHooks, fit
 from fedframe.core.message import Message, all_finite
 from fedframe.core.model import copy_tensors, load_tensors
 from fedframe.core.part import Part
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 MOST_VISITS = 10  # rounds that a client that was in none makes up for: more cost time and gained next to nothing
 
 
-class Site:
+class ClientRuntime:
     """The data, one model and the method; performs orders unit by unit."""
 
     def __init__(self, job: Job) -> None:
@@ -38,7 +38,7 @@ class Site:
         self.flat = job.roles.layout.bind(self.model)
         # What must be as in the beginning for every client: private tensors nobody has stored yet, integer counters.
         self.initial = copy_tensors(self.model, (*job.roles.private, *job.roles.fixed))
-        self.everyone, self.nobody = Say.of(job.method, job.method.parts), Say.of(job.method, ())
+        self.everyone, self.nobody = StepHooks.of(job.method, job.method.parts), StepHooks.of(job.method, ())
         self.tools: dict[str, Any] = {}  # what a part makes once and uses for every client, such as a second net
         self.actions: dict[str, Callable[[Message, int], Message]] = {
             "train": self.train,
@@ -50,88 +50,88 @@ class Site:
             "personalise_group": self.personalise_group,
         }
 
-    def perform(self, order: Message, unit: int) -> Message:
+    def perform(self, request: Message, unit: int) -> Message:
         """Do what the order says for one unit."""
         try:
-            seed_everything(seed_for(self.job.settings.seed, order.kind, order.round, unit))  # dropout and the like
-            return self.actions[order.kind](order, unit).checked()
+            seed_everything(seed_for(self.job.settings.seed, request.kind, request.round, unit))  # dropout and the like
+            return self.actions[request.kind](request, unit).checked()
         except FedframeError:
             raise
         except Exception as error:
             names = {"score": "piece {} of the test data", "personalise_group": "group {} of personal models"}
-            who = names.get(order.kind, "client {}").format(unit)
+            who = names.get(request.kind, "client {}").format(unit)
             reason = f"{type(error).__name__}: {error}"
-            raise RunError(f"Round {order.round}, {order.kind}, {who}: {reason}") from error
+            raise RunError(f"Round {request.round}, {request.kind}, {who}: {reason}") from error
 
     # -- the orders ----------------------------------------------------------------------------------------------------
-    def train(self, order: Message, client: int) -> Message:
+    def train(self, request: Message, client: int) -> Message:
         """One client's round: load the server's model, train, reply with the change."""
-        work = self.begin(order, client)
+        context = self.begin(request, client)
         settings = self.job.settings
-        loss = fit(work, self.everyone, settings.epochs, settings.steps, keeps_optimizer=settings.keep_optimizer)
-        work.reply["update"] = (self.flat - work.start).cpu()
-        work.numbers |= {"samples": len(work.rows), "steps": work.steps, "loss": loss}
+        loss = fit(context, self.everyone, settings.epochs, settings.steps, keeps_optimizer=settings.keep_optimizer)
+        context.reply["update"] = (self.flat - context.start).cpu()
+        context.numbers |= {"samples": len(context.rows), "steps": context.steps, "loss": loss}
         private = copy_tensors(self.model, self.job.roles.private)  # before a part trains another model here
         for part in self.job.method.answering("finish"):
-            part.finish(work)
-        self.remember(work, private)
-        self.protect(work, order)
-        return Message(order.kind, order.round, client, work.reply, work.numbers)
+            part.finish(context)
+        self.remember(context, private)
+        self.protect(context, request)
+        return Message(request.kind, request.round, client, context.reply, context.numbers)
 
-    def protect(self, work: Work, order: Message) -> None:
+    def protect(self, context: ClientContext, request: Message) -> None:
         """Bound the update, and hide it in the client's own noise, as the privacy settings say."""
         settings = self.job.settings
         if settings.privacy_clip is None:
             return
-        update = clipped(work.reply["update"], settings.privacy_clip)
+        update = clipped(context.reply["update"], settings.privacy_clip)
         if settings.privacy_at == "node":
             # With secure aggregation nobody sees less than the sum of so many: each adds its share of the noise.
             together = self.job.fewest(self.job.clients_per_round) if settings.secure else 2
             deviation = settings.privacy_clip * settings.privacy_noise / (together - 1) ** 0.5
-            purpose = f"noise {work.round} {work.client}"
-            update = own_noise(update, deviation, self.job.home or self.job.folder, purpose, order.tensors["model"])
-        work.reply["update"] = update
+            purpose = f"noise {context.round} {context.client}"
+            update = own_noise(update, deviation, self.job.home or self.job.folder, purpose, request.tensors["model"])
+        context.reply["update"] = update
 
     @torch.no_grad()
-    def score(self, order: Message, piece: int) -> Message:
+    def score(self, request: Message, piece: int) -> Message:
         """What the server's model predicts for one piece of a test set."""
-        self.load(order.tensors, {})
-        samples, rows, labels = self.job.test_piece(str(order.numbers["set"]), piece)
+        self.load(request.tensors, {})
+        samples, rows, labels = self.job.test_piece(str(request.numbers["set"]), piece)
         logits = self.predict(plain_batches(self.job.federation.source, samples, rows, self.job.settings.eval_batch))
         loss = nn.functional.cross_entropy(logits, labels, reduction="sum")
         tensors = {"predicted": logits.argmax(1).to(torch.int32)}
-        return Message(order.kind, order.round, piece, tensors, {"loss": float(loss)})
+        return Message(request.kind, request.round, piece, tensors, {"loss": float(loss)})
 
-    def score_client(self, order: Message, client: int) -> Message:
+    def score_client(self, request: Message, client: int) -> Message:
         """How the server's model does on the client's own test data, where only the client has them."""
-        self.load(order.tensors, {})
-        return Message(order.kind, order.round, client, self.count_hits(client))
+        self.load(request.tensors, {})
+        return Message(request.kind, request.round, client, self.count_hits(client))
 
-    def score_own(self, order: Message, client: int) -> Message:
+    def score_own(self, request: Message, client: int) -> Message:
         """How the client's own model, as rounds have left it, does on the client's own test data."""
-        self.take_own(self.begin(order, client))
-        return Message(order.kind, order.round, client, self.count_hits(client))
+        self.take_own(self.begin(request, client))
+        return Message(request.kind, request.round, client, self.count_hits(client))
 
-    def statistics(self, order: Message, client: int) -> Message:
+    def statistics(self, request: Message, client: int) -> Message:
         """What one client contributes to the server stage."""
-        work = self.begin(order, client)
-        self.catch_up(work)  # features through layers that were never trained would spoil everybody's sums
+        context = self.begin(request, client)
+        self.catch_up(context)  # features through layers that were never trained would spoil everybody's sums
         self.model.eval()
-        tensors = self.job.method.slot("server_stage").statistics(work)
-        return Message(order.kind, order.round, client, tensors, {"samples": len(work.rows), "loss": 0.0})
+        tensors = self.job.method.slot("server_stage").statistics(context)
+        return Message(request.kind, request.round, client, tensors, {"samples": len(context.rows), "loss": 0.0})
 
-    def personalise(self, order: Message, client: int) -> Message:
+    def personalise(self, request: Message, client: int) -> Message:
         """Make the client's own model, keep it, and say how it does on the client's own test data."""
-        return Message(order.kind, order.round, client, make_personal_models(self, order, [client])[0])
+        return Message(request.kind, request.round, client, make_personal_models(self, request, [client])[0])
 
-    def personalise_group(self, order: Message, group: int) -> Message:
+    def personalise_group(self, request: Message, group: int) -> Message:
         """The same for a group of clients."""
-        found = make_personal_models(self, order, self.job.personal_groups[group])
+        found = make_personal_models(self, request, self.job.personal_groups[group])
         return Message(
-            order.kind, order.round, group, {name: torch.stack([f[name] for f in found]) for name in found[0]}
+            request.kind, request.round, group, {name: torch.stack([f[name] for f in found]) for name in found[0]}
         )
 
-    def catch_up(self, work: Work) -> None:
+    def catch_up(self, context: ClientContext) -> None:
         """A client that was in no round first trains what rounds would have left with it: its private tensors, alone.
 
         It trains them for as long as an average client has, up to a bound, by the loss of the method and of the parts
@@ -139,38 +139,38 @@ class Site:
         """
         job = self.job
         learns = {name for name, p in self.model.named_parameters() if p.requires_grad} & {*job.roles.private}
-        if not learns or any(f"model/{name}" in work.memory for name in learns):
+        if not learns or any(f"model/{name}" in context.memory for name in learns):
             return
-        self.make_up(work, job.method.answering("private"), learns.__contains__)
+        self.make_up(context, job.method.answering("private"), learns.__contains__)
         private = copy_tensors(self.model, job.roles.private)
-        self.load(work.received, {f"model/{name}": tensor for name, tensor in private.items()})
+        self.load(context.received, {f"model/{name}": tensor for name, tensor in private.items()})
 
-    def make_up(self, work: Work, parts: Sequence[Part], only: Callable[[str], bool] | None) -> None:
+    def make_up(self, context: ClientContext, parts: Sequence[Part], only: Callable[[str], bool] | None) -> None:
         """Train for as long as an average client was in rounds, up to a bound."""
         settings = self.job.settings
         visits = min(max(1, round(settings.rounds * settings.participation)), MOST_VISITS)
         steps = visits * settings.steps if settings.steps is not None else None
-        work.fit(visits * settings.epochs, steps, only=only, parts=parts)
+        context.fit(visits * settings.epochs, steps, only=only, parts=parts)
 
     # -- what they share -----------------------------------------------------------------------------------------------
-    def begin(self, order: Message, client: int) -> Work:
+    def begin(self, request: Message, client: int) -> ClientContext:
         """Load the server's model and the client's memory, and let parts prepare."""
         job = self.job
-        received = {name: tensor.to(self.flat.device) for name, tensor in order.tensors.items()}
-        memory = job.store.load(client, order.round) if job.remembers else {}
+        received = {name: tensor.to(self.flat.device) for name, tensor in request.tensors.items()}
+        memory = job.store.load(client, request.round) if job.remembers else {}
         self.load(received, memory)
-        generator = generator_for(job.settings.seed, "batches", order.kind, order.round, client)
-        rows, lr = job.federation.train[client], float(order.numbers["lr"])
-        work = Work(self, order.kind, client, order.round, lr, rows, received, memory, generator)
+        generator = generator_for(job.settings.seed, "batches", request.kind, request.round, client)
+        rows, lr = job.federation.train[client], float(request.numbers["lr"])
+        context = ClientContext(self, request.kind, client, request.round, lr, rows, received, memory, generator)
         for part in job.method.answering("begin"):
-            part.begin(work)
-        return work
+            part.begin(context)
+        return context
 
-    def take_own(self, work: Work) -> None:
+    def take_own(self, context: ClientContext) -> None:
         """Go on with the client's own model, where it is more than the shared one with private tensors."""
         part = self.job.method.optional_slot("own")
         if part is not None:
-            part.own(work)
+            part.own(context)
 
     def load(self, received: Mapping[str, Tensor], memory: Mapping[str, Tensor]) -> None:
         """Set every tensor of the model: shared from the server, private from memory, the rest as in the beginning.
@@ -186,21 +186,21 @@ class Site:
             }
             load_tensors(self.model, kept)
 
-    def remember(self, work: Work, private: dict[str, Tensor]) -> None:
+    def remember(self, context: ClientContext, private: dict[str, Tensor]) -> None:
         """Keep the client's private state, unless its training went wrong."""
         if not self.job.remembers:
-            if work.memory:
-                names = ", ".join(sorted(work.memory))
+            if context.memory:
+                names = ", ".join(sorted(context.memory))
                 raise RunError(f"A part wrote {names} into a client's memory without saying 'remembers = True'.")
             return
-        work.memory |= {f"model/{name}": tensor for name, tensor in private.items()}
-        floats = [t for t in (*work.reply.values(), *work.memory.values()) if t.is_floating_point()]
+        context.memory |= {f"model/{name}": tensor for name, tensor in private.items()}
+        floats = [t for t in (*context.reply.values(), *context.memory.values()) if t.is_floating_point()]
         if all(all_finite(tensor) for tensor in floats):
-            self.job.store.save(work.client, work.round, work.memory)
+            self.job.store.save(context.client, context.round, context.memory)
 
     def fit(
         self,
-        work: Work,
+        context: ClientContext,
         epochs: int,
         steps: int | None,
         only: Callable[[str], bool] | None,
@@ -208,11 +208,11 @@ class Site:
         loss: Part | None,
     ) -> float:
         """Train as a part wishes, outside the round's own training."""
-        say = self.everyone if work.training else self.nobody
+        say = self.everyone if context.training else self.nobody
         if parts is not None or loss is not None:
-            chosen = parts if parts is not None else self.job.method.parts if work.training else ()
-            say = Say.of(self.job.method, chosen, loss)
-        return fit(work, say, epochs, steps, only)
+            chosen = parts if parts is not None else self.job.method.parts if context.training else ()
+            say = StepHooks.of(self.job.method, chosen, loss)
+        return fit(context, say, epochs, steps, only)
 
     def count_hits(self, client: int) -> dict[str, Tensor]:
         """Right predictions and samples of each class in the client's own test data."""

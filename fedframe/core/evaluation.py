@@ -162,11 +162,11 @@ def by_class(hits: Tensor, totals: Tensor) -> tuple[float | None, ...]:
 def predict_set(server: Server, which: str) -> tuple[Tensor, float]:
     """The shared model's predictions for a whole test set, and the summed loss."""
     pieces = -(-len(server.job.test_rows(which)) // PIECE)
-    order = server.order("score", server.round)
-    order = Message("score", order.round, -1, order.tensors, {**order.numbers, "set": which})
+    request = server.build_request("score", server.round)
+    request = Message("score", request.round, -1, request.tensors, {**request.numbers, "set": which})
     predicted = [torch.empty(0, dtype=torch.int64)]
     loss = 0.0
-    for reply in server.engine.run(order, range(pieces)):
+    for reply in server.engine.run(request, range(pieces)):
         predicted.append(reply.tensors["predicted"].long())  # a copy: the reply is only lent
         loss += float(reply.numbers["loss"])
     return torch.cat(predicted), loss
@@ -194,12 +194,12 @@ def score_clients(
 
     `clients` are those of all units, in their order.
     """
-    order = server.order(kind, server.round + 1)
+    request = server.build_request(kind, server.round + 1)
     right: list[int] = []
     sizes: list[int] = []
     class_hits, class_sizes = torch.zeros(2, server.job.template.classes, dtype=torch.int64)
     diverged = 0
-    for reply in server.engine.run(order, units):
+    for reply in server.engine.run(request, units):
         diverged += int(reply.tensors.get("diverged", torch.zeros(())).sum())
         right += reply.tensors["hits"].sum(-1).reshape(-1).tolist()
         sizes += reply.tensors["samples"].sum(-1).reshape(-1).tolist()

@@ -35,9 +35,9 @@ class Message:
     numbers: Mapping[str, Number] = field(default_factory=dict)
 
     @classmethod
-    def lost(cls, order: Message, unit: int, reason: str) -> Message:
+    def lost(cls, request: Message, unit: int, reason: str) -> Message:
         """What stands in the place of a reply that never came."""
-        return cls(LOST, order.round, unit, numbers={"reason": reason})
+        return cls(LOST, request.round, unit, numbers={"reason": reason})
 
     @property
     def nbytes(self) -> int:
@@ -72,13 +72,15 @@ class Message:
             raise DataError(f"This is not a Fedframe message: {error}.") from error
 
 
-def flaw(reply: Message, order: Message, expected: Mapping[str, torch.Size], most: int | None = None) -> str | None:
+def validate_reply(
+    reply: Message, request: Message, expected: Mapping[str, torch.Size], most: int | None = None
+) -> str | None:
     """Say why a reply must not reach the model, or None when it may; `most` is how many samples its client has.
 
     Names, shapes and types are checked before values, so that a hostile reply costs nothing.
     """
-    if reply.kind != order.kind or reply.round != order.round:
-        return f"it answers {reply.kind[:40]!r} of round {reply.round}, not {order.kind!r} of round {order.round}"
+    if reply.kind != request.kind or reply.round != request.round:
+        return f"it answers {reply.kind[:40]!r} of round {reply.round}, not {request.kind!r} of round {request.round}"
     if set(reply.tensors) != set(expected):
         odd = sorted(set(reply.tensors) ^ set(expected))
         return f"tensors missing or not asked for: {', '.join(name[:80] for name in odd[:5])}"

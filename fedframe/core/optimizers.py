@@ -95,7 +95,7 @@ class FusedSGD:
             self.velocity[i] = torch.empty_like(self.parameters[i]).copy_(state["momentum_buffer"])
 
 
-def gradient_mass(steps: int, momentum: float = 0.0, nesterov: bool = False, pull: float = 0.0) -> float:
+def normalised_steps(steps: int, momentum: float = 0.0, nesterov: bool = False, pull: float = 0.0) -> float:
     """How far SGD walks, in units of lr, if every gradient is one: FedNova's ||a||_1.
 
     `pull` is lr mu of a proximal term. Dividing an update by it gives a mean of gradients, whatever the momentum.

@@ -1,8 +1,8 @@
 """A part: one small answer to one of the questions that make up a federated method.
 
 A part is a frozen dataclass of hyper-parameters with a few of the methods below; what it does not answer is left alone.
-Parts hold no state: a client's state is in the `Work`, the server's in the `Server`, both passed in. `claims` names the
-one-answer slots it fills (`head`, `loss`, `step`, `merge`, `own`, `server_stage`, `client_stage`); two parts that claim
+Parts hold no state: a client's state is in the `ClientContext`, the server's in the `Server`, both passed in. `claims` names
+the one-answer slots it fills (`head`, `loss`, `step`, `merge`, `own`, `server_stage`, `client_stage`); two parts that claim
 one slot cannot be combined.
 """
 
@@ -19,7 +19,7 @@ from fedframe.core.message import Message
 from fedframe.core.model import Model
 
 if TYPE_CHECKING:
-    from fedframe.core.client_context import Work
+    from fedframe.core.client_context import ClientContext
     from fedframe.core.method import Method
     from fedframe.core.server import Server
     from fedframe.data import Federation
@@ -98,20 +98,20 @@ class Part:
         raise NotImplementedError
 
     # -- on the client -------------------------------------------------------------------------------------------------
-    def begin(self, work: Work) -> None:
-        """Prepare for one client's work of any kind: read `work.received` and `work.memory`, fill `work.scratch`."""
+    def begin(self, context: ClientContext) -> None:
+        """Prepare for one client's work: read `context.received` and `context.memory`, fill `context.scratch`."""
 
-    def begin_epoch(self, work: Work, epoch: int) -> None:
+    def begin_epoch(self, context: ClientContext, epoch: int) -> None:
         """Change what is trained, epoch by epoch."""
 
-    def transform(self, model: Model, features: Tensor, work: Work | None) -> Tensor:
-        """What happens to a feature on its way to the classifier; `work` is None in prediction.
+    def transform(self, model: Model, features: Tensor, context: ClientContext | None) -> Tensor:
+        """What happens to a feature on its way to the classifier; `context` is None in prediction.
 
-        `work.training` is False while a client makes the model its own.
+        `context.training` is False while a client makes the model its own.
         """
         raise NotImplementedError
 
-    def loss(self, logits: Tensor, labels: Tensor, work: Work) -> Tensor:
+    def loss(self, logits: Tensor, labels: Tensor, context: ClientContext) -> Tensor:
         """What a client minimises (slot `loss`)."""
         raise NotImplementedError
 
@@ -125,36 +125,36 @@ class Part:
         """
         return False
 
-    def row_losses(self, logits: Tensor, labels: Tensor, works: Sequence[Work]) -> Tensor:
+    def row_losses(self, logits: Tensor, labels: Tensor, contexts: Sequence[ClientContext]) -> Tensor:
         """The loss of every sample, whose mean is `loss`: logits (clients, samples, classes) of these clients' work."""
         raise NotImplementedError
 
-    def penalty(self, work: Work) -> Tensor:
+    def penalty(self, context: ClientContext) -> Tensor:
         """What is added to the loss of a batch."""
         raise NotImplementedError
 
-    def correct(self, work: Work) -> None:
+    def correct(self, context: ClientContext) -> None:
         """Change the gradients of a batch in place before the optimiser's step."""
 
-    def step(self, work: Work) -> Tensor:
+    def step(self, context: ClientContext) -> Tensor:
         """Replace the whole step on one batch (slot `step`); returns the batch's loss."""
         raise NotImplementedError
 
-    def after_step(self, work: Work) -> None:
+    def after_step(self, context: ClientContext) -> None:
         """Act on the weights after the optimiser's step."""
 
-    def finish(self, work: Work) -> None:
-        """Add to `work.reply` and `work.numbers` what the server needs; change `work.memory`.
+    def finish(self, context: ClientContext) -> None:
+        """Add to `context.reply` and `context.numbers` what the server needs; change `context.memory`.
 
-        Whoever trains another model here (`work.fit`) has a high `rank`: others look at the round's own.
+        Whoever trains another model here (`context.fit`) has a high `rank`: others look at the round's own.
         """
 
-    def own(self, work: Work) -> None:
-        """Put the client's own model as rounds have left it into `work.model` (slot `own`).
+    def own(self, context: ClientContext) -> None:
+        """Put the client's own model as rounds have left it into `context.model` (slot `own`).
 
         For models that are more than the shared one with private tensors. They are scored between rounds, and the
         client stage starts from them. For a client that was in no round: something sensible, made up for only if
-        `work.kind` is "personalise" (`work.make_up`).
+        `context.kind` is "personalise" (`context.make_up`).
         """
         raise NotImplementedError
 
@@ -186,7 +186,7 @@ class Part:
         """Act on the server once all `clients` replies of a round are merged."""
 
     # -- after the last round ------------------------------------------------------------------------------------------
-    def statistics(self, work: Work) -> dict[str, Tensor]:
+    def statistics(self, context: ClientContext) -> dict[str, Tensor]:
         """What one client contributes to the server stage (slot `server_stage`)."""
         raise NotImplementedError
 
@@ -198,13 +198,13 @@ class Part:
         """Fit something on the server after the last round from all clients' statistics (slot `server_stage`)."""
         raise NotImplementedError
 
-    def personalise(self, work: Work) -> None:
-        """Make `work.model` this client's own, most often with `work.fit` (slot `client_stage`)."""
+    def personalise(self, context: ClientContext) -> None:
+        """Make `context.model` this client's own, most often with `context.fit` (slot `client_stage`)."""
         raise NotImplementedError
 
     def head_stages(self, method: Method) -> Sequence[HeadStage]:
         """What follows `personalise` and leaves the backbone alone; done for many clients at once."""
         return ()
 
-    def finish_personal(self, work: Work) -> None:
+    def finish_personal(self, context: ClientContext) -> None:
         """The last touch to a client's own model, after its head stages."""

@@ -17,11 +17,11 @@ from fedframe.core.layout import named_tensors
 from fedframe.core.message import Message, all_finite
 from fedframe.core.model import load_tensors
 from fedframe.core.part import HeadStage
-from fedframe.core.stacked_heads import Pupil, can_stack, fit_heads
+from fedframe.core.stacked_heads import StackedClient, can_stack, fit_heads
 
 if TYPE_CHECKING:
-    from fedframe.core.client_context import Work
-    from fedframe.core.client_runtime import Site
+    from fedframe.core.client_context import ClientContext
+    from fedframe.core.client_runtime import ClientRuntime
     from fedframe.core.job import Job
 
 MOST_TOGETHER = 64  # beyond that, larger matrices save nothing more
@@ -39,57 +39,57 @@ def groups(job: Job, clients: Sequence[int]) -> list[Sequence[int]]:
     return [clients[start : start + size] for start in range(0, len(clients), size)]
 
 
-def make_personal_models(site: Site, order: Message, clients: Sequence[int]) -> list[dict[str, Tensor]]:
+def make_personal_models(site: ClientRuntime, request: Message, clients: Sequence[int]) -> list[dict[str, Tensor]]:
     """Make each client's own model and keep it in the run folder; how each does on the client's own test data."""
     job, stage = site.job, site.job.method.slot("client_stage")
-    order = replace(order, kind="personalise")  # whoever is in a group with a client, its own dice stay the same
+    request = replace(request, kind="personalise")  # whoever is in a group with a client, its own dice stay the same
     stages = stage.head_stages(job.method)
     stacked = bool(stages) and can_stack(job, stages)
-    pupils: list[Pupil] = []
+    pupils: list[StackedClient] = []
     for client in clients:
-        work = begin_personal(site, order, client)
-        stage.personalise(work)
+        context = begin_personal(site, request, client)
+        stage.personalise(context)
         if not stacked:
             for each in stages:
-                fit_alone(work, each)
-        pupils.append(keep_aside(site, work, stacked))
+                fit_alone(context, each)
+        pupils.append(keep_aside(site, context, stacked))
     if stacked:
         fit_heads(job, pupils, stages)
     hits = []
     for pupil in pupils:
         load_tensors(site.model, pupil.tensors)
-        stage.finish_personal(pupil.work)
-        own = job.own_tensors(site.model, pupil.work.received)
+        stage.finish_personal(pupil.context)
+        own = job.own_tensors(site.model, pupil.context.received)
         diverged = not all(all_finite(tensor) for tensor in own.values() if tensor.is_floating_point())
         if diverged:  # the model that the stage began with is the best there is for this client
-            begin_personal(site, order, pupil.work.client)
-            own = job.own_tensors(site.model, pupil.work.received)
+            begin_personal(site, request, pupil.context.client)
+            own = job.own_tensors(site.model, pupil.context.received)
         if job.settings.save_personal:
-            job.keep_personal(pupil.work.client, own)
-        hits.append({**site.count_hits(pupil.work.client), "diverged": torch.tensor(diverged)})
+            job.keep_personal(pupil.context.client, own)
+        hits.append({**site.count_hits(pupil.context.client), "diverged": torch.tensor(diverged)})
     return hits
 
 
-def begin_personal(site: Site, order: Message, client: int) -> Work:
+def begin_personal(site: ClientRuntime, request: Message, client: int) -> ClientContext:
     """The client's model as rounds have left it, from which the client stage starts."""
-    work = site.begin(order, client)
-    site.catch_up(work)
-    site.take_own(work)
-    return work
+    context = site.begin(request, client)
+    site.catch_up(context)
+    site.take_own(context)
+    return context
 
 
-def fit_alone(work: Work, stage: HeadStage) -> None:
+def fit_alone(context: ClientContext, stage: HeadStage) -> None:
     """A head stage for one client, with the one loop over batches."""
-    lr = work.lr
-    work.lr = stage.lr or lr
-    work.fit(stage.epochs, only=lambda name: name.startswith(stage.only), loss=stage.loss)
-    work.lr = lr
+    lr = context.lr
+    context.lr = stage.lr or lr
+    context.fit(stage.epochs, only=lambda name: name.startswith(stage.only), loss=stage.loss)
+    context.lr = lr
 
 
 @torch.no_grad()
-def keep_aside(site: Site, work: Work, stacked: bool) -> Pupil:
+def keep_aside(site: ClientRuntime, context: ClientContext, stacked: bool) -> StackedClient:
     """The client's model as it stands, and what is needed to go on with it later."""
     tensors = {name: tensor.detach().clone() for name, tensor in named_tensors(site.model).items()}
-    rows = work.rows if stacked else work.rows[:0]
+    rows = context.rows if stacked else context.rows[:0]
     labels = site.job.federation.source.train.y[rows].to(site.flat.device)
-    return Pupil(work, site.features(rows), labels, tensors)
+    return StackedClient(context, site.features(rows), labels, tensors)

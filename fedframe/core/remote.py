@@ -24,14 +24,14 @@ class Remote(Protocol):
     expected: dict[str, dict[str, Size]]  # names and shapes of replies by kind of order, from the server
     summed: list[int]  # with secure aggregation: the clients for which the last reply stands
 
-    def run(self, order: Message, units: Sequence[int]) -> Iterator[Message]:
+    def run(self, request: Message, units: Sequence[int]) -> Iterator[Message]:
         """As every engine's; with no units, only what was asked for by `also` is done."""
 
-    def also(self, kind: str, clients: Sequence[int]) -> None:
+    def piggyback(self, kind: str, clients: Sequence[int]) -> None:
         """With the next order, and before it is performed, these clients do this too with the model that it brings."""
 
     def awaits(self) -> bool:
         """Whether something was asked for by `also` that no order has taken along yet."""
 
-    def heard(self, kind: str) -> list[Message] | None:
+    def pop_replies(self, kind: str) -> list[Message] | None:
         """What the last order brought back of this kind, once; None if it was not asked for."""

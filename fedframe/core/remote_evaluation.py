@@ -41,9 +41,9 @@ def ask_late_scores(server: Server, engine: Remote) -> None:
     """Have the watched clients score the model as it stands when it is sent to them the next time."""
     watched = [int(client) for client in server.job.watched]
     if server.job.shares_a_model:
-        engine.also("client", watched)
+        engine.piggyback("client", watched)
     if has_own_models(server):
-        engine.also("own", watched)
+        engine.piggyback("own", watched)
 
 
 def late_scores(server: Server) -> Scores | None:
@@ -51,16 +51,16 @@ def late_scores(server: Server) -> Scores | None:
     engine = server.engine
     if not isinstance(engine, Remote):
         return None
-    order = server.order("client", server.round + 1)
-    shared, own = engine.heard("client"), engine.heard("own")
+    request = server.build_request("client", server.round + 1)
+    shared, own = engine.pop_replies("client"), engine.pop_replies("own")
     if shared is None and own is None:
         return None
     # Whoever did not reply to the order itself has been named by now.
     told, own_told = ([reply for reply in replies or () if reply.kind != LOST] for replies in (shared, own))
-    scores = client_scores(Scores(), usable(server, order, told))
+    scores = client_scores(Scores(), usable(server, request, told))
     if own is None:
         return scores
-    fine = usable(server, replace(order, kind="own"), own_told)
+    fine = usable(server, replace(request, kind="own"), own_told)
     return with_personal(scores, scores_of_own(server, fine))
 
 
@@ -69,7 +69,7 @@ def fetch_late_scores(server: Server) -> Scores | None:
     engine = server.engine
     if not isinstance(engine, Remote) or not engine.awaits():
         return None
-    for _ in engine.run(server.order("client", server.round + 1), ()):
+    for _ in engine.run(server.build_request("client", server.round + 1), ()):
         pass
     return late_scores(server)
 
@@ -81,11 +81,11 @@ def final_scores_from_afar(server: Server, engine: Remote, progress: Callable[[i
     everyone = [int(client) for group in job.personal_groups for client in group]
     kind = "personalise" if job.settings.personal else "client"
     if kind == "personalise" and job.shares_a_model:
-        engine.also("client", range(len(job.federation)))
-    order = server.order(kind, server.round + 1)
-    order = replace(order, numbers={**order.numbers, LAST: 1})
+        engine.piggyback("client", range(len(job.federation)))
+    request = server.build_request(kind, server.round + 1)
+    request = replace(request, numbers={**request.numbers, LAST: 1})
     units = everyone if kind == "personalise" else range(len(job.federation)) if job.shares_a_model else ()
-    fine = usable(server, order, counted(engine.run(order, units), progress, len(units)))
+    fine = usable(server, request, counted(engine.run(request, units), progress, len(units)))
     last = late_scores(server)
     if server.late is None:  # no server stage: the model of the last round is the final one
         server.late = last
@@ -121,21 +121,21 @@ def counted(replies: Iterable[Message], progress: Callable[[int, int], None], to
         yield reply
 
 
-def usable(server: Server, order: Message, replies: Iterable[Message]) -> list[Message]:
+def usable(server: Server, request: Message, replies: Iterable[Message]) -> list[Message]:
     """Replies whose counts can be believed to be counts; of the others it is said why."""
-    return [reply for reply in replies if usable_hits(server, order, reply)]
+    return [reply for reply in replies if usable_hits(server, request, reply)]
 
 
-def usable_hits(server: Server, order: Message, reply: Message) -> bool:
+def usable_hits(server: Server, request: Message, reply: Message) -> bool:
     """Whether a client's count of right predictions can be believed to be one; if not, say why."""
-    if server.is_lost(reply, order):
+    if server.is_lost(reply, request):
         return False
     names = NAMES if reply.kind == "personalise" else NAMES[:2]
-    if reply.kind == order.kind and set(reply.tensors) == set(names) and all(map(is_count, reply.tensors.values())):
+    if reply.kind == request.kind and set(reply.tensors) == set(names) and all(map(is_count, reply.tensors.values())):
         hits, samples, diverged = (int(reply.tensors[name]) if name in names else 0 for name in NAMES)
         if 0 <= hits <= samples <= len(server.job.federation.local_test[reply.unit]) and 0 <= diverged <= 1:
             return True
-    server.note(f"Round {order.round}, {order.kind}: the counts of client {reply.unit} were refused.")
+    server.note(f"Round {request.round}, {request.kind}: the counts of client {reply.unit} were refused.")
     return False
 
 

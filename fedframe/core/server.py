@@ -15,7 +15,7 @@ from fedframe.core.aggregation import RunningMean
 from fedframe.core.evaluation import Scores, final_scores, score_round
 from fedframe.core.job import Job
 from fedframe.core.layout import named_tensors
-from fedframe.core.message import LOST, Message, all_finite, flaw
+from fedframe.core.message import LOST, Message, all_finite, validate_reply
 from fedframe.core.model import Model, load_tensors
 from fedframe.core.part import Merger
 from fedframe.core.privacy import clipped, epsilon, fresh_generator, noise, secret_draw
@@ -37,7 +37,7 @@ ALL = -1  # the unit of a reply that stands for several clients; no client has i
 class Engine(Protocol):
     """Who runs the clients."""
 
-    def run(self, order: Message, units: Sequence[int]) -> Iterator[Message]:
+    def run(self, request: Message, units: Sequence[int]) -> Iterator[Message]:
         """Have an order performed for every unit; replies come in the order of the units.
 
         A reply's tensors are lent: they may be overwritten as soon as the next reply is asked for. In the place of a
@@ -89,7 +89,7 @@ class Server:
         self.job, self.engine, self.note, self.observers = job, engine, note, observers
         self.layout = job.roles.layout
         self.model = self.layout.flatten(named_tensors(job.template))  # the shared weights as one flat vector
-        self.replaced: dict[str, Tensor] = {}  # fixed tensors of the model that the server has set anew
+        self.fixed_overrides: dict[str, Tensor] = {}  # fixed tensors of the model that the server has set anew
         self.state: dict[str, Tensor] = {}  # what parts keep on the server; names start with the part's name
         self.scratch: dict[str, Any] = {}  # what parts gather during one round
         self.figures: dict[str, float] = {}  # what parts want to see in the round's line of metrics
@@ -125,20 +125,20 @@ class Server:
         method = self.job.method
         self.scratch, self.figures, self.last_scores = {}, {}, None
         clients = self.choose(round)
-        order = self.order("train", round)
+        request = self.build_request("train", round)
         merger = method.slot("merge").merger(self)
         buffers = RunningMean(self.layout.size - self.layout.trainable)
         losses = RunningMean(1)
-        record = RoundRecord(round, float("nan"), float(order.numbers["lr"]), len(clients))
-        record.bytes_down = self.count("down", order, len(clients))
+        record = RoundRecord(round, float("nan"), float(request.numbers["lr"]), len(clients))
+        record.bytes_down = self.count("down", request, len(clients))
         for observer in self.observers:
             observer.begin(self, clients)
         accepted = lost = 0
-        for done, reply in enumerate(self.engine.run(order, clients), start=1):
+        for done, reply in enumerate(self.engine.run(request, clients), start=1):
             record.bytes_up += self.count("up", reply)
             lost += reply.kind == LOST
-            if self.accepts(reply, order, self.expected):
-                behind, reply = self.behind(reply), self.bounded(reply)
+            if self.accepts(reply, request, self.expected):
+                behind, reply = self.represented_clients(reply), self.clip_update(reply)
                 accepted += len(behind)
                 if isinstance(self.engine, Remote):
                     self.engine.seen[behind] = round
@@ -194,10 +194,10 @@ class Server:
             clients = part.choose(self, round, clients)
         return list(clients)
 
-    def order(self, kind: str, round: int) -> Message:
+    def build_request(self, kind: str, round: int) -> Message:
         """What goes out to the clients: the model and what parts add."""
         settings = self.job.settings
-        tensors = {"model": self.model, **{f"fixed/{name}": value for name, value in self.replaced.items()}}
+        tensors = {"model": self.model, **{f"fixed/{name}": value for name, value in self.fixed_overrides.items()}}
         for part in self.job.method.answering("broadcast"):
             tensors |= part.broadcast(self)
         # The schedule is one of rounds; what comes after them starts from the learning rate itself.
@@ -218,13 +218,13 @@ class Server:
             total += size
         return total
 
-    def accepts(self, reply: Message, order: Message, expected: dict[str, torch.Size]) -> bool:
+    def accepts(self, reply: Message, request: Message, expected: dict[str, torch.Size]) -> bool:
         """Whether a reply may be used; if not, say why."""
-        if self.is_lost(reply, order):
+        if self.is_lost(reply, request):
             return False
-        problem = flaw(reply, order, expected, self.most_samples(reply))
+        problem = validate_reply(reply, request, expected, self.most_samples(reply))
         if problem is not None:
-            self.note(f"Round {order.round}: the reply of client {reply.unit} was refused: {problem}.")
+            self.note(f"Round {request.round}: the reply of client {reply.unit} was refused: {problem}.")
         return problem is None
 
     def most_samples(self, reply: Message) -> int | None:
@@ -233,14 +233,14 @@ class Server:
             return None
         return len(self.job.federation.train[reply.unit])
 
-    def is_lost(self, reply: Message, order: Message) -> bool:
+    def is_lost(self, reply: Message, request: Message) -> bool:
         """Whether a reply never came; if so, say why."""
         if reply.kind == LOST:
             name = self.job.federation.names[reply.unit]
-            self.note(f"Round {order.round}, {order.kind}: no reply of client {name}: {reply.numbers['reason']}.")
+            self.note(f"Round {request.round}, {request.kind}: no reply of client {name}: {reply.numbers['reason']}.")
         return reply.kind == LOST
 
-    def behind(self, reply: Message) -> list[int]:
+    def represented_clients(self, reply: Message) -> list[int]:
         """The clients for which a reply stands: one, or with secure aggregation all whose sum it is."""
         if isinstance(self.engine, Remote) and self.job.settings.secure:
             return self.engine.summed
@@ -250,9 +250,9 @@ class Server:
         """A client's weight in the mean, or that of all for which a reply stands."""
         if self.job.settings.weighting == "samples":
             return float(reply.numbers["samples"])
-        return float(len(self.behind(reply)))
+        return float(len(self.represented_clients(reply)))
 
-    def bounded(self, reply: Message) -> Message:
+    def clip_update(self, reply: Message) -> Message:
         """The reply with its update no longer than the privacy settings allow, where the server sees single ones."""
         settings = self.job.settings
         if settings.privacy_clip is None or settings.secure or settings.privacy_at == "node":
@@ -294,11 +294,11 @@ class Server:
             shapes = stage.statistics_shapes(self)
             if isinstance(self.engine, Remote):
                 self.engine.expected["statistics"] = shapes
-            before = (self.model.clone(), dict(self.replaced), dict(self.state))
+            before = (self.model.clone(), dict(self.fixed_overrides), dict(self.state))
             stage.conclude(self, self.ask_everyone("statistics", shapes, progress))
             self.last_scores = None
-            if not all(all_finite(tensor) for tensor in (self.model, *self.replaced.values())):
-                self.model, self.replaced, self.state = before
+            if not all(all_finite(tensor) for tensor in (self.model, *self.fixed_overrides.values())):
+                self.model, self.fixed_overrides, self.state = before
                 self.note(
                     f"{stage.name} gave NaN or infinite weights, from statistics that are too large or do not suffice; "
                     "the model stays as the last round has left it."
@@ -315,10 +315,10 @@ class Server:
 
     def ask_everyone(self, kind: str, expected: dict[str, torch.Size], progress: Progress) -> Iterator[Message]:
         """Every client's usable answer to an order, one by one; the order is given only if one is asked for."""
-        order = self.order(kind, self.round + 1)
+        request = self.build_request(kind, self.round + 1)
         everyone = self.job.largest_first(np.arange(len(self.job.federation)))
-        for done, reply in enumerate(self.engine.run(order, everyone), start=1):
-            if self.accepts(reply, order, expected):
+        for done, reply in enumerate(self.engine.run(request, everyone), start=1):
+            if self.accepts(reply, request, expected):
                 yield reply
             progress(done, len(everyone))
 
@@ -328,7 +328,7 @@ class Server:
         shared = self.layout.views(self.model)
         if name in shared:
             return shared[name]
-        return self.replaced.get(name, named_tensors(self.job.template)[name].detach())
+        return self.fixed_overrides.get(name, named_tensors(self.job.template)[name].detach())
 
     def set_tensor(self, name: str, value: Tensor) -> None:
         """Set a tensor of the model, shared or fixed; clients get it with the next order."""
@@ -336,7 +336,7 @@ class Server:
         if name in shared:
             shared[name].copy_(value)
         else:
-            self.replaced[name] = value.detach().clone().float()
+            self.fixed_overrides[name] = value.detach().clone().float()
 
     def net(self) -> Model:
         """The shared model as it stands, as a net in evaluation mode: for parts that work with data on the server."""
@@ -346,7 +346,7 @@ class Server:
         model, flat = self._net
         with torch.no_grad():
             flat.copy_(self.model)
-        load_tensors(model, self.replaced)
+        load_tensors(model, self.fixed_overrides)
         return model
 
     def generator(self, purpose: str) -> torch.Generator:
@@ -356,7 +356,7 @@ class Server:
     # -- what must not be lost -----------------------------------------------------------------------------------------
     def tensors(self) -> dict[str, Tensor]:
         """All that a resumed run needs of the server."""
-        named = {"state": self.state, "replaced": self.replaced}
+        named = {"state": self.state, "replaced": self.fixed_overrides}
         if isinstance(self.engine, Remote):
             named["network"] = {"seen": self.engine.seen}
         return {"model": self.model} | {f"{kind}/{name}": t for kind, ts in named.items() for name, t in ts.items()}
@@ -365,7 +365,7 @@ class Server:
         """Go on after a round from what `tensors` gave."""
         self.model = tensors["model"]
         self.state = {name[6:]: tensor for name, tensor in tensors.items() if name.startswith("state/")}
-        self.replaced = {name[9:]: tensor for name, tensor in tensors.items() if name.startswith("replaced/")}
+        self.fixed_overrides = {name[9:]: tensor for name, tensor in tensors.items() if name.startswith("replaced/")}
         if isinstance(self.engine, Remote) and "network/seen" in tensors:
             self.engine.seen = tensors["network/seen"]
         self.round = round

@@ -22,15 +22,15 @@ from fedframe.core.optimizers import FusedSGD
 from fedframe.core.part import HeadStage
 
 if TYPE_CHECKING:
-    from fedframe.core.client_context import Work
+    from fedframe.core.client_context import ClientContext
     from fedframe.core.job import Job
 
 
 @dataclass
-class Pupil:
+class StackedClient:
     """One client of the group: its work, its features with their labels, and its tensors behind the backbone."""
 
-    work: Work
+    context: ClientContext
     features: Tensor  # as they leave the backbone, in evaluation mode, without augmentation
     labels: Tensor
     tensors: dict[str, Tensor]
@@ -71,13 +71,13 @@ class StackedLinear(nn.Module):
         return torch.baddbmm(self.bias[:, None], features, self.weight.mT)
 
 
-def stand_in(module: nn.Module) -> nn.Module:
+def batched_copy(module: nn.Module) -> nn.Module:
     """The module with a layer per client for every linear layer."""
     if isinstance(module, nn.Linear):
         return StackedLinear()
     double = copy.deepcopy(module)
     for name, child in module.named_children():
-        double.add_module(name, stand_in(child))
+        double.add_module(name, batched_copy(child))
     for name in [name for name, tensor in module.named_parameters(recurse=False) if tensor.ndim == 0]:
         delattr(double, name)  # to be set as a plain tensor: one number per client
     return double
@@ -88,8 +88,8 @@ class Stack:
 
     def __init__(self, model: Model, clients: Sequence[Mapping[str, Tensor]]) -> None:
         self.model = Model(nn.Identity(), model.dim, model.classes)
-        self.model.extras = nn.ModuleDict({name: stand_in(module) for name, module in model.extras.items()})
-        self.model.head = stand_in(model.head)
+        self.model.extras = nn.ModuleDict({name: batched_copy(module) for name, module in model.extras.items()})
+        self.model.head = batched_copy(model.head)
         self.tensors = {name: torch.stack([own[name] for own in clients]) for name in stackable(model)}
         for name, tensor in self.tensors.items():
             if tensor.ndim == 1:
@@ -114,7 +114,7 @@ class Stack:
 
 
 # -- training ----------------------------------------------------------------------------------------------------------
-def fit_heads(job: Job, pupils: Sequence[Pupil], stages: Sequence[HeadStage]) -> None:
+def fit_heads(job: Job, pupils: Sequence[StackedClient], stages: Sequence[HeadStage]) -> None:
     """Take all pupils' tensors through all stages."""
     plan = Plan(job, [pupil for pupil in pupils if len(pupil.labels)])
     if not plan.pupils:
@@ -132,11 +132,11 @@ class Plan:
     Clients with more steps come first, so that those that still have a batch are always the first few of the stack.
     """
 
-    def __init__(self, job: Job, pupils: Sequence[Pupil]) -> None:
+    def __init__(self, job: Job, pupils: Sequence[StackedClient]) -> None:
         size, lonely_last = job.settings.batch, not job.batch_norm
         ends = {id(pupil): batch_ends(len(pupil.labels), size, lonely_last) for pupil in pupils}
         self.pupils = sorted(pupils, key=lambda pupil: -len(ends[id(pupil)]))
-        self.works = [pupil.work for pupil in self.pupils]
+        self.contexts = [pupil.context for pupil in self.pupils]
         if not pupils:
             return
         self.features = torch.cat([pupil.features for pupil in self.pupils])
@@ -159,7 +159,7 @@ class Plan:
         orders, start = [], 0
         for pupil in self.pupils:
             count = len(pupil.labels)
-            orders.append(start + torch.randperm(count, generator=pupil.work.generator))
+            orders.append(start + torch.randperm(count, generator=pupil.context.generator))
             start += count
         return torch.cat(orders)[self.slots].to(self.features.device)
 
@@ -174,7 +174,7 @@ def fit_stage(job: Job, stack: Stack, plan: Plan, stage: HeadStage) -> None:
     settings = job.settings
     loss, transforms = stage.loss or job.method.slot("loss"), job.method.answering("transform")
     trained = [name for name in stack.tensors if name.startswith(stage.only)]
-    lr = stage.lr or plan.works[0].lr
+    lr = stage.lr or plan.contexts[0].lr
     optimizers: dict[int, FusedSGD] = {}
     for _ in range(stage.epochs):
         rows = plan.epoch()
@@ -189,8 +189,8 @@ def fit_stage(job: Job, stack: Stack, plan: Plan, stage: HeadStage) -> None:
             chosen = rows[:active, step]
             features = plan.features[chosen]
             for part in transforms:
-                features = part.transform(stack.model, features, plan.works[0])
-            losses = loss.row_losses(stack.model.head(features), plan.labels[chosen], plan.works[:active])
+                features = part.transform(stack.model, features, plan.contexts[0])
+            losses = loss.row_losses(stack.model.head(features), plan.labels[chosen], plan.contexts[:active])
             optimizer.zero_grad()
             (losses * plan.weights[:active, step]).sum().backward()  # type: ignore[no-untyped-call]
             optimizer.step()

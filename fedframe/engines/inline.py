@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from fedframe.core.client_runtime import Site
+from fedframe.core.client_runtime import ClientRuntime
 from fedframe.core.job import Job
 from fedframe.core.message import Message
 
@@ -19,12 +19,12 @@ class InlineEngine:
         self._random_state = torch.get_rng_state()
         if job.settings.device == "cpu":
             torch.set_num_threads(1)
-        self.site = Site(job)
+        self.site = ClientRuntime(job)
 
-    def run(self, order: Message, units: Sequence[int]) -> Iterator[Message]:
+    def run(self, request: Message, units: Sequence[int]) -> Iterator[Message]:
         """Perform the order for every unit, when its reply is asked for."""
         for unit in units:
-            yield self.site.perform(order, unit)
+            yield self.site.perform(request, unit)
 
     def processes(self) -> list[int]:
         """No processes but this one."""

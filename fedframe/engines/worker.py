@@ -1,4 +1,4 @@
-"""A worker process: takes orders from a pipe, performs them at its own `Site`, puts replies into shared memory."""
+"""A worker process: performs requests from a pipe with its own `ClientRuntime`, puts replies into shared memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from fedframe.core.client_runtime import Site
+from fedframe.core.client_runtime import ClientRuntime
 from fedframe.core.job import Job
 from fedframe.core.message import Message
 from fedframe.engines.shared_memory import Slab
@@ -44,26 +44,28 @@ def work(job: Job, pipe: Connection, inbox: Slab, outboxes: Sequence[Slab], not_
     for connection in not_mine:
         connection.close()  # inherited ends of other pipes would keep them open after their owner's death
     prepare_process()
-    site: Site | None = None
-    order = Message("none", 0)
+    site: ClientRuntime | None = None
+    request = Message("none", 0)
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         while True:
             head = json.loads(pipe.recv_bytes())
             if "message" in head:
-                order = receive_message(pipe, inbox, head)
+                request = receive_message(pipe, inbox, head)
             elif "unit" in head:
-                site = answer(site or job, order, int(head["unit"]), pipe, outboxes[int(head["slot"])])
+                site = answer(site or job, request, int(head["unit"]), pipe, outboxes[int(head["slot"])])
             else:
                 break
     # Skip the parent's exit handlers and buffers, which a forked child inherits but must not run.
     os._exit(0)
 
 
-def answer(place: Site | Job, order: Message, unit: int, pipe: Connection, outbox: Slab) -> Site | None:
+def answer(
+    place: ClientRuntime | Job, request: Message, unit: int, pipe: Connection, outbox: Slab
+) -> ClientRuntime | None:
     """Perform an order for one unit and send the reply, or what went wrong; returns the site for the next unit."""
     try:
-        site = place if isinstance(place, Site) else Site(place)
-        send_message(pipe, outbox, site.perform(order, unit), unit=unit)
+        site = place if isinstance(place, ClientRuntime) else ClientRuntime(place)
+        send_message(pipe, outbox, site.perform(request, unit), unit=unit)
         return site
     except OSError:
         raise  # the parent is gone

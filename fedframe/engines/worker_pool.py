@@ -32,7 +32,7 @@ HEADROOM = 4  # shared memory for messages of up to four models; larger ones go 
 
 
 @dataclass
-class Hand:
+class WorkerHandle:
     """One worker process as seen from here."""
 
     outboxes: tuple[Slab, Slab]  # two, so that a worker can write one reply while the last is still being read
@@ -59,18 +59,18 @@ class WorkerEngine:
         tidy_before_fork()
         self._announcement: list[bytes] = []
         self._held = 0
-        self.hands: list[Hand] = []
+        self.hands: list[WorkerHandle] = []
         for _ in range(workers):
-            hand = Hand((Slab(capacity), Slab(capacity)))
+            hand = WorkerHandle((Slab(capacity), Slab(capacity)))
             self._start(hand)
             self.hands.append(hand)
 
-    def run(self, order: Message, units: Sequence[int]) -> Iterator[Message]:
+    def run(self, request: Message, units: Sequence[int]) -> Iterator[Message]:
         """Have the order performed for every unit; the reply's tensors are lent until the next one is asked for."""
         expected = deque(units)
         early: dict[int, Message] = {}  # replies that came before their turn
         self._held = 0
-        for reply in self._as_they_come(order, units):
+        for reply in self._as_they_come(request, units):
             if reply.unit != expected[0]:
                 own = {name: tensor.clone() for name, tensor in reply.tensors.items()}
                 early[reply.unit] = replace(reply, tensors=own)
@@ -97,24 +97,24 @@ class WorkerEngine:
         self.hands = []
         torch.set_num_threads(self._threads)
 
-    def _as_they_come(self, order: Message, units: Sequence[int]) -> Iterator[Message]:
-        self._announce(order)
+    def _as_they_come(self, request: Message, units: Sequence[int]) -> Iterator[Message]:
+        self._announce(request)
         waiting = deque(units)
         retried: set[int] = set()
         for _ in units:
             self._hand_out(waiting)
-            reply = self._next(order, retried)
+            reply = self._next(request, retried)
             # The worker gets its next unit before the reply is merged, so that it never waits for the merge.
             self._hand_out(waiting)
             yield reply
 
-    def _announce(self, order: Message) -> None:
+    def _announce(self, request: Message) -> None:
         while any(hand.unit is not None for hand in self.hands):
-            self._next(order, set())  # of an earlier order, from which nobody wanted all replies
-        specs = self._inbox.write(order.tensors)
-        self._announcement = [json.dumps({"message": order.head(), "specs": specs}).encode()]
+            self._next(request, set())  # of an earlier order, from which nobody wanted all replies
+        specs = self._inbox.write(request.tensors)
+        self._announcement = [json.dumps({"message": request.head(), "specs": specs}).encode()]
         if specs is None:
-            self._announcement.append(order.to_bytes())
+            self._announcement.append(request.to_bytes())
         for hand in self.hands:
             self._tell(hand, *self._announcement)
 
@@ -125,22 +125,22 @@ class WorkerEngine:
                 hand.unit = waiting.popleft()
                 self._tell(hand, json.dumps({"unit": hand.unit, "slot": hand.slot}).encode())
 
-    def _next(self, order: Message, retried: set[int]) -> Message:
+    def _next(self, request: Message, retried: set[int]) -> Message:
         """The next reply of any worker; one that died on the way is replaced."""
         while True:
             busy = {hand.pipe: hand for hand in self.hands if hand.unit is not None}
             hand = busy[wait(list(busy))[0]]  # type: ignore[index]
-            reply = self._take(hand, order, retried)
+            reply = self._take(hand, request, retried)
             if reply is not None:
                 return reply
 
-    def _tell(self, hand: Hand, *messages: bytes) -> None:
+    def _tell(self, hand: WorkerHandle, *messages: bytes) -> None:
         # A worker that is dead by now is noticed, and replaced, when its reply is awaited.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             for message in messages:
                 hand.pipe.send_bytes(message)
 
-    def _take(self, hand: Hand, order: Message, retried: set[int]) -> Message | None:
+    def _take(self, hand: WorkerHandle, request: Message, retried: set[int]) -> Message | None:
         """The reply of a worker, or None when it died and was replaced."""
         try:
             head = json.loads(hand.pipe.recv_bytes())
@@ -150,16 +150,16 @@ class WorkerEngine:
                 raise error
             reply = receive_message(hand.pipe, hand.outboxes[hand.slot], head)
         except (EOFError, OSError):  # it died while idle, or in the middle of a message
-            self._replace(hand, order, retried)
+            self._replace(hand, request, retried)
             return None
         hand.slot, hand.unit = 1 - hand.slot, None
         return reply
 
-    def _replace(self, hand: Hand, order: Message, retried: set[int]) -> None:
+    def _replace(self, hand: WorkerHandle, request: Message, retried: set[int]) -> None:
         hand.process.join()
         unit = hand.unit
         assert unit is not None
-        died = f"the worker process of round {order.round}, {order.kind}, unit {unit} died ({cause(hand.process)})"
+        died = f"the worker process of round {request.round}, {request.kind}, unit {unit} died ({cause(hand.process)})"
         if unit in retried:
             raise RunError(
                 f"Twice, {died}; with fewer --workers or a smaller --batch it needs less memory. "
@@ -171,7 +171,7 @@ class WorkerEngine:
         self._start(hand)
         self._tell(hand, *self._announcement, json.dumps({"unit": unit, "slot": hand.slot}).encode())
 
-    def _start(self, hand: Hand) -> None:
+    def _start(self, hand: WorkerHandle) -> None:
         here, there = self._context.Pipe()
         others = [other.pipe for other in self.hands if other is not hand]
         process = self._context.Process(

@@ -19,8 +19,8 @@ from fedframe.jobs.build import JobMaker
 from fedframe.methods.recipes import make_method
 from fedframe.models import NETS, build_net, default_net
 from fedframe.network.compatibility import check_fewest, check_looks, check_method, check_secure
-from fedframe.network.node_data import NOWHERE, form_of, hollow
-from fedframe.settings import Settings
+from fedframe.network.node_data import federation_without_data, form_of
+from fedframe.settings import REMOTE_DATA, Settings
 
 BYTE = 255.0  # images are stored as 0 to 255; mean and std are given as shares of that
 MOST_VALUES = 1 << 26  # of one sample: 4096 x 4096 pixels in four channels
@@ -37,7 +37,13 @@ def new_federation(
         raise SettingError("host: say where nodes find this machine: --host fl.example.org (or its address).")
     hosts = [read_host(host, port) for host in hosts]
     settings = settings.model_copy(
-        update={"data": NOWHERE, "partition": "nodes", "clients": len(names), "validate_share": 0.0, "engine": "flower"}
+        update={
+            "data": REMOTE_DATA,
+            "partition": "nodes",
+            "clients": len(names),
+            "validate_share": 0.0,
+            "engine": "flower",
+        }
     )
     method = make_method(settings.method, settings.set)
     check_method(method)
@@ -46,7 +52,7 @@ def new_federation(
     check_fewest(settings, len(names))
     check_size(settings.model, form)
     # The net, the method and the data's form must fit: found out here, not at the nodes.
-    maker = JobMaker(settings, hollow(form, names, [1] * len(names), [0] * len(names), None), None)
+    maker = JobMaker(settings, federation_without_data(form, names, [1] * len(names), [0] * len(names), None), None)
     name = path.absolute().name or "federation"
     return FederationFolder.create(path, Agreement(name, hosts[0], port, names, form, maker.settings), hosts)
 

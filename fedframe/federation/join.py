@@ -23,7 +23,7 @@ from fedframe.federation.kit import Kit
 from fedframe.federation.node_folder import in_words
 from fedframe.jobs.build import JobMaker, check_device
 from fedframe.network.flower.node import Node, Place
-from fedframe.network.node import NodeWork, state_folder
+from fedframe.network.node import NodeRuntime, state_folder
 from fedframe.network.node_data import seated
 from fedframe.network.node_request import HELLO
 from fedframe.runs.folder import RunFolder
@@ -98,7 +98,7 @@ class Membership:
             stage = job.method.optional_slot("server_stage")
             kinds = ["train"] + (["statistics"] if stage is not None and stage.statistics_shapes(server) else [])
             replies = [
-                next(iter(engine.run(server.order(kind, number), [self.kit.number])))
+                next(iter(engine.run(server.build_request(kind, number), [self.kit.number])))
                 for number, kind in enumerate(kinds, start=1)
             ]
             engine.close()
@@ -134,7 +134,9 @@ class Membership:
         made = self.masker(say) if self.settings.secure else None  # now: keys are compared before the training begins
         masker = (lambda: made) if made is not None else None
         last: list[str] = []  # what is to be said after the line on the last letter
-        work = NodeWork(self.make_job, [self.kit.number], lambda job, order: self.keep(job, order, last.append), masker)
+        work = NodeRuntime(
+            self.make_job, [self.kit.number], lambda job, request: self.keep(job, request, last.append), masker
+        )
 
         def answer(letter: bytes) -> bytes:
             began = time.monotonic()
@@ -142,7 +144,7 @@ class Membership:
             self.log(replies, len(content))
             if set(errand.tasks) != {HELLO}:
                 took = f"{', '.join(errand.tasks)} in {time.monotonic() - began:.1f} s"
-                when = f"round {errand.order.round}" if errand.order.round <= self.settings.rounds else "the end"
+                when = f"round {errand.request.round}" if errand.request.round <= self.settings.rounds else "the end"
                 say(f"{when}: {took}, {len(content):,} bytes back")
             while last:
                 say(last.pop(0))
@@ -167,10 +169,10 @@ class Membership:
         folder.write_names(self.federation.names)
         return self.maker.make(path, self.folder)
 
-    def keep(self, job: Job, order: Message, say: Callable[[str], None]) -> None:
+    def keep(self, job: Job, request: Message, say: Callable[[str], None]) -> None:
         """The run is over: keep the shared model beside this client's own."""
-        fixed = {name[6:]: tensor for name, tensor in order.tensors.items() if name.startswith("fixed/")}
-        save_model(job.folder, job, order.tensors["model"], fixed)
+        fixed = {name[6:]: tensor for name, tensor in request.tensors.items() if name.startswith("fixed/")}
+        save_model(job.folder, job, request.tensors["model"], fixed)
         self.done = True
         own = f" --client {self.kit.name}" if self.settings.personal else ""
         say(f"The run is over. Predict with: fedframe predict {job.folder} INPUT{own}")

@@ -16,24 +16,24 @@ from fedframe.federation.agreement import Agreement
 from fedframe.federation.folder import FederationFolder
 from fedframe.federation.serve import link_to
 from fedframe.jobs.build import JobMaker
-from fedframe.network.engine import RemoteEngine, check_hello, keys_of
+from fedframe.network.engine import NetworkEngine, check_hello, keys_of
 from fedframe.network.flower.superlink_client import Link, ServerTask
-from fedframe.network.flower.transport import FlowerPost
+from fedframe.network.flower.transport import FlowerTransport
 from fedframe.network.node import template_digest
-from fedframe.network.node_data import hollow
+from fedframe.network.node_data import federation_without_data
 from fedframe.network.node_request import HELLO
 from fedframe.runs.api import Result
 from fedframe.runs.federated import NOTES, load_test_set, start_command
 from fedframe.runs.folder import RunFolder
 from fedframe.runs.progress import Display, choose_display
-from fedframe.runs.session import execute, harmless
+from fedframe.runs.session import execute, sanitize_log_line
 from fedframe.util.files import read_json, write_json
-from fedframe.util.locate import anchored
+from fedframe.util.locate import resolve_paths
 
 MOST_SAMPLES = 10**9  # of one member: more is a mistake, or meant to outweigh everybody
 
 
-class LinkPost(FlowerPost):
+class LinkPost(FlowerTransport):
     """Flower's post over the organiser's line."""
 
     def __init__(self, link: Link) -> None:
@@ -56,16 +56,16 @@ def start(
         path = unfinished(folder) if not new else None
         notes = read_json(path / NOTES) if path is not None else {"run": secrets.token_hex(8)}
         if test_data is not None:
-            if path is not None and notes.get("test_data") != anchored(test_data):
+            if path is not None and notes.get("test_data") != resolve_paths(test_data):
                 raise SettingError(
                     f"test_data = {test_data!r}: {path} goes on with the test data that it began with; leave "
                     "--test-data out, or begin a new training with --new."
                 )
-            notes["test_data"] = anchored(test_data)
+            notes["test_data"] = resolve_paths(test_data)
         post = LinkPost(link_to(folder))
 
         def say(text: str) -> None:
-            display.note(harmless(text))
+            display.note(sanitize_log_line(text))
 
         try:
             if path is None:
@@ -77,8 +77,8 @@ def start(
         seats = agreement.members
         again = f"fedframe federation start {shlex.quote(str(folder.path))}"
 
-        def engine(job: Job, note: Callable[[str], None]) -> RemoteEngine:
-            made = RemoteEngine(job, post, seats, notes["run"], note)
+        def engine(job: Job, note: Callable[[str], None]) -> NetworkEngine:
+            made = NetworkEngine(job, post, seats, notes["run"], note)
             made.keys = {client: member["key"] for client, member in enumerate(notes["members"]) if "key" in member}
             if path is not None:
                 greet_again(made)
@@ -88,7 +88,7 @@ def start(
     return Result(run.path, job.settings)
 
 
-def greet_again(engine: RemoteEngine) -> None:
+def greet_again(engine: NetworkEngine) -> None:
     """Before a run goes on, those who are there say anew who they are: a program may have been replaced meanwhile."""
     job = engine.job
     try:
@@ -116,9 +116,9 @@ def ask_members(
 ) -> list[dict[str, Any]]:
     """How many samples each member has; waits until all have spoken, for the first round is everybody's."""
     everyone = len(agreement.members)
-    blank = hollow(agreement.form, agreement.members, [1] * everyone, [0] * everyone, None)
+    blank = federation_without_data(agreement.form, agreement.members, [1] * everyone, [0] * everyone, None)
     job = JobMaker(agreement.settings, blank, None).make(folder.path)
-    engine = RemoteEngine(job, post, agreement.members, run, note)
+    engine = NetworkEngine(job, post, agreement.members, run, note)
     said = engine.hello(everyone)
     check_hello(job, said, template_digest(job))
     return [member(name, said[client].numbers) for client, name in enumerate(agreement.members)]
@@ -141,7 +141,7 @@ def prepare(
     members = notes["members"]
     train, tested = ([int(member[key]) for member in members] for key in ("train", "test"))
     test = organisers_test_set(agreement, notes.get("test_data"))
-    federation = hollow(agreement.form, agreement.members, train, tested, test)
+    federation = federation_without_data(agreement.form, agreement.members, train, tested, test)
     maker = JobMaker(agreement.settings, federation, None)
     if path is None:
         number = 1

@@ -20,7 +20,7 @@ from fedframe.errors import DataError, SettingError
 from fedframe.methods.recipes import make_method
 from fedframe.models import build_net, default_net
 from fedframe.settings import Settings
-from fedframe.util.locate import anchored
+from fedframe.util.locate import resolve_paths
 from fedframe.util.seeds import seed_for
 
 FROM_PYTHON = "python"  # what config.yaml says of data or a net that was an object, not a name
@@ -48,9 +48,9 @@ class JobMaker:
         shape = self.federation.source.input_shape
         self.net: Net = net if net is not None and not isinstance(net, str) else settings.model
         resolved: dict[str, Any] = {
-            "method": "+".join(anchored(piece.strip()) for piece in settings.method.split("+")),
-            "data": anchored(settings.data),
-            "model": anchored(settings.model),
+            "method": "+".join(resolve_paths(piece.strip()) for piece in settings.method.split("+")),
+            "data": resolve_paths(settings.data),
+            "model": resolve_paths(settings.model),
             "clients": len(self.federation.everyone),
             "partition": self.federation.partition or settings.partition,
         }

@@ -34,7 +34,7 @@ class LocalModels:
 
     def begin(self, server: Server, clients: Sequence[int]) -> None:
         """A round begins: its model, and whose updates will be kept."""
-        self.start, self.fixed = server.model.clone(), dict(server.replaced)
+        self.start, self.fixed = server.model.clone(), dict(server.fixed_overrides)
         self.chosen = set(some_clients(clients, self.most, self.job.settings.seed))
         self.updates = {}
 

@@ -1,6 +1,6 @@
 """Clients at nodes of a network: one letter per node and order, replies in the order of the units.
 
-What carries the letters is a `Post`. Whatever happens on the way (a node that is
+What carries the letters is a `Transport`. Whatever happens on the way (a node that is
 gone, slow or raises, a letter that is none) ends as a `lost` reply with its reason. With fewer replies that can be used
 than `min_clients` the engine waits, says so, and asks again; a client that is asked twice gives the same reply, so
 nothing is counted twice.
@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fedframe.core.client_runtime import Site
+from fedframe.core.client_runtime import ClientRuntime
 from fedframe.core.job import Job
-from fedframe.core.message import Message, flaw, has_numbers
+from fedframe.core.message import Message, has_numbers, validate_reply
 from fedframe.errors import DataError, DivergedError, RunError
 from fedframe.network.node import versions
-from fedframe.network.node_request import HELLO, UNMASK, Errand, read_answer
+from fedframe.network.node_request import HELLO, UNMASK, NodeRequest, read_answer
 from fedframe.network.request_numbers import Numbers
-from fedframe.network.transport import Letter, Post
+from fedframe.network.transport import PendingRequest, Transport
 
 if TYPE_CHECKING:
-    from fedframe.network.masks import Circle
+    from fedframe.network.masks import MaskingGroup
 
 POLL = 0.25  # seconds between two looks for replies
 RETRY = 5.0  # seconds between two attempts to reach enough clients
@@ -37,10 +37,10 @@ SUMMED = ("train", "statistics")  # orders whose replies are added up with secur
 ROOM = 4  # a reply is at most so many times what is expected of the largest client's, plus a little
 
 
-class RemoteEngine:
+class NetworkEngine:
     """Has orders performed by nodes; only the server's own test data are used here."""
 
-    def __init__(self, job: Job, post: Post, seats: Sequence[str], run: str, note: Callable[[str], None]) -> None:
+    def __init__(self, job: Job, post: Transport, seats: Sequence[str], run: str, note: Callable[[str], None]) -> None:
         self.job, self.post, self.run_name, self.note = job, post, run, note
         self.seats = tuple(seats)  # the node of every client
         self.numbers = Numbers(job.folder)
@@ -51,38 +51,38 @@ class RemoteEngine:
         self.seconds: list[float] = []  # how long each order took, for those who measure
         self._also: dict[str, list[int]] = {}
         self._heard: dict[str, list[Message]] = {}
-        self._site: Site | None = None
+        self._site: ClientRuntime | None = None
         self._said = (0.0, "")
 
     # -- what the server asks ------------------------------------------------------------------------------------------
-    def run(self, order: Message, units: Sequence[int]) -> Iterator[Message]:
+    def run(self, request: Message, units: Sequence[int]) -> Iterator[Message]:
         """Have the order performed for every unit, and what was asked for beside it."""
-        if order.kind == "score":
-            self._site = self._site or Site(self.job)
+        if request.kind == "score":
+            self._site = self._site or ClientRuntime(self.job)
             for unit in units:
-                yield self._site.perform(order, unit)
+                yield self._site.perform(request, unit)
             return
         also, self._also = self._also, {}
-        wanted = {**also, **({order.kind: list(units)} if units else {})}
+        wanted = {**also, **({request.kind: list(units)} if units else {})}
         circle = None
-        if self.job.settings.secure and order.kind in SUMMED and units:
+        if self.job.settings.secure and request.kind in SUMMED and units:
             from fedframe.network.secure_rounds import added_up, circle_of
 
-            circle = circle_of(self, order, units)
-        found, reasons = self.fetch(order, wanted, self.job.fewest(len(units)), circle)
+            circle = circle_of(self, request, units)
+        found, reasons = self.fetch(request, wanted, self.job.fewest(len(units)), circle)
 
         def reply(kind: str, client: int) -> Message:
             reason = reasons.get(self.seats[client], LEFT_OUT)
-            return found.get((kind, client)) or Message.lost(order, client, reason)
+            return found.get((kind, client)) or Message.lost(request, client, reason)
 
         self._heard = {kind: [reply(kind, client) for client in clients] for kind, clients in also.items()}
         if circle is not None:
-            yield from added_up(self, order, [reply(order.kind, unit) for unit in units], circle)
+            yield from added_up(self, request, [reply(request.kind, unit) for unit in units], circle)
             return
         for unit in units:
-            yield reply(order.kind, unit)
+            yield reply(request.kind, unit)
 
-    def also(self, kind: str, clients: Sequence[int]) -> None:
+    def piggyback(self, kind: str, clients: Sequence[int]) -> None:
         """With the next order these clients do this too, before it."""
         self._also[kind] = sorted({*self._also.get(kind, ()), *clients})
 
@@ -90,14 +90,14 @@ class RemoteEngine:
         """Whether something was asked for that no order has taken along yet."""
         return bool(self._also)
 
-    def heard(self, kind: str) -> list[Message] | None:
+    def pop_replies(self, kind: str) -> list[Message] | None:
         """What the last order brought back of this kind, once."""
         return self._heard.pop(kind, None)
 
     def hello(self, fewest: int) -> dict[int, Message]:
         """Every client's word on who it is; waits for at least so many."""
-        order = Message(HELLO, 0)
-        found, _ = self.fetch(order, {HELLO: list(range(len(self.seats)))}, fewest)
+        request = Message(HELLO, 0)
+        found, _ = self.fetch(request, {HELLO: list(range(len(self.seats)))}, fewest)
         return {client: reply for (_, client), reply in found.items()}
 
     def processes(self) -> list[int]:
@@ -111,10 +111,10 @@ class RemoteEngine:
     # -- how it is done ------------------------------------------------------------------------------------------------
     def fetch(
         self,
-        order: Message,
+        request: Message,
         wanted: Mapping[str, Sequence[int]],
         fewest: int,
-        circle: Circle | None = None,
+        circle: MaskingGroup | None = None,
         seconds: float = float("inf"),
     ) -> tuple[dict[tuple[str, int], Message], dict[str, str]]:
         """Replies by kind and client, and for nodes without a good one the reason.
@@ -126,28 +126,30 @@ class RemoteEngine:
         tasks = self.by_node(wanted)
         found: dict[tuple[str, int], Message] = {}
         reasons: dict[str, str] = {}
-        units = set(wanted.get(order.kind, ()))
+        units = set(wanted.get(request.kind, ()))
         fine: set[int] = set()  # clients whose replies to the order itself can be used
         waiting, pause = list(tasks), RETRY / 2
         while True:
             connected = self.post.nodes()
             reasons |= {node: "its node is not connected" for node in waiting if node not in connected}
             reachable = [node for node in waiting if node in connected]
-            within_reach = fine.union(*(tasks[node].get(order.kind, ()) for node in reachable))
+            within_reach = fine.union(*(tasks[node].get(request.kind, ()) for node in reachable))
             asked = len(within_reach) >= fewest
             if asked:
-                self.exchange(order, {node: tasks[node] for node in reachable}, found, reasons, circle)
-                problems = {client: self.problem(order, client, found, circle) for client in units}
+                self.exchange(request, {node: tasks[node] for node in reachable}, found, reasons, circle)
+                problems = {client: self.problem(request, client, found, circle) for client in units}
                 fine = {client for client, problem in problems.items() if problem is None}
                 reasons = {self.seats[client]: text for client, text in problems.items() if text is not None} | reasons
                 waiting, within_reach = [node for node in waiting if node in reasons], fine
-                self.check_diverged(order, units - fine, found, fewest, len(units))
-            hopeless = circle is None and not fine and all((order.kind, client) in found for client in units)
+                self.check_diverged(request, units - fine, found, fewest, len(units))
+            hopeless = circle is None and not fine and all((request.kind, client) in found for client in units)
             over = time.monotonic() - began >= seconds
             if not waiting or over or len(fine) >= fewest or hopeless:
                 self.seconds.append(time.monotonic() - began)
                 return found, reasons
-            self.remind(order, fewest, len(within_reach), {node: reasons[node] for node in waiting if node in reasons})
+            self.remind(
+                request, fewest, len(within_reach), {node: reasons[node] for node in waiting if node in reasons}
+            )
             pause = min(2 * pause, REMIND) if asked else RETRY  # whoever is asked for the same again does work for it
             time.sleep(pause)
 
@@ -160,63 +162,70 @@ class RemoteEngine:
         return tasks
 
     def problem(
-        self, order: Message, client: int, found: Mapping[tuple[str, int], Message], circle: Circle | None
+        self, request: Message, client: int, found: Mapping[tuple[str, int], Message], circle: MaskingGroup | None
     ) -> str | None:
         """Why a client's reply to the order itself cannot be used, if so; the server says it where it refuses one."""
-        reply, shapes = found.get((order.kind, client)), self.expected.get(order.kind)
+        reply, shapes = found.get((request.kind, client)), self.expected.get(request.kind)
         if reply is None:
             return LEFT_OUT
         if shapes is None:
             return None
         most = len(self.job.federation.train[client])
         if circle is None:
-            return flaw(reply, order, shapes, most)
+            return validate_reply(reply, request, shapes, most)
         from fedframe.network.secure_sums import masked_words
 
         words = masked_words(reply, 1 + sum(shape.numel() for shape in shapes.values()), most)
         return words if isinstance(words, str) else None
 
     def check_diverged(
-        self, order: Message, flawed: Collection[int], found: Mapping[tuple[str, int], Message], fewest: int, asked: int
+        self,
+        request: Message,
+        flawed: Collection[int],
+        found: Mapping[tuple[str, int], Message],
+        fewest: int,
+        asked: int,
     ) -> None:
         """End the run if too few can ever be left whose replies hold numbers: the same order gives the same replies."""
-        blown = [client for client in flawed if not has_numbers(found.get((order.kind, client)))]
+        blown = [client for client in flawed if not has_numbers(found.get((request.kind, client)))]
         if blown and asked - len(blown) < fewest:
             names = ", ".join(str(self.job.federation.names[client]) for client in blown[:5])
             private = ", or with less privacy_noise or a smaller net" if self.job.settings.privacy_noise else ""
             raise DivergedError(
-                f"Round {order.round}: the training of {names} gives no finite numbers any more, and at least {fewest} "
-                f"of {asked} clients must; start again with a smaller lr (now {order.numbers.get('lr')}) or with "
+                f"Round {request.round}: the training of {names} gives no finite numbers any more, and at least "
+                f"{fewest} of {asked} clients must; start again with a smaller lr (now {request.numbers.get('lr')}) or with "
                 f"clip = 10{private}."
             )
 
     def exchange(
         self,
-        order: Message,
+        request: Message,
         tasks: Mapping[str, dict[str, list[int]]],
         found: dict[tuple[str, int], Message],
         reasons: dict[str, str],
-        circle: Circle | None = None,
+        circle: MaskingGroup | None = None,
     ) -> None:
         """Send to these nodes and wait for what comes back, good or bad."""
         patience = self.job.settings.patience
         late = f"it took longer than patience = {patience:g} seconds" if patience is not None else "it took too long"
-        out: dict[str, Letter] = {}  # by ticket; a letter that was sent twice has two, and the first answer counts
+        out: dict[
+            str, PendingRequest
+        ] = {}  # by ticket; a letter that was sent twice has two, and the first answer counts
         began, usual = time.monotonic(), 2 * max(self.seconds[-5:], default=0.0)
         say_at = began + max(REMIND, usual)
 
-        def send(letter: Letter) -> None:
+        def send(letter: PendingRequest) -> None:
             letter.sent(time.monotonic())
-            out[self.post.send(letter.node, letter.errand.to_bytes(), order.round, patience)] = letter
+            out[self.post.send(letter.node, letter.errand.to_bytes(), request.round, patience)] = letter
 
         for node, asked in tasks.items():
             notes = circle.notes() if circle is not None else None
-            number = self.numbers.next() if order.kind != HELLO else 0
-            errand = Errand(self.run_name, order, asked, self.merged(order, asked), notes, number)
+            number = self.numbers.next() if request.kind != HELLO else 0
+            errand = NodeRequest(self.run_name, request, asked, self.merged(request, asked), notes, number)
             reasons.pop(node, None)
             limit = time.monotonic() + (patience if patience is not None else float("inf"))
             try:
-                send(Letter(node, errand, limit))
+                send(PendingRequest(node, errand, limit))
             except DataError as error:
                 reasons[node] = str(error)
         while out:
@@ -242,39 +251,39 @@ class RemoteEngine:
                     send(letter)
             if out and now >= say_at:
                 names = ", ".join(sorted({letter.node for letter in out.values()}))
-                self.note(f"{what_of(order)}: still no answer of {names} after {now - began:.0f} s.")
+                self.note(f"{what_of(request)}: still no answer of {names} after {now - began:.0f} s.")
                 say_at = now + (now - began)
             if out:
                 time.sleep(POLL)
 
-    def merged(self, order: Message, asked: Mapping[str, Sequence[int]]) -> dict[int, int]:
+    def merged(self, request: Message, asked: Mapping[str, Sequence[int]]) -> dict[int, int]:
         """The last round of each client that was merged: states of later ones are to be forgotten."""
-        if order.kind in (HELLO, UNMASK):  # asked before a resumed run knows which rounds it has
+        if request.kind in (HELLO, UNMASK):  # asked before a resumed run knows which rounds it has
             return {}
         return {client: int(self.seen[client]) for clients in asked.values() for client in clients}
 
-    def most(self, errand: Errand) -> int:
+    def most(self, errand: NodeRequest) -> int:
         """Bytes that the answer to an errand may have."""
         clients = sum(len(clients) for clients in errand.tasks.values())
         # Statistics are small beside a model but for tiny nets: the square of a feature's width, in float64.
         model = self.job.template
-        one = 4 * self.job.roles.layout.size + 8 * model.dim * (model.dim + model.classes) + errand.order.nbytes
+        one = 4 * self.job.roles.layout.size + 8 * model.dim * (model.dim + model.classes) + errand.request.nbytes
         return (1 << 20) + ROOM * one * clients
 
-    def remind(self, order: Message, fewest: int, within_reach: int, reasons: Mapping[str, str]) -> None:
+    def remind(self, request: Message, fewest: int, within_reach: int, reasons: Mapping[str, str]) -> None:
         """Say what is waited for: at once when it changes, else from time to time."""
         text = "; ".join(f"{node}: {reason[:MOST_REASON]}" for node, reason in sorted(reasons.items()))
         when, before = self._said
         if text != before or time.monotonic() - when > REMIND:
             self._said = (time.monotonic(), text)
             self.note(
-                f"{what_of(order)}: waiting for {fewest - within_reach} more of at least {fewest} clients ({text})."
+                f"{what_of(request)}: waiting for {fewest - within_reach} more of at least {fewest} clients ({text})."
             )
 
 
-def what_of(order: Message) -> str:
+def what_of(request: Message) -> str:
     """What is waited for, in words."""
-    return "The nodes' first word" if order.kind == HELLO else f"Round {order.round}, {order.kind}"
+    return "The nodes' first word" if request.kind == HELLO else f"Round {request.round}, {request.kind}"
 
 
 def check_hello(job: Job, replies: Mapping[int, Message], digest: str) -> None:

@@ -17,7 +17,7 @@ import safetensors.torch
 import torch
 
 from fedframe.core.message import Message, Number
-from fedframe.errors import LetterError
+from fedframe.errors import ProtocolError
 from fedframe.util.files import tensors_to_bytes
 
 MOST_HEAD = 4 << 20  # bytes of names, shapes and numbers
@@ -28,17 +28,17 @@ TYPES = {"F32", "F64", "I32", "I64", "U8", "BOOL"}  # of tensors, in safetensors
 FIELDS = {"kind": str, "round": int, "unit": int, "numbers": dict}  # of a message's head
 
 
-def write_letter(messages: Sequence[Message], notes: Mapping[str, Any]) -> bytes:
+def encode_envelope(messages: Sequence[Message], notes: Mapping[str, Any]) -> bytes:
     """All messages and the sender's notes in one block."""
     tensors = {f"{i}/{name}": tensor for i, message in enumerate(messages) for name, tensor in message.tensors.items()}
     heads = [message.checked().head() for message in messages]
     return tensors_to_bytes(tensors, {"messages": heads, "notes": dict(notes)})
 
 
-def read_letter(content: bytes, most: int = MOST_BYTES) -> tuple[list[Message], dict[str, Any]]:
+def decode_envelope(content: bytes, most: int = MOST_BYTES) -> tuple[list[Message], dict[str, Any]]:
     """The messages and notes of a letter; whatever is not one is refused."""
     if len(content) > most:
-        raise LetterError(f"A letter of {len(content):,} bytes is larger than the {most:,} that are allowed.")
+        raise ProtocolError(f"A letter of {len(content):,} bytes is larger than the {most:,} that are allowed.")
     head = read_head(content)
     described = [read_message_head(each) for each in head["messages"]]
     try:
@@ -99,14 +99,14 @@ def plain(number: object) -> bool:
     return type(number) is float and math.isfinite(number)
 
 
-def refusal(reason: str) -> LetterError:
+def refusal(reason: str) -> ProtocolError:
     """What to say of bytes that are no letter."""
-    return LetterError(f"This is not a Fedframe letter: {reason}.")
+    return ProtocolError(f"This is not a Fedframe letter: {reason}.")
 
 
 def whole(numbers: Mapping[str, Number], name: str) -> int:
     """A whole number that a message must have."""
     value = numbers.get(name)
     if type(value) is not int:
-        raise LetterError(f"A message has {name} = {str(value)[:80]!r}, not a whole number.")
+        raise ProtocolError(f"A message has {name} = {str(value)[:80]!r}, not a whole number.")
     return value

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedframe.core.job import Job
-from fedframe.errors import LetterError
+from fedframe.errors import ProtocolError
 from fedframe.jobs.build import JobMaker
-from fedframe.network.engine import RemoteEngine, check_hello, keys_of
-from fedframe.network.node import NodeWork, template_digest
+from fedframe.network.engine import NetworkEngine, check_hello, keys_of
+from fedframe.network.node import NodeRuntime, template_digest
 from fedframe.network.node_data import read_share, write_share
-from fedframe.network.transport import Post
+from fedframe.network.transport import Transport
 from fedframe.settings import check
 from fedframe.util.files import read_json, write_json
 
@@ -64,9 +64,9 @@ class Trial:
         seats = deal(job, job.settings.nodes)
         return cls(job, folder, seats, write_nodes(job, folder, seats))
 
-    def engine(self, post: Post, note: Callable[[str], None]) -> RemoteEngine:
+    def engine(self, post: Transport, note: Callable[[str], None]) -> NetworkEngine:
         """An engine over these nodes, once every one has said who it is; all ends if one does not fit."""
-        engine = RemoteEngine(self.job, post, self.seats, RUN, note)
+        engine = NetworkEngine(self.job, post, self.seats, RUN, note)
         try:
             said = engine.hello(len(self.seats))
             check_hello(self.job, said, template_digest(self.job))
@@ -77,14 +77,14 @@ class Trial:
         return engine
 
 
-def node_work(folder: Path) -> NodeWork:
+def node_work(folder: Path) -> NodeRuntime:
     """A node's work, from its folder."""
     told = read_json(folder / "node.json")
     share = read_share(folder / "share.safetensors")
 
     def make_job(run: str) -> Job:
         if run not in told["runs"]:
-            raise LetterError(f"This node knows nothing of a run {run!r}.")
+            raise ProtocolError(f"This node knows nothing of a run {run!r}.")
         asked = told["runs"][run]
         # On one machine clients' private state and personal models lie where those of a local run would.
         return JobMaker(check(asked["settings"]), share, None).make(Path(asked["folder"]), folder)
@@ -94,4 +94,4 @@ def node_work(folder: Path) -> NodeWork:
 
         return Masker(folder, lambda text: print(text, flush=True))
 
-    return NodeWork(make_job, told["clients"], masker=masker)
+    return NodeRuntime(make_job, told["clients"], masker=masker)

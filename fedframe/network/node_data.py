@@ -17,10 +17,8 @@ from fedframe.data.federation import Federation
 from fedframe.data.ragged import Ragged
 from fedframe.data.raw import Form
 from fedframe.data.source import ArrayInputs, Samples, Source
-from fedframe.settings import NOWHERE
+from fedframe.settings import REMOTE_DATA
 from fedframe.util.files import read_tensors, write_tensors
-
-__all__ = ["NOWHERE", "NoInputs", "form_of", "hollow", "read_share", "seated", "write_share"]
 
 Pool = Literal["train", "test"]
 
@@ -62,12 +60,12 @@ class NoInputs:
         return self
 
 
-def hollow(
+def federation_without_data(
     form: Form, names: Sequence[str], train: Sequence[int], tested: Sequence[int], test: Samples | None
 ) -> Federation:
     """Clients of which only the names and the numbers of samples are known; the test set, if any, is the server's."""
     nothing = Samples(NoInputs(form.shape), torch.empty(0, dtype=torch.int64))
-    source = Source(NOWHERE, nothing, test, form.classes, form.mean, form.std, tuple(names), form.columns)
+    source = Source(REMOTE_DATA, nothing, test, form.classes, form.mean, form.std, tuple(names), form.columns)
     # Of rows that are elsewhere only the number is known: one zero, seen as often as it takes, without its memory.
     row = torch.zeros(1, dtype=torch.int64)
     lists = [Ragged(torch.tensor([0, *each]).cumsum(0), row.expand(sum(each))) for each in (train, tested)]

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedframe.core.message import Message
-from fedframe.errors import LetterError
-from fedframe.network.envelope import read_letter, refusal, write_letter
+from fedframe.errors import ProtocolError
+from fedframe.network.envelope import decode_envelope, encode_envelope, refusal
 
 HELLO = "hello"  # who are you: no model, no work
 UNMASK = "unmask"  # what masks were made of, once masked replies have arrived: with secure aggregation only
@@ -21,14 +21,14 @@ Tasks = Mapping[str, Sequence[int]]  # client numbers by kind of work, in the or
 
 
 @dataclass(frozen=True)
-class Errand:
+class NodeRequest:
     """An order for a node's clients."""
 
     run: str
-    order: Message
+    request: Message
     tasks: Tasks
     seen: Mapping[int, int] = field(default_factory=dict)  # the last round of each client that the server has merged
-    circle: Mapping[str, Any] | None = None  # with whom replies are added up securely, as notes of `masks.Circle`
+    circle: Mapping[str, Any] | None = None  # with whom replies are added up securely, as notes of `masks.MaskingGroup`
     number: int = 0  # grows from letter to letter: see `numbering`
 
     def to_bytes(self) -> bytes:
@@ -36,12 +36,12 @@ class Errand:
         tasks = {kind: list(clients) for kind, clients in self.tasks.items()}
         seen = {str(client): round for client, round in self.seen.items()}
         notes = {"run": self.run, "tasks": tasks, "seen": seen, "number": self.number}
-        return write_letter([self.order], notes if self.circle is None else {**notes, "circle": self.circle})
+        return encode_envelope([self.request], notes if self.circle is None else {**notes, "circle": self.circle})
 
     @classmethod
-    def from_bytes(cls, content: bytes) -> Errand:
+    def from_bytes(cls, content: bytes) -> NodeRequest:
         """Read an errand; what is not one is refused."""
-        messages, notes = read_letter(content)
+        messages, notes = decode_envelope(content)
         run, tasks, seen, number = (notes.get(name) for name in ("run", "tasks", "seen", "number"))
         if len(messages) != 1 or not isinstance(run, str) or not isinstance(tasks, dict) or not isinstance(seen, dict):
             raise refusal("it is no errand")
@@ -60,19 +60,19 @@ class Errand:
 
 def answer_bytes(run: str, replies: Sequence[Message]) -> bytes:
     """A node's replies as a letter."""
-    return write_letter(replies, {"run": run})
+    return encode_envelope(replies, {"run": run})
 
 
-def read_answer(content: bytes, errand: Errand, most: int) -> dict[tuple[str, int], Message]:
+def read_answer(content: bytes, errand: NodeRequest, most: int) -> dict[tuple[str, int], Message]:
     """A node's replies by kind and client; a letter of another run, or with what was not asked, is refused."""
-    replies, notes = read_letter(content, most)
+    replies, notes = decode_envelope(content, most)
     if notes.get("run") != errand.run:
-        raise LetterError(f"it belongs to the run {str(notes.get('run'))[:40]!r}, not to {errand.run!r}")
+        raise ProtocolError(f"it belongs to the run {str(notes.get('run'))[:40]!r}, not to {errand.run!r}")
     found: dict[tuple[str, int], Message] = {}
     for reply in replies:
         if reply.unit not in errand.tasks.get(reply.kind, ()) or (reply.kind, reply.unit) in found:
-            raise LetterError(f"it answers {reply.kind[:40]!r} for client {reply.unit}, which was not asked of it")
-        if reply.round != errand.order.round:
-            raise LetterError(f"it answers round {reply.round}, not round {errand.order.round}")
+            raise ProtocolError(f"it answers {reply.kind[:40]!r} for client {reply.unit}, which was not asked of it")
+        if reply.round != errand.request.round:
+            raise ProtocolError(f"it answers round {reply.round}, not round {errand.request.round}")
         found[reply.kind, reply.unit] = reply
     return found

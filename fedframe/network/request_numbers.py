@@ -12,7 +12,7 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
-from fedframe.errors import DataError, LetterError
+from fedframe.errors import DataError, ProtocolError
 from fedframe.util.files import read_json, write_json
 
 FOLDER = "letters"  # in a run's folder, at the organiser and at the node; in a trial these are the same
@@ -45,6 +45,6 @@ def refuse_late(folder: Path, clients: Collection[int], number: int) -> None:
     except (DataError, KeyError, TypeError, ValueError):
         newest = 0  # a torn file must not keep a node out for good
     if number < newest:
-        raise LetterError("This letter came after a newer one and is not obeyed.")
+        raise ProtocolError("This letter came after a newer one and is not obeyed.")
     if number > newest:
         write_json(path, {"number": number})

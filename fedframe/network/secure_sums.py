@@ -16,8 +16,8 @@ from fedframe.core.job import Job
 from fedframe.core.message import Message, has_numbers
 from fedframe.core.method import Method
 from fedframe.core.part import Part
-from fedframe.errors import LetterError, SettingError
-from fedframe.network.masks import BITS, Circle, Masker, Words, from_words, to_words
+from fedframe.errors import ProtocolError, SettingError
+from fedframe.network.masks import BITS, Masker, MaskingGroup, RingVector, from_words, to_words
 from fedframe.network.node_request import UNMASK
 
 MASKED = "masked"
@@ -45,7 +45,7 @@ def how_summed(job: Job, kind: str, name: str) -> str:
     else:
         part = next((part for part in job.method.parts if part.name == name.partition("/")[0]), None)
     if part is None or not part.sums:
-        raise LetterError(f"{name} of a {kind} reply cannot be added up securely.")
+        raise ProtocolError(f"{name} of a {kind} reply cannot be added up securely.")
     return part.sums
 
 
@@ -54,7 +54,7 @@ def weight_of(job: Job, samples: int) -> float:
     return float(samples) if job.settings.weighting == "samples" else 1.0
 
 
-def masked_reply(job: Job, run: str, reply: Message, circle: Circle, masker: Masker) -> Message:
+def masked_reply(job: Job, run: str, reply: Message, circle: MaskingGroup, masker: Masker) -> Message:
     """What a client sends in place of its reply: words, and how many samples they are of."""
     samples, clients = int(reply.numbers["samples"]), len(circle.keys)
     factors = {"weighted": weight_of(job, samples) / circle.scale, "plain": 1.0}
@@ -68,15 +68,15 @@ def masked_reply(job: Job, run: str, reply: Message, circle: Circle, masker: Mas
     return Message(reply.kind, reply.round, reply.unit, tensors, {"samples": samples})
 
 
-def revealed_reply(order: Message, client: int, circle: Circle, masker: Masker, fewest: int) -> Message:
+def revealed_reply(request: Message, client: int, circle: MaskingGroup, masker: Masker, fewest: int) -> Message:
     """What a client tells of its streams."""
     seeds = masker.reveal(client, circle, fewest)
     tensors = {name: torch.frombuffer(bytearray(seed), dtype=torch.uint8) for name, seed in seeds.items()}
-    return Message(UNMASK, order.round, client, tensors)
+    return Message(UNMASK, request.round, client, tensors)
 
 
 # -- the server's side -------------------------------------------------------------------------------------------------
-def masked_words(reply: Message, size: int, most: int) -> Words | str:
+def masked_words(reply: Message, size: int, most: int) -> RingVector | str:
     """The words of a masked reply, or why it is none."""
     if not has_numbers(reply):
         return "its update holds NaN or infinite values"
@@ -87,7 +87,7 @@ def masked_words(reply: Message, size: int, most: int) -> Words | str:
         return f"its words are {tensor.dtype} {tuple(tensor.shape)}, not int64 ({size},)"
     if not isinstance(samples, int) or not 1 <= samples <= most:
         return f"samples is {samples!r}, and the client has {most}"
-    words: Words = tensor.numpy().view(np.uint64)
+    words: RingVector = tensor.numpy().view(np.uint64)
     return words
 
 
@@ -101,16 +101,21 @@ def told_seeds(reply: Message, gone: Collection[int]) -> dict[str, bytes] | None
 
 
 def reply_of_all(
-    job: Job, order: Message, words: Words, samples: Sequence[int], scale: float, shapes: Mapping[str, torch.Size]
+    job: Job,
+    request: Message,
+    words: RingVector,
+    samples: Sequence[int],
+    scale: float,
+    shapes: Mapping[str, torch.Size],
 ) -> Message:
     """One reply that stands for all clients whose words were added up."""
     weight = sum(weight_of(job, each) for each in samples)
     loss = float(from_words(words[:1], BITS["weighted"])) / LOSS / sum(samples)
     tensors, start = {}, 1
     for name, shape in sorted(shapes.items()):
-        how = how_summed(job, order.kind, name)
+        how = how_summed(job, request.kind, name)
         total = from_words(words[start : start + shape.numel()], BITS[how]).reshape(shape)
         tensors[name] = total * (scale / weight) if how == "weighted" else total
         start += shape.numel()
     numbers = {"samples": sum(samples), "loss": loss, "clients": len(samples)}
-    return Message(order.kind, order.round, -1, tensors, numbers)
+    return Message(request.kind, request.round, -1, tensors, numbers)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from fedframe.network.node_request import Errand
+from fedframe.network.node_request import NodeRequest
 
 DOUBT = 5.0  # seconds before a letter is sent again whose answer may have been lost, then twice as many
 REPEAT = 600.0  # seconds without an answer before a letter is sent again, then twice as many, and so on
@@ -23,11 +23,11 @@ class Delivery:
 
 
 @dataclass(eq=False)
-class Letter:
+class PendingRequest:
     """A letter that is out: to whom, until when it is waited for, and when it is sent again."""
 
     node: str
-    errand: Errand
+    errand: NodeRequest
     limit: float
     again: float = 0.0
     last: float = 0.0  # when it was sent
@@ -45,7 +45,7 @@ class Letter:
         self.again = min(self.again, self.last + self.soon)
 
 
-class Post(Protocol):
+class Transport(Protocol):
     """Carries letters to nodes and brings their answers."""
 
     def nodes(self) -> Collection[str]:

@@ -16,7 +16,7 @@ from fedframe.runs.folder import MODEL, SUMMARY, RunFolder
 from fedframe.runs.predictor import Predictor
 from fedframe.runs.progress import Display, choose_display
 from fedframe.runs.session import execute
-from fedframe.settings import NOWHERE, Settings
+from fedframe.settings import REMOTE_DATA, Settings
 from fedframe.util.files import read_json
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def run(
         name: value if isinstance(value, str) else FROM_PYTHON for name, value in named.items() if value is not None
     }
     asked = gather(given, config)
-    if asked.data == NOWHERE and config is not None:
+    if asked.data == REMOTE_DATA and config is not None:
         raise SettingError(
             f"{config} is of a federation's run, whose data stay at the nodes; its organiser runs it again with: "
             f"{train_again(Path(config).parent)}"
@@ -110,7 +110,7 @@ def resume(
 ) -> Result:
     """Go on with a run that was stopped; a finished one is returned as it is."""
     run_folder = RunFolder.open(folder)
-    if run_folder.settings().data == NOWHERE and data is None:
+    if run_folder.settings().data == REMOTE_DATA and data is None:
         return resume_federation(run_folder)
     job_maker = JobMaker(run_folder.settings(), data, model)
     if not run_folder.finished:

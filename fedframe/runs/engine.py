@@ -15,7 +15,7 @@ Note = Callable[[str], None]
 class RunningEngine(Protocol):
     """An engine that has been started."""
 
-    def run(self, order: Message, units: Sequence[int]) -> Iterator[Message]:
+    def run(self, request: Message, units: Sequence[int]) -> Iterator[Message]:
         """As `core.server.Engine`."""
 
     def processes(self) -> list[int]:
@@ -31,12 +31,12 @@ OpenEngine = Callable[[Job, Note], RunningEngine]
 def check_engine(name: str) -> None:
     """Refuse an engine that cannot be started here, before anything is written."""
     if name != "local":
-        from fedframe.network.flower.environment import need
+        from fedframe.network.flower.environment import require_packages
 
         if name == "flower-sim":
-            need("flwr", "ray", extra="flower-sim")
+            require_packages("flwr", "ray", extra="flower-sim")
         else:
-            need("flwr", "cryptography")
+            require_packages("flwr", "cryptography")
 
 
 def open_engine(job: Job, note: Note) -> RunningEngine:

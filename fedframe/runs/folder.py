@@ -35,7 +35,7 @@ except ImportError:  # Windows
 
 from fedframe.core.job import personal_path
 from fedframe.errors import DataError, RunError, SettingError, nearest
-from fedframe.settings import NOWHERE, Settings, check, read_config, short_method
+from fedframe.settings import REMOTE_DATA, Settings, check, read_config, short_method
 from fedframe.util.files import read_json, read_tensors, write_json, write_tensors, write_text
 from fedframe.util.version import __version__
 
@@ -115,7 +115,7 @@ class RunFolder:
         values = settings.model_dump(mode="json")
         if again is None:
             again = f"fedframe run --config {CONFIG}"
-            if settings.data == NOWHERE:
+            if settings.data == REMOTE_DATA:
                 again = "its organiser's fedframe federation start FOLDER --new (data are at the nodes)"
         head = f"# Fedframe {__version__}. Run again: {again}\n"
         write_text(self.path / CONFIG, head + yaml.safe_dump(values, sort_keys=False, allow_unicode=True))

@@ -1,7 +1,7 @@
 """Scores of clients that were kept out of the training (the setting `new_clients`).
 
 They get what `fedframe personalise` gives a newcomer: the shared model, what rounds would have left with them
-(`Site.catch_up`), and the method's client stage, all on their own data. Their models are scored and not kept.
+(`ClientRuntime.catch_up`), and the method's client stage, all on their own data. Their models are scored and not kept.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The newcomer gets what a client of the run gets at its end: the shared model and the method's own client stage, on data
 read with the run's classes, shapes and normalisation. It has no memory of rounds; what rounds would have left with it
-is made up for first (`Site.catch_up`).
+is made up for first (`ClientRuntime.catch_up`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from fedframe.runs.personalise_summary import closing_lines, headline, summarise
 from fedframe.runs.predictor import Predictor
 from fedframe.settings import Settings, check, merge_part_settings
 from fedframe.util.files import write_json, write_tensors
-from fedframe.util.locate import anchored
+from fedframe.util.locate import resolve_paths
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def personalise(
     except KeyboardInterrupt as stop:
         stop.add_note("No personal model was saved.")
         raise
-    summary = summarise(job, name, anchored(data) if isinstance(data, str) else FROM_PYTHON, replies)
+    summary = summarise(job, name, resolve_paths(data) if isinstance(data, str) else FROM_PYTHON, replies)
     keep(folder, name, own, summary, overwrite)
     for text in closing_lines(summary, folder.path, folder.joined_path(name), time.perf_counter() - began):
         say(text)
@@ -189,7 +189,7 @@ def perform(job: Job, folder: RunFolder, say: Callable[[str], None]) -> tuple[di
         # The model is the finished one, not the checkpoint's, which was written before the server stage.
         server.restore({**kept, "model": server.model}, job.settings.rounds)
         kinds = ("own", "personalise") if job.shares_a_model else ("personalise",)
-        replies = {kind: next(engine.run(server.order(kind, server.round + 1), [0])) for kind in kinds}
+        replies = {kind: next(engine.run(server.build_request(kind, server.round + 1), [0])) for kind in kinds}
         site = engine.site
         own = job.own_tensors(site.model, {"model": server.model.to(site.flat.device)})
     finally:

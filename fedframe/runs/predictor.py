@@ -21,7 +21,7 @@ from fedframe.methods.recipes import make_method
 from fedframe.models import build_net, frames
 from fedframe.runs.federated import how_it_ends
 from fedframe.runs.folder import MODEL, RunFolder
-from fedframe.settings import NOWHERE
+from fedframe.settings import REMOTE_DATA
 from fedframe.util.files import read_tensors, write_tensors
 from fedframe.util.seeds import seed_for
 
@@ -90,7 +90,7 @@ class Predictor:
         if not path.exists():
             run = RunFolder.open(folder)
             resume = f"finish the run with 'fedframe resume {folder}'."
-            ends = how_it_ends(run.path) if run.settings().data == NOWHERE else resume
+            ends = how_it_ends(run.path) if run.settings().data == REMOTE_DATA else resume
             raise DataError(f"{folder} has no {MODEL} yet: {ends}")
         tensors, notes = read_tensors(path)
         if notes["model"] == "python" and net is None:

@@ -52,7 +52,7 @@ class Session:
 
     def note(self, text: str) -> None:
         """Something the user should know: shown and kept."""
-        text = harmless(text)
+        text = sanitize_log_line(text)
         self.folder.log(text)
         self.display.note(text)
 
@@ -114,7 +114,7 @@ class Session:
         self.peak_memory = max(self.peak_memory, memory_bytes(self.engine.processes()))
 
 
-def harmless(text: str) -> str:
+def sanitize_log_line(text: str) -> str:
     """One line of bounded length: a node's words in it can neither steer a terminal nor forge or flood a log."""
     line = "".join(each if each.isprintable() else " " for each in text[: MOST_NOTE + 1])
     return line if len(line) <= MOST_NOTE else f"{line[: MOST_NOTE - 4]} ..."
@@ -158,7 +158,7 @@ def execute_alone(job: Job, folder: RunFolder, display: Display, engine: OpenEng
         session.engine.close()
     warn_of_harm(session, final)
     warn_of_collapse(session)
-    save_model(folder.path, job, session.server.model, session.server.replaced)
+    save_model(folder.path, job, session.server.model, session.server.fixed_overrides)
     table = client_table(job, final)
     kept_out = {} if new is None else {"new": new.by_client()}
     write_text(folder.path / CLIENT_SCORES, json.dumps({**table, **kept_out}) + "\n")

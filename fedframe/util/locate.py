@@ -79,7 +79,7 @@ def _importable(folder: Path) -> Iterator[None]:
         sys.path.remove(str(folder))
 
 
-def anchored(spec: str) -> str:
+def resolve_paths(spec: str) -> str:
     """A spec with its path made absolute, so that a run can be resumed and used from any folder."""
     kind, colon, rest = spec.partition(":")
     if colon and kind in ("npz", "csv", "parquet", "imagefolder", "list"):

@@ -41,7 +41,7 @@ def own_models(job: Job, groups: list[list[int]]) -> list[dict[str, torch.Tensor
     job.__dict__["personal_groups"] = groups
     engine = InlineEngine(job)
     server = Server(job, engine, nothing)
-    for _ in engine.run(server.order("personalise_group", 1), range(len(groups))):
+    for _ in engine.run(server.build_request("personalise_group", 1), range(len(groups))):
         pass
     clients = sorted(client for group in groups for client in group)
     return [dict(read_tensors(personal_path(job.folder, client))[0]) for client in clients]
@@ -82,7 +82,7 @@ def test_what_a_stack_would_change_is_done_one_by_one(tmp_path: Path, parts: Any
     class Stranger(Part):
         name = "stranger"
 
-        def transform(self, model: Any, features: torch.Tensor, work: Any) -> torch.Tensor:
+        def transform(self, model: Any, features: torch.Tensor, context: Any) -> torch.Tensor:
             return features - features.mean(0) if len(features) > 1 else features
 
     job = job_of(tmp_path, *(Stranger() if part == "stranger" else part for part in parts), **settings)

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedframe.core.message import Message, all_finite, flaw
+from fedframe.core.message import Message, all_finite, validate_reply
 from fedframe.errors import DataError
 
 ORDER = Message("train", 3)
@@ -32,7 +32,7 @@ def test_what_is_no_message_is_refused(content: bytes) -> None:
 
 
 def test_good_reply_has_no_flaw() -> None:
-    assert flaw(GOOD, ORDER, EXPECTED) is None
+    assert validate_reply(GOOD, ORDER, EXPECTED) is None
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_good_reply_has_no_flaw() -> None:
     ],
 )
 def test_flawed_reply_is_refused_with_the_reason(reply: Message, why: str) -> None:
-    found = flaw(reply, ORDER, EXPECTED)
+    found = validate_reply(reply, ORDER, EXPECTED)
     assert found is not None
 
     assert re.search(why, found)

@@ -13,7 +13,7 @@ import torch
 
 pytest.importorskip("dp_accounting")
 
-from fedframe.core.client_runtime import Site
+from fedframe.core.client_runtime import ClientRuntime
 from fedframe.core.job import Job
 from fedframe.core.privacy import clipped, epsilon, own_noise, secret_of
 from fedframe.core.server import Server
@@ -100,19 +100,20 @@ def test_a_client_asked_twice_gives_the_same_noise_and_another_order_gets_anothe
 def test_noise_at_the_node_is_in_what_the_client_sends(tmp_path: Path) -> None:
     job = job_of(tmp_path, privacy_clip=1e-6, privacy_noise=2e6, privacy_at="node")
     server = Server(job, InlineEngine(job), print)
-    order = server.order("train", 1)
-    update = Site(job).perform(order, 0).tensors["update"]
+    order = server.build_request("train", 1)
+    update = ClientRuntime(job).perform(order, 0).tensors["update"]
     assert float(update.double().std()) == pytest.approx(2.0, rel=4 / math.sqrt(2 * len(update)))
-    assert torch.equal(update, Site(job).perform(order, 0).tensors["update"])
+    assert torch.equal(update, ClientRuntime(job).perform(order, 0).tensors["update"])
 
 
 def test_noise_at_the_node_cannot_be_taken_off_by_another_order(tmp_path: Path) -> None:
     """With a learning rate of next to nothing an answer is noise alone: it must not be that of another answer."""
     settings = {"privacy_clip": 1e-3, "privacy_noise": 1e3, "privacy_at": "node"}
     job = job_of(tmp_path, **settings)
-    order = Server(job, InlineEngine(job), print).order("train", 1)
+    order = Server(job, InlineEngine(job), print).build_request("train", 1)
     first, second = (
-        Site(job).perform(each, 0).tensors["update"].double() for each in (order, replace(order, numbers={"lr": 1e-30}))
+        ClientRuntime(job).perform(each, 0).tensors["update"].double()
+        for each in (order, replace(order, numbers={"lr": 1e-30}))
     )
     assert float((first - second).std()) == pytest.approx(math.sqrt(2), rel=0.1)
 

@@ -52,9 +52,9 @@ def plain_fedavg(job: Job, rounds: int, uniform: bool) -> dict[str, torch.Tensor
             rows = job.federation.train[client]
             generator = generator_for(settings.seed, "batches", "train", round, client)
             for _ in range(settings.epochs):
-                order = rows[torch.randperm(len(rows), generator=generator)]
-                for start in range(0, len(order), settings.batch):
-                    some = order[start : start + settings.batch]
+                request = rows[torch.randperm(len(rows), generator=generator)]
+                for start in range(0, len(request), settings.batch):
+                    some = request[start : start + settings.batch]
                     optimizer.zero_grad()
                     loss = F.cross_entropy(model(source.batch(source.train, some).double()), source.train.y[some])
                     loss.backward()  # type: ignore[no-untyped-call]
@@ -99,9 +99,9 @@ class Meddler:
     def __init__(self, job: Job, spoil: dict[int, torch.Tensor]) -> None:
         self.engine, self.spoil = InlineEngine(job), spoil
 
-    def run(self, order: Message, units: Sequence[int]) -> Iterator[Message]:
-        for reply in self.engine.run(order, units):
-            bad = self.spoil.get(reply.unit) if order.kind == "train" else None
+    def run(self, request: Message, units: Sequence[int]) -> Iterator[Message]:
+        for reply in self.engine.run(request, units):
+            bad = self.spoil.get(reply.unit) if request.kind == "train" else None
             yield reply if bad is None else replace(reply, tensors={"update": bad})
 
 
@@ -116,7 +116,7 @@ def test_spoilt_updates_are_dropped_counted_and_leave_no_trace(tmp_path: Path) -
     assert "client 1 was refused: update holds NaN" in " ".join(notes)
 
     good = Server(job, InlineEngine(job))
-    replies = list(good.engine.run(good.order("train", 1), [0, 3]))
+    replies = list(good.engine.run(good.build_request("train", 1), [0, 3]))
     samples = [float(reply.numbers["samples"]) for reply in replies]
     mean = sum(w * r.tensors["update"].double() for w, r in zip(samples, replies, strict=True)) / sum(samples)
     torch.testing.assert_close(server.model, (good.model.double() + mean).float(), atol=0, rtol=0)
@@ -147,7 +147,7 @@ def test_largest_clients_come_first_and_the_draw_is_seeded(tmp_path: Path) -> No
 def test_steps_instead_of_epochs(tmp_path: Path) -> None:
     job = make_job(tmp_path, steps=7)
     engine = InlineEngine(job)
-    replies = list(engine.run(Server(job, engine).order("train", 1), [0, 1]))
+    replies = list(engine.run(Server(job, engine).build_request("train", 1), [0, 1]))
     assert [reply.numbers["steps"] for reply in replies] == [7, 7]
 
 
@@ -156,8 +156,8 @@ def test_batch_norm_statistics_of_a_resnet_are_the_mean_of_the_clients(tmp_path:
     job = make_job(tmp_path, data, "resnet20", partition="iid", clients=3, epochs=1, lr=0.01)
     engine = InlineEngine(job)
     server = Server(job, engine)
-    order = server.order("train", 1)
-    replies = {reply.unit: reply for reply in engine.run(order, server.choose(1))}
+    request = server.build_request("train", 1)
+    replies = {reply.unit: reply for reply in engine.run(request, server.choose(1))}
     start = job.roles.layout.views(server.model)
     name = next(name for name in start if name.endswith("running_var"))
     weights = {unit: float(reply.numbers["samples"]) for unit, reply in replies.items()}
@@ -182,7 +182,7 @@ def test_client_with_one_sample_trains_even_with_batch_norm(tmp_path: Path) -> N
     server = Server(job, engine)
     record = server.run_round(1, nothing)
     assert record.dropped == 0
-    replies = list(engine.run(server.order("train", 2), [0, 1]))
+    replies = list(engine.run(server.build_request("train", 2), [0, 1]))
     assert [reply.numbers["steps"] for reply in replies] == [3, 1]  # 13 + 13 + 14, and the lonely one
 
 
@@ -207,7 +207,9 @@ def test_lone_sample_leaves_batch_norm_as_the_server_sent_it(tmp_path: Path) -> 
     assert job.federation.train.sizes()[1] == 1
     engine = InlineEngine(job)
     server = Server(job, engine)
-    large, lone = (dict(reply.tensors)["update"].clone() for reply in engine.run(server.order("train", 1), [0, 1]))
+    large, lone = (
+        dict(reply.tensors)["update"].clone() for reply in engine.run(server.build_request("train", 1), [0, 1])
+    )
     assert large[job.roles.layout.trainable :].abs().max() > 0
     assert torch.equal(lone[job.roles.layout.trainable :], torch.zeros_like(lone[job.roles.layout.trainable :]))
     assert lone[: job.roles.layout.trainable].abs().max() > 0

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedframe.core.client_context import Work
+from fedframe.core.client_context import ClientContext
 from fedframe.core.job import Job
 from fedframe.core.message import Message
 from fedframe.core.method import Method, combine
@@ -38,9 +38,9 @@ class Frozen(Part):
         model.head = nn.Linear(model.dim, model.classes, bias=False)
         model.head.weight.requires_grad_(False)
 
-    def statistics(self, work: Work) -> dict[str, Tensor]:
-        labels = work.job.federation.source.train.y[work.rows]
-        return {"sums": F.one_hot(labels, work.model.classes).float().T @ work.embeddings()}
+    def statistics(self, context: ClientContext) -> dict[str, Tensor]:
+        labels = context.job.federation.source.train.y[context.rows]
+        return {"sums": F.one_hot(labels, context.model.classes).float().T @ context.embeddings()}
 
     def statistics_shapes(self, server: Server) -> dict[str, torch.Size]:
         return {"sums": torch.Size([server.job.template.classes, server.job.template.dim])}
@@ -62,11 +62,11 @@ class Side(Part):
     def private(self, model: Model) -> Collection[str]:
         return [name for name in model.state_dict() if name.startswith("extras.side.")]
 
-    def transform(self, model: Model, features: Tensor, work: Work | None) -> Tensor:
-        return features if work is None else 2 * features
+    def transform(self, model: Model, features: Tensor, context: ClientContext | None) -> Tensor:
+        return features if context is None else 2 * features
 
-    def penalty(self, work: Work) -> Tensor:
-        return F.cross_entropy(work.model.extras["side"](work.features.detach()), work.labels)
+    def penalty(self, context: ClientContext) -> Tensor:
+        return F.cross_entropy(context.model.extras["side"](context.features.detach()), context.labels)
 
 
 @dataclass(frozen=True)
@@ -76,17 +76,17 @@ class Drift(Part):
     name: ClassVar[str] = "drift"
     remembers: ClassVar[bool] = True
 
-    def begin(self, work: Work) -> None:
-        work.memory.setdefault("drift/visits", torch.zeros(1))
-        work.memory["drift/visits"] += 1
+    def begin(self, context: ClientContext) -> None:
+        context.memory.setdefault("drift/visits", torch.zeros(1))
+        context.memory["drift/visits"] += 1
 
-    def correct(self, work: Work) -> None:
-        for parameter in work.named.values():
+    def correct(self, context: ClientContext) -> None:
+        for parameter in context.named.values():
             if parameter.grad is not None:
-                parameter.grad.add_(1e-3 * float(work.received["drift/level"]))
+                parameter.grad.add_(1e-3 * float(context.received["drift/level"]))
 
-    def finish(self, work: Work) -> None:
-        work.reply["drift/visits"] = work.memory["drift/visits"].clone()
+    def finish(self, context: ClientContext) -> None:
+        context.reply["drift/visits"] = context.memory["drift/visits"].clone()
 
     def server_state(self, server: Server) -> dict[str, Tensor]:
         return {"drift/level": torch.zeros(1), "drift/visits": torch.zeros(1)}
@@ -136,9 +136,9 @@ class OwnHead(Part):
     name: ClassVar[str] = "own_head"
     claims: ClassVar[frozenset[Slot]] = frozenset({"client_stage"})
 
-    def personalise(self, work: Work) -> None:
-        work.lr = 0.1
-        work.fit(1, only=lambda name: name == "head.weight")
+    def personalise(self, context: ClientContext) -> None:
+        context.lr = 0.1
+        context.fit(1, only=lambda name: name == "head.weight")
 
 
 def rich_job(folder: Path) -> Job:
@@ -182,7 +182,7 @@ def test_server_state_and_model_are_the_same_for_one_and_two_workers(tmp_path: P
             server.run_round(round, nothing)
             server.round = round
         scores = server.conclude(nothing)
-        found.append((server.tensors(), server.replaced, scores))
+        found.append((server.tensors(), server.fixed_overrides, scores))
         engine.close()
     first, second = found
     assert first[2] == second[2]
@@ -196,9 +196,9 @@ def test_frozen_weight_is_frozen_again_after_the_client_stage(tmp_path: Path) ->
     job = rich_job(tmp_path)
     engine = InlineEngine(job)
     server = Server(job, engine)
-    list(engine.run(server.order("personalise", 1), [0]))
+    list(engine.run(server.build_request("personalise", 1), [0]))
     assert not engine.site.model.head.weight.requires_grad
-    list(engine.run(server.order("train", 1), [0]))
+    list(engine.run(server.build_request("train", 1), [0]))
     assert torch.equal(engine.site.model.state_dict()["head.weight"], job.template.state_dict()["head.weight"])
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import fedframe
-from fedframe.core.client_context import Work
+from fedframe.core.client_context import ClientContext
 from fedframe.core.evaluation import score_round
 from fedframe.core.job import Job, personal_path
 from fedframe.core.model import Model
@@ -36,13 +36,13 @@ class Anchor(Part):
 
     name: ClassVar[str] = "anchor"
 
-    def begin(self, work: Work) -> None:
-        work.scratch["anchor"] = work.client
+    def begin(self, context: ClientContext) -> None:
+        context.scratch["anchor"] = context.client
 
-    def correct(self, work: Work) -> None:
-        assert work.scratch["anchor"] == work.client
-        assert work.training, "corrections belong to rounds"
-        for parameter in work.named.values():
+    def correct(self, context: ClientContext) -> None:
+        assert context.scratch["anchor"] == context.client
+        assert context.training, "corrections belong to rounds"
+        for parameter in context.named.values():
             if parameter.grad is not None:
                 parameter.grad.mul_(0.5)
 
@@ -113,7 +113,7 @@ def test_net_of_the_server_is_the_shared_model_with_what_the_server_has_set(tmp_
     inputs = server.job.federation.source.batch(server.job.federation.source.train, torch.arange(5))
     site = server.engine.site  # type: ignore[attr-defined]
     for _ in range(2):  # also after another round, though the net is made once
-        site.load(server.order("score", 1).tensors, {})
+        site.load(server.build_request("score", 1).tensors, {})
         expected = site.predict([inputs])
         torch.testing.assert_close(server.job.method.logits(server.net(), inputs), expected)
         server.run_round(2, nothing)
@@ -130,7 +130,7 @@ def test_method_without_a_shared_model_has_no_generic_score_but_a_personal_one_e
     assert scores.personal > 0.5
     by_hand = []
     for client in range(4):
-        server.engine.site.begin(server.order("own", 13), client)  # type: ignore[attr-defined]
+        server.engine.site.begin(server.build_request("own", 13), client)  # type: ignore[attr-defined]
         samples, rows, labels = job.local_test(client)
         logits = server.engine.site.predict([job.federation.source.batch(samples, rows)])  # type: ignore[attr-defined]
         by_hand.append(float((logits.argmax(1) == labels).double().mean()))
@@ -147,9 +147,9 @@ def test_prediction_may_use_another_classifier(tmp_path: Path) -> None:
 def test_statistics_with_nan_are_refused(tmp_path: Path) -> None:
     @dataclass(frozen=True)
     class Sick(Frozen):
-        def statistics(self, work: Work) -> dict[str, Tensor]:
-            found = super().statistics(work)
-            return {"sums": found["sums"] * float("nan")} if work.client == 1 else found
+        def statistics(self, context: ClientContext) -> dict[str, Tensor]:
+            found = super().statistics(context)
+            return {"sums": found["sums"] * float("nan")} if context.client == 1 else found
 
     notes: list[str] = []
     job = job_of(tmp_path, Sick())
@@ -164,8 +164,8 @@ def test_memory_of_a_part_that_does_not_say_it_remembers_is_an_error(tmp_path: P
     class Forgetful(Part):
         name: ClassVar[str] = "forgetful"
 
-        def finish(self, work: Work) -> None:
-            work.memory["forgetful/x"] = torch.zeros(1)
+        def finish(self, context: ClientContext) -> None:
+            context.memory["forgetful/x"] = torch.zeros(1)
 
     with pytest.raises(RunError, match=r"forgetful/x.*remembers = True"):
         trained(job_of(tmp_path, Forgetful()))
@@ -177,8 +177,8 @@ def test_number_that_is_no_plain_number_is_an_error_that_names_it(tmp_path: Path
     class Odd(Part):
         name: ClassVar[str] = "odd"
 
-        def finish(self, work: Work) -> None:
-            work.numbers["odd"] = np.float32(1)  # type: ignore[assignment]
+        def finish(self, context: ClientContext) -> None:
+            context.numbers["odd"] = np.float32(1)  # type: ignore[assignment]
 
     job = job_of(tmp_path, Odd())
     engine = InlineEngine(job) if workers == 1 else WorkerEngine(job, workers, nothing)
@@ -190,9 +190,9 @@ def test_number_that_is_no_plain_number_is_an_error_that_names_it(tmp_path: Path
 def test_private_state_with_nan_is_not_kept(tmp_path: Path) -> None:
     @dataclass(frozen=True)
     class Sour(Drift):
-        def finish(self, work: Work) -> None:
-            super().finish(work)
-            work.memory["drift/visits"] = work.memory["drift/visits"] * float("nan")
+        def finish(self, context: ClientContext) -> None:
+            super().finish(context)
+            context.memory["drift/visits"] = context.memory["drift/visits"] * float("nan")
 
     server = trained(job_of(tmp_path, Sour()), 1)
     assert server.job.store.load(0, before=2) == {}
@@ -225,15 +225,15 @@ def test_net_with_tied_weights_trains_and_is_saved(tmp_path: Path) -> None:
 def test_personal_models_learn_although_the_schedule_has_come_to_its_end(tmp_path: Path) -> None:
     job = make_job(tmp_path, lr_schedule="cosine")
     server = Server(job, InlineEngine(job))
-    assert float(server.order("train", 2).numbers["lr"]) < job.settings.lr
-    assert float(server.order("personalise", 3).numbers["lr"]) == job.settings.lr
+    assert float(server.build_request("train", 2).numbers["lr"]) < job.settings.lr
+    assert float(server.build_request("personalise", 3).numbers["lr"]) == job.settings.lr
 
 
 def test_fine_tuning_everything_moves_what_is_frozen_in_rounds(tmp_path: Path) -> None:
     for what, moves in (("all", False), ("head", True), ("everything", True)):
         job = job_of(tmp_path / what, MovingHead(), FineTune(epochs=1, what=what))  # type: ignore[arg-type]
         server = Server(job, InlineEngine(job))
-        list(server.engine.run(server.order("personalise", 1), [0]))
+        list(server.engine.run(server.build_request("personalise", 1), [0]))
         own, _ = read_tensors(personal_path(tmp_path / what, 0))
         assert ("head.weight" in own and not torch.equal(own["head.weight"], server.tensor("head.weight"))) == moves
 
@@ -249,9 +249,9 @@ class Doubled(Part):
         assert len(clients) == 4
         return clients[:1]
 
-    def own(self, work: Work) -> None:
+    def own(self, context: ClientContext) -> None:
         with torch.no_grad():
-            work.site.flat.mul_(2)
+            context.site.flat.mul_(2)
 
 
 def test_part_may_choose_who_trains(tmp_path: Path) -> None:
@@ -266,7 +266,7 @@ def test_own_model_of_a_part_is_scored_between_rounds_and_goes_into_the_client_s
     server = trained(job, 1)
     assert score_round(server).personal is not None
     for kind in ("own", "personalise"):
-        server.engine.site.perform(server.order(kind, 2), 1)  # type: ignore[attr-defined]
+        server.engine.site.perform(server.build_request(kind, 2), 1)  # type: ignore[attr-defined]
         assert torch.equal(server.engine.site.flat, 2 * server.model)  # type: ignore[attr-defined]
 
 

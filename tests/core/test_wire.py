@@ -12,9 +12,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedframe.core.message import Message, flaw
+from fedframe.core.message import Message, validate_reply
 from fedframe.errors import DataError
-from fedframe.network.envelope import MOST_HEAD, read_letter, write_letter
+from fedframe.network.envelope import MOST_HEAD, decode_envelope, encode_envelope
 from fedframe.util.files import tensors_to_bytes
 
 HEAD = {"kind": "train", "round": 1, "unit": 0, "numbers": {}}
@@ -45,7 +45,7 @@ def test_a_letter_is_read_back_bit_for_bit() -> None:
         Message("train", 3, 7, {"update": odd, "x/y": torch.eye(3, dtype=torch.float64)}, {"loss": 0.1, "name": "é"}),
         Message("own", 3, 8, {"hits": torch.tensor(5), "none": torch.empty(0, 4)}, {"samples": 2**40}),
     ]
-    found, notes = read_letter(write_letter(messages, {"run": "r", "tasks": {"train": [7]}}))
+    found, notes = decode_envelope(encode_envelope(messages, {"run": "r", "tasks": {"train": [7]}}))
     assert notes == {"run": "r", "tasks": {"train": [7]}}
     for before, after in zip(messages, found, strict=True):
         assert before.head() == after.head()
@@ -78,31 +78,33 @@ def test_a_letter_is_read_back_bit_for_bit() -> None:
 )  # fmt: skip
 def test_what_is_no_letter_is_refused(content: bytes) -> None:
     with pytest.raises(DataError):
-        read_letter(content)
+        decode_envelope(content)
 
 
 def test_a_letter_beyond_the_limit_is_refused_unread() -> None:
-    content = write_letter([Message("train", 1, 0, {"update": torch.zeros(1000)})], {})
+    content = encode_envelope([Message("train", 1, 0, {"update": torch.zeros(1000)})], {})
     with pytest.raises(DataError, match="larger than the 100"):
-        read_letter(content, most=100)
+        decode_envelope(content, most=100)
 
 
 def test_a_head_that_claims_more_than_there_is_costs_nothing() -> None:
     claim = {"shape": [10**12], "data_offsets": [0, 4 * 10**12]}
     content = with_header(letter([HEAD], {"0/h": torch.zeros(2)}), lambda header: header["0/h"].update(claim))
     with pytest.raises(DataError):
-        read_letter(content)
+        decode_envelope(content)
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_a_damaged_letter_is_refused_or_still_a_letter(data: st.DataObject) -> None:
     """Whatever is changed in it, reading ends in messages or in our own error, never in another."""
-    content = bytearray(write_letter([Message("train", 1, 0, {"update": torch.ones(4)}, {"loss": 0.5})], {"run": "r"}))
+    content = bytearray(
+        encode_envelope([Message("train", 1, 0, {"update": torch.ones(4)}, {"loss": 0.5})], {"run": "r"})
+    )
     for _ in range(data.draw(st.integers(1, 4))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
     try:
-        messages, notes = read_letter(bytes(content))
+        messages, notes = decode_envelope(bytes(content))
     except DataError:
         return
     assert len(messages) == 1
@@ -131,7 +133,7 @@ PLACES = [
 def test_a_head_of_any_json_is_refused_or_can_be_reckoned_with(
     changes: list[tuple[tuple[Any, ...], Any]], name: str | None
 ) -> None:
-    content = write_letter(
+    content = encode_envelope(
         [Message("train", 1, 0, {"update": torch.ones(4)}, {"loss": 0.5, "samples": 3})], {"run": "r"}
     )
 
@@ -151,12 +153,12 @@ def test_a_head_of_any_json_is_refused_or_can_be_reckoned_with(
             header[name] = header.pop("0/update")
 
     try:
-        messages, notes = read_letter(with_header(content, change))
+        messages, notes = decode_envelope(with_header(content, change))
     except DataError:
         return
     assert isinstance(notes, dict)
-    order = Message("train", 1)
+    request = Message("train", 1)
     for message in messages:
         for number in message.numbers.values():
             float(number) if not isinstance(number, str) else number.encode()
-        flaw(message, order, {"update": torch.Size([4])})  # ends in a sentence or in None
+        validate_reply(message, request, {"update": torch.Size([4])})  # ends in a sentence or in None

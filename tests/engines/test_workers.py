@@ -17,7 +17,7 @@ from fedframe.core.message import Message
 from fedframe.core.server import Server
 from fedframe.engines.inline import InlineEngine
 from fedframe.engines.shared_memory import Slab
-from fedframe.engines.worker_pool import Hand, WorkerEngine
+from fedframe.engines.worker_pool import WorkerEngine, WorkerHandle
 from fedframe.errors import RunError
 from tests.helpers import blobs, images, make_job, nothing
 
@@ -74,12 +74,12 @@ def test_one_two_and_three_workers_give_the_same_bits(tmp_path: Path, net: str) 
 def test_replies_come_in_the_order_of_the_units(tmp_path: Path) -> None:
     job = make_job(tmp_path, blobs(clients=9))
     engine = WorkerEngine(job, 3, nothing)
-    order = Server(job, engine).order("train", 1)
+    request = Server(job, engine).build_request("train", 1)
     units = [8, 0, 3, 7, 1, 2, 6, 5, 4]
-    replies = [(reply.unit, reply.tensors["update"].clone()) for reply in engine.run(order, units)]
+    replies = [(reply.unit, reply.tensors["update"].clone()) for reply in engine.run(request, units)]
     engine.close()
     assert [unit for unit, _ in replies] == units
-    inline = {reply.unit: reply.tensors["update"] for reply in InlineEngine(job).run(order, units)}
+    inline = {reply.unit: reply.tensors["update"] for reply in InlineEngine(job).run(request, units)}
     assert all(torch.equal(update, inline[unit]) for unit, update in replies)
 
 
@@ -134,12 +134,12 @@ def test_message_that_does_not_fit_goes_through_the_pipe(tmp_path: Path) -> None
     job = make_job(tmp_path)
     engine = WorkerEngine(job, 2, nothing)
     server = Server(job, engine)
-    order = server.order("train", 1)
-    large = Message(order.kind, 1, -1, {**order.tensors, "large": torch.ones(2_000_000)}, order.numbers)
+    request = server.build_request("train", 1)
+    large = Message(request.kind, 1, -1, {**request.tensors, "large": torch.ones(2_000_000)}, request.numbers)
     assert engine._inbox.write(large.tensors) is None
     through_pipe = [reply.tensors["update"].clone() for reply in engine.run(large, [0, 1, 2])]
     engine.close()
-    inline = [reply.tensors["update"] for reply in InlineEngine(job).run(order, [0, 1, 2])]
+    inline = [reply.tensors["update"] for reply in InlineEngine(job).run(request, [0, 1, 2])]
     assert all(torch.equal(a, b) for a, b in zip(through_pipe, inline, strict=True))
 
 
@@ -183,14 +183,14 @@ def test_whoever_stops_listening_does_not_disturb_the_next_order(tmp_path: Path)
     job = make_job(tmp_path, blobs(clients=6))
     engine = WorkerEngine(job, 2, nothing)
     server = Server(job, engine)
-    order = server.order("train", 1)
-    listener = engine.run(order, range(6))
+    request = server.build_request("train", 1)
+    listener = engine.run(request, range(6))
     first = next(listener).tensors["update"].clone()
     del listener
-    again = [reply.tensors["update"].clone() for reply in engine.run(order, range(6))]
+    again = [reply.tensors["update"].clone() for reply in engine.run(request, range(6))]
     engine.close()
     assert torch.equal(first, again[0])
-    inline = [reply.tensors["update"] for reply in InlineEngine(job).run(order, range(6))]
+    inline = [reply.tensors["update"] for reply in InlineEngine(job).run(request, range(6))]
     assert all(torch.equal(a, b) for a, b in zip(again, inline, strict=True))
 
 
@@ -198,8 +198,8 @@ def test_replies_that_wait_for_a_late_one_are_bounded(tmp_path: Path, monkeypatc
     monkeypatch.setattr("fedframe.engines.worker_pool.MOST_HELD", 1)  # one early reply, and the others pause
     job = make_job(tmp_path, blobs(clients=9))
     engine = WorkerEngine(job, 3, nothing)
-    order = Server(job, engine).order("train", 1)
-    units = [reply.unit for reply in engine.run(order, range(9))]
+    request = Server(job, engine).build_request("train", 1)
+    units = [reply.unit for reply in engine.run(request, range(9))]
     engine.close()
     assert units == list(range(9))
     assert engine._held == 0
@@ -214,12 +214,12 @@ def test_worker_that_dies_in_the_middle_of_a_message_is_noticed(tmp_path: Path) 
     original = engine._take
     struck: list[bool] = []
 
-    def take(hand: Hand, order: Message, retried: set[int]) -> Message | None:
+    def take(hand: WorkerHandle, request: Message, retried: set[int]) -> Message | None:
         if hand is victim and not struck:
             struck.append(True)
             hand.pipe.recv_bytes()  # its reply is lost on the way
             os.kill(hand.process.pid or 0, signal.SIGKILL)
-        return original(hand, order, retried)
+        return original(hand, request, retried)
 
     engine._take = take  # type: ignore[method-assign]
     server.run_round(1, nothing)

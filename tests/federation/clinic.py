@@ -16,7 +16,7 @@ from fedframe.federation.folder import FederationFolder
 from fedframe.federation.join import Membership
 from fedframe.federation.kit import Kit
 from fedframe.jobs.gather import gather
-from fedframe.network.node import NodeWork
+from fedframe.network.node import NodeRuntime
 from tests.federation.here import HerePost
 
 NAMES = ("north", "south", "west")
@@ -43,7 +43,7 @@ def make_clinic(folder: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any) 
         home.mkdir()
         kit.keep(home)
         member = Membership(kit, write_arrays(folder / f"{name}.npz", number + 1), home, None, None)
-        nodes[name] = NodeWork(member.make_job, [kit.number], partial(member.keep, say=lambda text: None))
+        nodes[name] = NodeRuntime(member.make_job, [kit.number], partial(member.keep, say=lambda text: None))
     post = HerePost(nodes)
     monkeypatch.setattr(remote, "RETRY", 0.01)
     monkeypatch.setattr(remote, "POLL", 0.01)

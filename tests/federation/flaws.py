@@ -12,7 +12,7 @@ import torch
 
 import fedframe.network.engine as remote
 from fedframe.core.server import Server
-from fedframe.network.envelope import read_letter, write_letter
+from fedframe.network.envelope import decode_envelope, encode_envelope
 from tests.federation.here import HerePost, Spoil, remote_engine
 from tests.federation.test_remote import make
 
@@ -34,14 +34,14 @@ def server_with(
 
 def changed(content: bytes, **fields: Any) -> bytes:
     """An answer with something else in the head of its messages."""
-    messages, notes = read_letter(content)
-    return write_letter([replace(message, **fields) for message in messages], notes)
+    messages, notes = decode_envelope(content)
+    return encode_envelope([replace(message, **fields) for message in messages], notes)
 
 
 def tensors_changed(content: bytes, change: Any) -> bytes:
     """An answer with other tensors."""
-    messages, notes = read_letter(content)
-    return write_letter([replace(message, tensors=change(dict(message.tensors))) for message in messages], notes)
+    messages, notes = decode_envelope(content)
+    return encode_envelope([replace(message, tensors=change(dict(message.tensors))) for message in messages], notes)
 
 
 def with_nan(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -74,9 +74,9 @@ FLAWS: dict[str, Any] = {
     "an endless number of samples": lambda content: with_number(content, "samples", "1" + "0" * 400),
     "an endless loss": lambda content: with_number(content, "loss", "1" + "0" * 400),
     "more samples than it has": lambda content: with_number(content, "samples", str(2**62)),
-    "another run": lambda content: write_letter(read_letter(content)[0], {"run": "another"}),
+    "another run": lambda content: encode_envelope(decode_envelope(content)[0], {"run": "another"}),
     "garbage": lambda content: b"\x80\x04garbage",
-    "nothing for its client": lambda content: write_letter([], read_letter(content)[1]),
+    "nothing for its client": lambda content: encode_envelope([], decode_envelope(content)[1]),
     "cut off": lambda content: content[:-7],
     "far too large": lambda content: content + bytes(1 << 24),
     "an error": lambda content: "disk full",

@@ -9,9 +9,9 @@ from pathlib import Path
 from fedframe.core.job import Job
 from fedframe.errors import FedframeError
 from fedframe.jobs.build import JobMaker
-from fedframe.network.engine import RemoteEngine, keys_of
+from fedframe.network.engine import NetworkEngine, keys_of
 from fedframe.network.masks import Masker
-from fedframe.network.node import NodeWork
+from fedframe.network.node import NodeRuntime
 from fedframe.network.node_data import read_share, write_share
 from fedframe.network.transport import Delivery
 
@@ -21,7 +21,7 @@ Spoil = Callable[[str, bytes], bytes | str | None]  # of a node's answer: anothe
 class HerePost:
     """Letters to nodes in this process; `spoil` may do to an answer what a network or a stranger would."""
 
-    def __init__(self, nodes: Mapping[str, NodeWork], spoil: Spoil | None = None) -> None:
+    def __init__(self, nodes: Mapping[str, NodeRuntime], spoil: Spoil | None = None) -> None:
         self.known, self.spoil = dict(nodes), spoil
         self.away: set[str] = set()
         self.notes: list[str] = []
@@ -57,7 +57,7 @@ class HerePost:
         return
 
 
-def node_works(job: Job, folder: Path, seats: Sequence[str]) -> dict[str, NodeWork]:
+def node_works(job: Job, folder: Path, seats: Sequence[str]) -> dict[str, NodeRuntime]:
     """A node per name, each with the clients that sit there and only their data."""
     works = {}
     for name in sorted(set(seats)):
@@ -69,15 +69,15 @@ def node_works(job: Job, folder: Path, seats: Sequence[str]) -> dict[str, NodeWo
             settings = job.settings.model_copy(update={"validate_share": 0.0})
             return JobMaker(settings, share, None).make(folder / name)
 
-        works[name] = NodeWork(make_job, clients, masker=partial(Masker, folder / f"keys-{name}", print))
+        works[name] = NodeRuntime(make_job, clients, masker=partial(Masker, folder / f"keys-{name}", print))
     return works
 
 
-def remote_engine(job: Job, folder: Path, nodes: int = 3, spoil: Spoil | None = None) -> RemoteEngine:
+def remote_engine(job: Job, folder: Path, nodes: int = 3, spoil: Spoil | None = None) -> NetworkEngine:
     """An engine over nodes in this process."""
     seats = [f"node{client % nodes}" for client in range(len(job.federation))]
     post = HerePost(node_works(job, folder, seats), spoil)
-    engine = RemoteEngine(job, post, seats, "run1", print)
+    engine = NetworkEngine(job, post, seats, "run1", print)
     if job.settings.secure:
         engine.keys = keys_of(engine.hello(len(seats)))
     return engine

@@ -11,8 +11,8 @@ from typing import Any
 from fedframe.core.job import Job
 from fedframe.jobs.build import JobMaker
 from fedframe.jobs.gather import gather
-from fedframe.network.engine import RemoteEngine, keys_of
-from fedframe.network.flower.local_deployment import TrialPost
+from fedframe.network.engine import NetworkEngine, keys_of
+from fedframe.network.flower.local_deployment import LocalTransport
 from fedframe.network.local_nodes import deal, write_nodes
 from fedframe.runs.folder import RunFolder
 from fedframe.runs.session import execute
@@ -87,7 +87,7 @@ class Network:
             write_json(path, {**read_json(path), "runs": told})
         self.audit = folder / "audit.txt"
         with watched(folder / "watch", self.audit):
-            self.post = TrialPost(self.folder)
+            self.post = LocalTransport(self.folder)
             self.post.open(names)
 
     def execute(self, run: str) -> tuple[RunFolder, Recorder]:
@@ -97,7 +97,7 @@ class Network:
         execute(job, folder, display, lambda job, note: self.engine(run))
         return folder, display
 
-    def engine(self, run: str) -> RemoteEngine:
+    def engine(self, run: str) -> NetworkEngine:
         """An engine for a run, over a Flower run of its own."""
         job, _ = self.runs[run]
         assert self.post.link is not None
@@ -110,7 +110,7 @@ class Network:
         return engine
 
 
-class StayingEngine(RemoteEngine):
+class StayingEngine(NetworkEngine):
     """An engine that leaves the network as it is."""
 
     def close(self) -> None:

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 import fedframe.network.engine as remote
-from fedframe.core.client_runtime import Site
+from fedframe.core.client_runtime import ClientRuntime
 from fedframe.core.message import Message
 from fedframe.core.server import Server
 from fedframe.errors import DivergedError
-from fedframe.network.envelope import read_letter
+from fedframe.network.envelope import decode_envelope
 from tests.federation.flaws import FLAWS, hurry, server_with, tensors_changed, with_nan
 from tests.federation.here import HerePost, remote_engine
 from tests.federation.test_remote import make
@@ -49,13 +49,15 @@ SPOILT: dict[str, Any] = {
 
 @pytest.mark.parametrize("secure", [False, True])
 @pytest.mark.parametrize("flaw", SPOILT)
-def test_replies_that_cannot_be_used_are_no_part_of_the_minimum(tmp_path: Path, flaw: str, secure: bool) -> None:
+def test_replies_that_cannot_be_used_are_no_part_of_the_minimum(
+    tmp_path: Path, validate_reply: str, secure: bool
+) -> None:
     well = {"node0"}
     notes: list[str] = []
 
     def spoil(node: str, content: bytes) -> bytes:
-        kinds = {message.kind for message in read_letter(content)[0]}
-        spoilt: bytes = SPOILT[flaw](content) if node not in well and kinds == {"train"} else content
+        kinds = {message.kind for message in decode_envelope(content)[0]}
+        spoilt: bytes = SPOILT[validate_reply](content) if node not in well and kinds == {"train"} else content
         return spoilt
 
     def note(text: str) -> None:
@@ -124,13 +126,13 @@ def test_training_that_gives_no_numbers_ends_the_run_if_too_few_are_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, diverged: int, ends: bool, secure: bool
 ) -> None:
     """To ask the same nodes for the same again would give the same."""
-    perform = Site.perform
+    perform = ClientRuntime.perform
 
-    def blown(self: Site, order: Message, unit: int) -> Message:
-        reply = perform(self, order, unit)
+    def blown(self: ClientRuntime, request: Message, unit: int) -> Message:
+        reply = perform(self, request, unit)
         return replace(reply, numbers={**reply.numbers, "loss": float("nan")}) if unit < diverged else reply
 
-    monkeypatch.setattr(Site, "perform", blown)
+    monkeypatch.setattr(ClientRuntime, "perform", blown)
     server, post = server_with(tmp_path, None, min_clients=3, secure=secure)
     if ends:
         with pytest.raises(DivergedError, match=r"Round 1: the training of 0, 1.* at least 3 of 4 .* smaller lr \(now"):

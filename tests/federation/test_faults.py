@@ -14,9 +14,9 @@ import fedframe.network.engine as remote
 from fedframe.core.job import Job
 from fedframe.core.message import Message
 from fedframe.core.server import Server
-from fedframe.errors import DataError, LetterError
-from fedframe.network.envelope import read_letter, write_letter
-from fedframe.network.node_request import Errand
+from fedframe.errors import DataError, ProtocolError
+from fedframe.network.envelope import decode_envelope, encode_envelope
+from fedframe.network.node_request import NodeRequest
 from fedframe.network.transport import Delivery
 from fedframe.runs.session import execute
 from fedframe.util.files import read_json, read_tensors
@@ -30,7 +30,7 @@ NEWEST = 1 << 60  # the number of a letter that is newer than all that an engine
 
 
 @pytest.mark.parametrize("flaw", FLAWS)
-def test_a_flawed_answer_is_never_merged_but_counted_and_shown(tmp_path: Path, flaw: str) -> None:
+def test_a_flawed_answer_is_never_merged_but_counted_and_shown(tmp_path: Path, validate_reply: str) -> None:
     seats = [f"node{client}" for client in range(4)]
     runs = []
     for name in ("spoilt", "absent"):
@@ -39,13 +39,13 @@ def test_a_flawed_answer_is_never_merged_but_counted_and_shown(tmp_path: Path, f
         def spoil(node: str, content: bytes, name: str = name, now: dict[str, int] = now) -> bytes | str | None:
             if node != "node1" or now["round"] < 2:
                 return content
-            found: bytes | str = FLAWS[flaw](content) if name == "spoilt" else "not there"
+            found: bytes | str = FLAWS[validate_reply](content) if name == "spoilt" else "not there"
             return found
 
         job, _ = make("scaffold", tmp_path / name)
         post = HerePost(node_works(job, tmp_path / f"nodes-{name}", seats), spoil)
         notes: list[str] = []
-        engine = remote.RemoteEngine(job, post, seats, "run1", notes.append)
+        engine = remote.NetworkEngine(job, post, seats, "run1", notes.append)
         server = Server(job, engine, notes.append)
         records = []
         for number in (1, 2, 3):
@@ -71,13 +71,16 @@ COUNTS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("flaw", COUNTS)
-def test_flawed_counts_of_own_models_are_left_out_and_the_run_ends_well(tmp_path: Path, flaw: str) -> None:
+def test_flawed_counts_of_own_models_are_left_out_and_the_run_ends_well(tmp_path: Path, validate_reply: str) -> None:
     def spoil(node: str, content: bytes) -> bytes:
-        messages, notes = read_letter(content)
+        messages, notes = decode_envelope(content)
         if node != "node1":
             return content
-        worse = [replace(m, tensors={**m.tensors, **COUNTS[flaw]}) if m.kind == "personalise" else m for m in messages]
-        return write_letter(worse, notes)
+        worse = [
+            replace(m, tensors={**m.tensors, **COUNTS[validate_reply]}) if m.kind == "personalise" else m
+            for m in messages
+        ]
+        return encode_envelope(worse, notes)
 
     job, run = make("fedavg", tmp_path / "run", rounds=1)
     execute(job, run, Recorder(), lambda job, note: remote_engine(job, tmp_path / "nodes", 4, spoil))
@@ -98,7 +101,7 @@ def test_a_nodes_words_reach_the_screen_and_the_log_as_one_short_line(tmp_path: 
             return content
         if way == "the name of a tensor":
             return tensors_changed(content, lambda tensors: {**tensors, words: torch.zeros(1)})
-        return words if way == "an error" else write_letter(read_letter(content)[0], {"run": words})
+        return words if way == "an error" else encode_envelope(decode_envelope(content)[0], {"run": words})
 
     job, run = make("fedavg", tmp_path / "run", rounds=1, personal=False)
     display = Recorder()
@@ -111,7 +114,7 @@ def test_a_nodes_words_reach_the_screen_and_the_log_as_one_short_line(tmp_path: 
     assert all(line.isprintable() and len(line) <= 1100 for line in lines)
 
 
-def noting(engine: remote.RemoteEngine, note: Any) -> remote.RemoteEngine:
+def noting(engine: remote.NetworkEngine, note: Any) -> remote.NetworkEngine:
     engine.note = note
     return engine
 
@@ -141,8 +144,8 @@ def test_a_lost_reply_leaves_no_private_state_behind(tmp_path: Path) -> None:
     server.round = 2
     assert not equal_states(store.load(client, 3), merged)  # it did train, and committed
     lose["now"] = False
-    order = server.order("train", 3)
-    before = Errand("run1", order, {"own": [client]}, {client: 1}, number=NEWEST)
+    request = server.build_request("train", 3)
+    before = NodeRequest("run1", request, {"own": [client]}, {client: 1}, number=NEWEST)
     post.known["node1"].answer(before.to_bytes())
     assert equal_states(store.load(client, 3), merged)
 
@@ -153,7 +156,9 @@ def test_a_repeated_letter_gets_the_same_answer(tmp_path: Path) -> None:
     server.round = 1
     node = post.known["node0"]
     client = next(iter(node.clients))
-    letter = Errand("run1", server.order("train", 2), {"train": [client]}, {client: 1}, number=NEWEST).to_bytes()
+    letter = NodeRequest(
+        "run1", server.build_request("train", 2), {"train": [client]}, {client: 1}, number=NEWEST
+    ).to_bytes()
     first = node.answer(letter)
     again = node.answer(letter)  # what it said is at hand
     node.last = (b"", b"")
@@ -189,7 +194,7 @@ def test_a_letter_that_comes_after_a_newer_one_is_not_obeyed(tmp_path: Path, mon
     store = node.site_of("run1").job.store
     merged = store.load(client, 5)
     for late in (3, 1):
-        with pytest.raises(LetterError, match="after a newer one"):
+        with pytest.raises(ProtocolError, match="after a newer one"):
             node.answer(sent[late])
     assert equal_states(store.load(client, 5), merged)
     node.answer(sent[4])  # the same once more is answered again
@@ -199,7 +204,7 @@ def test_letters_of_a_resumed_run_are_newer_than_those_of_a_killed_one(tmp_path:
     server, post = server_with(tmp_path, None)
     kept = server.tensors()
     server.run_round(1, nothing)  # and the process is killed before it has written that down
-    engine = remote.RemoteEngine(server.job, post, server.engine.seats, "run1", print)  # type: ignore[attr-defined]
+    engine = remote.NetworkEngine(server.job, post, server.engine.seats, "run1", print)  # type: ignore[attr-defined]
     resumed = Server(server.job, engine, post.notes.append)
     resumed.restore(kept, 0)
     assert resumed.run_round(1, nothing).dropped == 0
@@ -223,7 +228,7 @@ def test_every_node_is_told_when_the_run_is_over(tmp_path: Path, method: str, pe
     assert isinstance(engine.post, HerePost)
     kept: list[torch.Tensor] = []
     for node in engine.post.known.values():
-        node.finish = lambda job, order: kept.append(order.tensors["model"])
+        node.finish = lambda job, request: kept.append(request.tensors["model"])
     execute(job, run, Recorder(), lambda job, note: engine)
     final = read_tensors(run.path / "checkpoint.safetensors")[0]["model"]
     assert len(kept) == 4
@@ -236,7 +241,7 @@ def test_a_server_stage_that_gives_no_numbers_leaves_the_model_as_it_was(tmp_pat
     """One member's statistics can overflow what is fitted to all of them; nodes would refuse such a model for ever."""
 
     def spoil(node: str, content: bytes) -> bytes:
-        messages, _ = read_letter(content)
+        messages, _ = decode_envelope(content)
         if node != "node1" or messages[0].kind != "statistics":
             return content
         return tensors_changed(
@@ -246,7 +251,7 @@ def test_a_server_stage_that_gives_no_numbers_leaves_the_model_as_it_was(tmp_pat
     job, run = make("fedavg+ccvr", tmp_path / "run", rounds=1)
     display = Recorder()
 
-    def engine(job: Job, note: Any) -> remote.RemoteEngine:
+    def engine(job: Job, note: Any) -> remote.NetworkEngine:
         made = remote_engine(job, tmp_path / "nodes", 4, spoil)
         made.note = pytest.fail  # it must not wait for anybody
         return made
@@ -272,8 +277,8 @@ def test_a_resumed_run_equals_an_unbroken_one(tmp_path: Path, method: str) -> No
             if record.round == 2:
                 raise KeyboardInterrupt
 
-    def engine(job: Any, note: Any) -> remote.RemoteEngine:
-        return remote.RemoteEngine(job, HerePost(works), seats, "run1", note)
+    def engine(job: Any, note: Any) -> remote.NetworkEngine:
+        return remote.NetworkEngine(job, HerePost(works), seats, "run1", note)
 
     with pytest.raises(KeyboardInterrupt):
         execute(job, broken, Stopped(), engine)
@@ -295,8 +300,8 @@ class Restarting(HerePost):
         return super().send(node, letter, round, seconds)
 
 
-def engine_over(post: HerePost, seats: list[str], job: Job, note: Any) -> remote.RemoteEngine:
-    return remote.RemoteEngine(job, post, seats, "run1", note)
+def engine_over(post: HerePost, seats: list[str], job: Job, note: Any) -> remote.NetworkEngine:
+    return remote.NetworkEngine(job, post, seats, "run1", note)
 
 
 @pytest.mark.parametrize("method", ["scaffold", "fedper", "fedloge", "ditto", "feddyn"])
@@ -333,13 +338,13 @@ def test_a_node_keeps_its_private_state_over_a_restart(tmp_path: Path, method: s
 def test_a_node_refuses_orders_that_do_not_fit(tmp_path: Path, change: dict[str, Any], said: str) -> None:
     server, post = server_with(tmp_path, None)
     node = post.known["node0"]
-    order = server.order("train", 1)
+    request = server.build_request("train", 1)
     odd = {
-        "nan": replace(order, tensors={**order.tensors, "model": order.tensors["model"] * float("nan")}),
-        "round": replace(order, round=99),
-        "fixed": replace(order, tensors={**order.tensors, "fixed/head.nothing": torch.zeros(1)}),
+        "nan": replace(request, tensors={**request.tensors, "model": request.tensors["model"] * float("nan")}),
+        "round": replace(request, round=99),
+        "fixed": replace(request, tensors={**request.tensors, "fixed/head.nothing": torch.zeros(1)}),
     }
-    errand = Errand("run1", order, {"train": sorted(node.clients)})
+    errand = NodeRequest("run1", request, {"train": sorted(node.clients)})
     chosen: dict[str, Any] = {k: odd.get(v, v) if isinstance(v, str) else v for k, v in change.items()}
     errand = replace(errand, **chosen)
     with pytest.raises(DataError, match=said):
@@ -347,9 +352,9 @@ def test_a_node_refuses_orders_that_do_not_fit(tmp_path: Path, change: dict[str,
 
 
 def test_a_node_does_only_what_it_knows(tmp_path: Path) -> None:
-    letter = write_letter([Message("train", 1)], {"run": "run1", "tasks": {"score": [0]}, "seen": {}, "number": 1})
+    letter = encode_envelope([Message("train", 1)], {"run": "run1", "tasks": {"score": [0]}, "seen": {}, "number": 1})
     with pytest.raises(DataError, match="nobody here does 'score'"):
-        Errand.from_bytes(letter)
+        NodeRequest.from_bytes(letter)
 
 
 def test_one_letter_per_node_and_round(tmp_path: Path) -> None:
@@ -375,7 +380,7 @@ def test_control_variates_add_up_after_any_losses(tmp_path: Path) -> None:
         server.round = number
     assert lost > 5
     total = torch.zeros(server.layout.trainable, dtype=torch.float64)
-    assert isinstance(server.engine, remote.RemoteEngine)
+    assert isinstance(server.engine, remote.NetworkEngine)
     sizes = server.job.federation.train.sizes()
     for node in post.known.values():
         for client in node.clients:

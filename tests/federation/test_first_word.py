@@ -16,8 +16,8 @@ from fedframe.core.message import Message
 from fedframe.errors import RunError
 from fedframe.federation.create import form_from_words
 from fedframe.federation.start import MOST_SAMPLES, greet_again, member
-from fedframe.network.envelope import read_letter, write_letter
-from fedframe.network.node_data import hollow
+from fedframe.network.envelope import decode_envelope, encode_envelope
+from fedframe.network.node_data import federation_without_data
 from tests.federation.here import remote_engine
 from tests.federation.test_remote import make
 
@@ -50,7 +50,7 @@ def test_a_run_does_not_go_on_with_a_member_whose_key_is_another(tmp_path: Path,
 
 def test_a_server_of_many_samples_takes_no_memory_for_them(tmp_path: Path) -> None:
     form = form_from_words("a,b,c", "6", "0", "1")
-    many = hollow(form, ["x", "y", "z"], [MOST_SAMPLES] * 3, [MOST_SAMPLES] * 3, None)
+    many = federation_without_data(form, ["x", "y", "z"], [MOST_SAMPLES] * 3, [MOST_SAMPLES] * 3, None)
     assert many.train.sizes().tolist() == [MOST_SAMPLES] * 3
     assert len(many.local_test[2]) == MOST_SAMPLES
     assert all(rows.values.untyped_storage().nbytes() <= 8 for rows in (many.train, many.local_test))
@@ -58,14 +58,14 @@ def test_a_server_of_many_samples_takes_no_memory_for_them(tmp_path: Path) -> No
     began = time.monotonic()
     first = replace(job, federation=many).fingerprint()
     assert time.monotonic() - began < 1.0  # it does not go through the rows, of which there are none
-    few = hollow(form, ["x", "y", "z"], [MOST_SAMPLES] * 2 + [7], [0, 0, 0], None)
+    few = federation_without_data(form, ["x", "y", "z"], [MOST_SAMPLES] * 2 + [7], [0, 0, 0], None)
     assert replace(job, federation=few).fingerprint() != first
 
 
 def test_a_first_word_of_any_size_passes_the_wire_only_below_64_bits() -> None:
     def through(size: int) -> object:
-        letter = write_letter([Message("hello", 0, 1, {"x": torch.zeros(1)}, {"train": size})], {})
-        return read_letter(letter)[0][0].numbers["train"]
+        letter = encode_envelope([Message("hello", 0, 1, {"x": torch.zeros(1)}, {"train": size})], {})
+        return decode_envelope(letter)[0][0].numbers["train"]
 
     assert through(2**63 - 1) == 2**63 - 1
     with pytest.raises(Exception, match="'train' of a message is not a plain"):

@@ -23,7 +23,7 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from fedframe.network.certificates import make_certificates, make_node_key
 from fedframe.network.flower import superlink
-from fedframe.network.flower.connection_limiter import Door, watched
+from fedframe.network.flower.connection_limiter import ConnectionLimiter, watched
 from fedframe.network.flower.superlink import HEADER, MOST_LINES, MOST_STRANGE, Guard, Members
 from fedframe.util.processes import free_ports
 
@@ -240,11 +240,11 @@ def closed(connection: ssl.SSLSocket, seconds: float) -> bool:
 
 
 @pytest.fixture
-def door(tmp_path: Path) -> Iterator[tuple[int, Path, Door, list[str]]]:
+def door(tmp_path: Path) -> Iterator[tuple[int, Path, ConnectionLimiter, list[str]]]:
     """A guard behind a door that lets three connections of one address in, for a second, and exempts nobody."""
     make_certificates(tmp_path, ["127.0.0.1"], "this")
     lines: list[str] = []
-    made = Door(lambda address, reason: lines.append(f"{address}: {reason}"), most=10, each=3, seconds=1.0)
+    made = ConnectionLimiter(lambda address, reason: lines.append(f"{address}: {reason}"), most=10, each=3, seconds=1.0)
     config = uvicorn.Config(
         Guard(Inside(), SECRET, known), loop="asyncio", lifespan="off", log_level="critical",
         http=watched(AutoHTTPProtocol, made, exempt=lambda address: False),
@@ -255,7 +255,7 @@ def door(tmp_path: Path) -> Iterator[tuple[int, Path, Door, list[str]]]:
 
 
 def test_silent_connections_are_closed_and_many_of_one_address_are_not_let_in(
-    door: tuple[int, Path, Door, list[str]],
+    door: tuple[int, Path, ConnectionLimiter, list[str]],
 ) -> None:
     port, folder, made, lines = door
     silent = [knock(port, folder) for _ in range(3)]
@@ -270,7 +270,7 @@ def test_silent_connections_are_closed_and_many_of_one_address_are_not_let_in(
     assert post(f"https://127.0.0.1:{port}/v1/fleet/x", folder) == 200
 
 
-def test_a_connection_that_has_asked_something_stays(door: tuple[int, Path, Door, list[str]]) -> None:
+def test_a_connection_that_has_asked_something_stays(door: tuple[int, Path, ConnectionLimiter, list[str]]) -> None:
     port, folder, _, lines = door
     context = ssl.create_default_context(cafile=str(folder / "ca.pem"))
     with httpx.Client(verify=context, trust_env=False) as client:
@@ -282,7 +282,7 @@ def test_a_connection_that_has_asked_something_stays(door: tuple[int, Path, Door
 
 def test_the_door_counts_all_and_each() -> None:
     lines: list[str] = []
-    door = Door(lambda address, reason: lines.append(address), most=4, each=3)
+    door = ConnectionLimiter(lambda address, reason: lines.append(address), most=4, each=3)
     assert [door.enter("a") for _ in range(4)] == [True, True, True, False]
     assert [door.enter("b") for _ in range(2)] == [True, False]
     door.leave("a")

@@ -23,10 +23,10 @@ from fedframe.federation.create import form_from_words, new_federation
 from fedframe.federation.join import Membership, make_node
 from fedframe.federation.kit import Kit
 from fedframe.jobs.gather import gather
-from fedframe.network.envelope import read_letter
-from fedframe.network.masks import Circle, Masker, context_of, fingerprint
-from fedframe.network.node_data import hollow
-from fedframe.network.node_request import Errand
+from fedframe.network.envelope import decode_envelope
+from fedframe.network.masks import Masker, MaskingGroup, context_of, fingerprint
+from fedframe.network.node_data import federation_without_data
+from fedframe.network.node_request import NodeRequest
 
 METHODS = [
     "fedavg",
@@ -67,18 +67,18 @@ def test_what_is_printed_is_what_leaves(tmp_path: Path, method: str, secure: boo
     assert [path.name for path in (tmp_path / "node").iterdir()] == []  # a trial leaves nothing behind
     form = node.kit.agreement.form
     job = node.maker.make(tmp_path / "server")
-    federation = hollow(form, node.kit.agreement.members, [30, 30], [10, 10], None)
+    federation = federation_without_data(form, node.kit.agreement.members, [30, 30], [10, 10], None)
     server = Server(type(job)(job.settings, job.method, federation, job.template, job.folder), NoEngine(), print)
     assert ("at last  " in "\n".join(lines[:-3])) == (method == "spherefed")  # FFC's sums, beside the last scores
     for kind, when in (("train", "a round"), ("statistics", "at last")):
         if kind == "statistics" and method != "spherefed":
             continue
-        order = server.order(kind, 1)
+        request = server.build_request(kind, 1)
         circle = None
         if secure:
             keys = {0: "22" * 32, 1: node.masker(print).public}
-            circle = Circle(keys, 60.0, context_of("run1", order, keys, 60.0)).notes()
-        node.work(print)(Errand("run1", order, {kind: [1]}, {}, circle).to_bytes())
+            circle = MaskingGroup(keys, 60.0, context_of("run1", request, keys, 60.0)).notes()
+        node.work(print)(NodeRequest("run1", request, {kind: [1]}, {}, circle).to_bytes())
         log = (tmp_path / "node" / "leaves.log").read_text()
         (sent,) = [line for line in log.splitlines() if f" {kind}: " in line]
         tensors = {
@@ -95,9 +95,9 @@ def test_what_is_printed_is_what_leaves(tmp_path: Path, method: str, secure: boo
 
 def test_the_log_of_what_leaves_has_the_value_of_single_numbers(tmp_path: Path) -> None:
     node = member(tmp_path, "fedavg")
-    order = Server(node.maker.make(tmp_path / "server"), NoEngine(), print).order("train", 1)
-    content = node.work(print)(Errand("run1", order, {"client": [1], "train": [1]}).to_bytes())
-    scores, _ = read_letter(content)[0]
+    request = Server(node.maker.make(tmp_path / "server"), NoEngine(), print).build_request("train", 1)
+    content = node.work(print)(NodeRequest("run1", request, {"client": [1], "train": [1]}).to_bytes())
+    scores, _ = decode_envelope(content)[0]
     assert scores.tensors
     scored, trained, letter = (tmp_path / "node" / "leaves.log").read_text().splitlines()
     for name, tensor in scores.tensors.items():
@@ -131,10 +131,10 @@ def test_the_last_letter_is_the_end_and_what_to_do_then_comes_after_it(tmp_path:
     node, said = member(tmp_path, "fedavg"), []  # type: Membership, list[str]
     answer = node.work(said.append)
     server = Server(node.maker.make(tmp_path / "server"), NoEngine(), print)
-    first, last = server.order("train", 1), server.order("train", 3)  # of 2 rounds
-    answer(Errand("run1", first, {"train": [1]}, number=1).to_bytes())
+    first, last = server.build_request("train", 1), server.build_request("train", 3)  # of 2 rounds
+    answer(NodeRequest("run1", first, {"train": [1]}, number=1).to_bytes())
     last = replace(last, kind="client", numbers={**last.numbers, LAST: 1})
-    answer(Errand("run1", last, {"client": [1], "personalise": [1]}, number=2).to_bytes())
+    answer(NodeRequest("run1", last, {"client": [1], "personalise": [1]}, number=2).to_bytes())
     assert [text[:18] for text in said] == ["round 1: train in ", "the end: client, p", "The run is over. P"]
 
 
@@ -143,10 +143,11 @@ def test_a_run_that_is_started_again_gets_the_same_noise(tmp_path: Path) -> None
     pytest.importorskip("dp_accounting")
     private = {"privacy_clip": 1.0, "privacy_noise": 1.0, "privacy_at": "node", "weighting": "uniform"}
     node = member(tmp_path, "fedavg", **private)
-    order = Server(node.maker.make(tmp_path / "server"), NoEngine(), print).order("train", 1)
+    request = Server(node.maker.make(tmp_path / "server"), NoEngine(), print).build_request("train", 1)
     answer = node.work(print)
     first, second = (
-        read_letter(answer(Errand(run, order, {"train": [1]}).to_bytes()))[0][0].tensors["update"] for run in ("a", "b")
+        decode_envelope(answer(NodeRequest(run, request, {"train": [1]}).to_bytes()))[0][0].tensors["update"]
+        for run in ("a", "b")
     )
     assert torch.equal(first, second)
     assert (tmp_path / "node" / "privacy.key").stat().st_mode & 0o777 == 0o600
@@ -155,7 +156,7 @@ def test_a_run_that_is_started_again_gets_the_same_noise(tmp_path: Path) -> None
 class NoEngine:
     """Nobody is asked anything."""
 
-    def run(self, order: Any, units: Any) -> Any:
+    def run(self, request: Any, units: Any) -> Any:
         raise AssertionError
 
 
@@ -180,5 +181,5 @@ def test_a_node_chooses_its_own_device(tmp_path: Path) -> None:
     assert other.check() == node.check()
     letters = [member.work(print) for member in (node, other)]
     server = Server(node.make_job("a"), InlineEngine(node.make_job("a")), print)
-    letter = Errand("a", server.order("train", 1), {"train": [node.kit.number]}).to_bytes()
+    letter = NodeRequest("a", server.build_request("train", 1), {"train": [node.kit.number]}).to_bytes()
     assert letters[0](letter) == letters[1](letter)

@@ -10,10 +10,10 @@ import pytest
 
 import fedframe.network.engine as remote
 import fedframe.network.transport as post_module
-from fedframe.core.client_runtime import Site
+from fedframe.core.client_runtime import ClientRuntime
 from fedframe.core.message import Message
 from fedframe.core.server import Server
-from fedframe.network.node import NodeWork
+from fedframe.network.node import NodeRuntime
 from fedframe.network.request_numbers import Numbers, refuse_late
 from fedframe.network.transport import Delivery
 from fedframe.util.files import read_json, write_json
@@ -25,7 +25,7 @@ from tests.helpers import nothing
 class LosingPost(HerePost):
     """Loses the first answer of every node in every round; says that it might have, or nothing at all."""
 
-    def __init__(self, nodes: Mapping[str, NodeWork], says: bool) -> None:
+    def __init__(self, nodes: Mapping[str, NodeRuntime], says: bool) -> None:
         super().__init__(nodes)
         self.says = says
         self.lost: set[tuple[str, int]] = set()
@@ -48,13 +48,13 @@ class LosingPost(HerePost):
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
     """What sites do from now on: the kind of work, the round, the client."""
     performed: list[tuple[str, int, int]] = []
-    perform = Site.perform
+    perform = ClientRuntime.perform
 
-    def note(self: Site, order: Message, unit: int) -> Message:
-        performed.append((order.kind, order.round, unit))
-        return perform(self, order, unit)
+    def note(self: ClientRuntime, request: Message, unit: int) -> Message:
+        performed.append((request.kind, request.round, unit))
+        return perform(self, request, unit)
 
-    monkeypatch.setattr(Site, "perform", note)
+    monkeypatch.setattr(ClientRuntime, "perform", note)
     return performed
 
 
@@ -68,10 +68,10 @@ def test_a_lost_answer_costs_no_round_and_no_work(tmp_path: Path, monkeypatch: p
     seats = [f"node{client}" for client in range(len(job.federation))]
     post = LosingPost(node_works(job, tmp_path / "nodes", seats), says)
     notes: list[str] = []
-    server = Server(job, remote.RemoteEngine(job, post, seats, "run1", notes.append), print)
+    server = Server(job, remote.NetworkEngine(job, post, seats, "run1", notes.append), print)
     calm_job, _ = make("scaffold", tmp_path / "calm")
     calm_post = HerePost(node_works(calm_job, tmp_path / "calm-nodes", seats))
-    calm = Server(calm_job, remote.RemoteEngine(calm_job, calm_post, seats, "run1", print), print)
+    calm = Server(calm_job, remote.NetworkEngine(calm_job, calm_post, seats, "run1", print), print)
     performed = counted(monkeypatch)
     for number in (1, 2):
         for each in (server, calm):
@@ -112,7 +112,7 @@ def test_an_answer_that_came_too_late_serves_when_it_is_asked_for_again(
 
 
 def test_doubts_do_not_flood_a_network_with_models() -> None:
-    letter = post_module.Letter("north", None, 0.0)  # type: ignore[arg-type]
+    letter = post_module.PendingRequest("north", None, 0.0)  # type: ignore[arg-type]
     letter.sent(100.0)
     waits = []
     for _ in range(5):
@@ -124,7 +124,7 @@ def test_doubts_do_not_flood_a_network_with_models() -> None:
 
 
 def test_a_letter_is_sent_again_ever_less_often() -> None:
-    letter = post_module.Letter("north", None, 0.0)  # type: ignore[arg-type]
+    letter = post_module.PendingRequest("north", None, 0.0)  # type: ignore[arg-type]
     now, waits = 0.0, []
     for _ in range(4):
         letter.sent(now)

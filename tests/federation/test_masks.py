@@ -13,18 +13,18 @@ import torch
 pytest.importorskip("cryptography")
 
 from fedframe.errors import DataError
-from fedframe.network.masks import BITS, Circle, Masker, Words, from_words, to_words, unmask
+from fedframe.network.masks import BITS, Masker, MaskingGroup, RingVector, from_words, to_words, unmask
 
 CONTEXT = "ab" * 32
 ROUND = "run-train-1"
 
 
-def maskers(folder: Path, count: int) -> tuple[list[Masker], Circle]:
+def maskers(folder: Path, count: int) -> tuple[list[Masker], MaskingGroup]:
     made = [Masker(folder / str(i), lambda text: None) for i in range(count)]
-    return made, Circle({i: masker.public for i, masker in enumerate(made)}, 1.0, CONTEXT)
+    return made, MaskingGroup({i: masker.public for i, masker in enumerate(made)}, 1.0, CONTEXT)
 
 
-def words(seed: int, count: int = 1000) -> Words:
+def words(seed: int, count: int = 1000) -> RingVector:
     return np.random.default_rng(seed).integers(0, 2**64, count, dtype=np.uint64)
 
 
@@ -111,14 +111,14 @@ def test_a_key_that_changes_is_refused(tmp_path: Path) -> None:
     notes: list[str] = []
     masker = Masker(tmp_path / "a", notes.append)
     other, third = (Masker(tmp_path / name, notes.append) for name in "bc")
-    masker.check(Circle({0: masker.public, 1: other.public}, 1.0, CONTEXT), [0], str)
+    masker.check(MaskingGroup({0: masker.public, 1: other.public}, 1.0, CONTEXT), [0], str)
     assert len(notes) == 1
-    masker.check(Circle({0: masker.public, 1: other.public}, 1.0, CONTEXT), [0], str)
+    masker.check(MaskingGroup({0: masker.public, 1: other.public}, 1.0, CONTEXT), [0], str)
     assert len(notes) == 1
     with pytest.raises(DataError, match="key of 1 has changed"):
-        masker.check(Circle({0: masker.public, 1: third.public}, 1.0, CONTEXT), [0], str)
+        masker.check(MaskingGroup({0: masker.public, 1: third.public}, 1.0, CONTEXT), [0], str)
     with pytest.raises(DataError, match="another key of this node"):
-        masker.check(Circle({0: third.public}, 1.0, CONTEXT), [0], str)
+        masker.check(MaskingGroup({0: third.public}, 1.0, CONTEXT), [0], str)
 
 
 def test_fixed_point_keeps_what_float32_has() -> None:
@@ -140,7 +140,7 @@ def test_values_that_cannot_be_added_up_are_not_sent(bad: float) -> None:
      {"keys": {"0": "00" * 32, "-1": "11" * 32}}],
 )  # fmt: skip
 def test_a_circle_that_is_none_is_refused(change: dict[str, Any]) -> None:
-    good = Circle({0: "00" * 32, 1: "11" * 32}, 1.0, CONTEXT).notes()
-    assert Circle.from_notes(good).keys == {0: "00" * 32, 1: "11" * 32}
+    good = MaskingGroup({0: "00" * 32, 1: "11" * 32}, 1.0, CONTEXT).notes()
+    assert MaskingGroup.from_notes(good).keys == {0: "00" * 32, 1: "11" * 32}
     with pytest.raises(DataError, match="cannot be read"):
-        Circle.from_notes({**good, **change})
+        MaskingGroup.from_notes({**good, **change})

@@ -28,7 +28,7 @@ from flwr.supercore.inflatable.inflatable_object import (
 import fedframe.network.flower.chunks as arriving
 from fedframe.errors import RunError
 from fedframe.network.flower.records import KIND, NAME, to_record
-from fedframe.network.flower.transport import FlowerPost
+from fedframe.network.flower.transport import FlowerTransport
 from fedframe.network.transport import Delivery
 
 Pieces = dict[str, bytes]
@@ -107,7 +107,7 @@ class Superlink:
 def collected(root: str, pieces: Pieces, most: int = 1 << 20) -> Delivery:
     """What becomes of one reply, beside a good one that must not suffer."""
     link = Superlink(("ticket", root, pieces), ("good", *pushed(b"good letter")))
-    found = {each.ticket: each for each in FlowerPost(link, str).collect({"ticket": most, "good": most})}
+    found = {each.ticket: each for each in FlowerTransport(link, str).collect({"ticket": most, "good": most})}
     assert found["good"].content == b"good letter"
     assert set(link.confirmed) >= {root}  # the SuperLink need not keep it
     return found["ticket"]
@@ -141,8 +141,8 @@ def test_a_frame_without_its_content_is_one_nodes_problem(kind: str) -> None:
 
 
 @pytest.mark.parametrize("order", [[1], [0, 7], [-5], ["0"], [None], {"0": 0}, None, 0, [[0]]])
-def test_an_array_of_pieces_that_are_not_there_is_one_nodes_problem(order: Any) -> None:
-    body = json.dumps({"dtype": "uint8", "shape": [6], "stype": KIND, "arraychunk_ids": order}).encode()
+def test_an_array_of_pieces_that_are_not_there_is_one_nodes_problem(request: Any) -> None:
+    body = json.dumps({"dtype": "uint8", "shape": [6], "stype": KIND, "arraychunk_ids": request}).encode()
     assert collected(*remade(*pushed(b"letter"), changed("Array", body))).problem
 
 
@@ -152,7 +152,7 @@ def test_what_a_sender_says_it_answers_is_not_believed() -> None:
 
 def test_a_reply_to_nothing_that_was_asked_is_left_alone() -> None:
     link = Superlink(("of another", *pushed(b"letter")), ("ticket", *pushed(b"mine")))
-    assert FlowerPost(link, str).collect({"ticket": 100}) == [Delivery("ticket", b"mine")]
+    assert FlowerTransport(link, str).collect({"ticket": 100}) == [Delivery("ticket", b"mine")]
 
 
 def test_an_array_that_names_a_piece_many_times_takes_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,7 +161,7 @@ def test_an_array_that_names_a_piece_many_times_takes_no_memory(monkeypatch: pyt
     monkeypatch.setattr(arriving, "inflate_object_from_contents", lambda *given: pytest.fail("it was put together"))
     root, pieces = remade(*pushed(letter), changed("Array", body))
     link = Superlink(("ticket", root, pieces))
-    (found,) = FlowerPost(link, str).collect({"ticket": 2 << 20})
+    (found,) = FlowerTransport(link, str).collect({"ticket": 2 << 20})
     assert "larger than the 2,097,152 bytes" in found.problem
 
 
@@ -169,7 +169,7 @@ def test_a_reply_beyond_its_limit_is_not_pulled_to_its_end() -> None:
     draw = iter(range(10**6))
     letter = b"".join(next(draw).to_bytes(4, "little") * (5 << 18) for _ in range(6))  # six pieces of 5 MB
     link = Superlink(("ticket", *pushed(letter)))
-    (found,) = FlowerPost(link, str).collect({"ticket": 6 << 20})
+    (found,) = FlowerTransport(link, str).collect({"ticket": 6 << 20})
     assert "larger than the 6,291,456 bytes" in found.problem
     assert len(link.pulled) <= 6
 
@@ -179,7 +179,7 @@ def test_a_reply_of_too_many_pieces_is_not_pulled_at_all() -> None:
     link = Superlink(("ticket", root, pieces))
     tree = ObjectTree(object_id=root, children=[ObjectTree(object_id=str(number)) for number in range(1000)])
     link.tree = lambda root, pieces: tree  # type: ignore[method-assign]
-    (found,) = FlowerPost(link, str).collect({"ticket": 1 << 20})
+    (found,) = FlowerTransport(link, str).collect({"ticket": 1 << 20})
     assert "more than 6 pieces" in found.problem
     assert link.pulled == []
 
@@ -212,7 +212,7 @@ def test_a_reply_whose_pieces_are_still_to_come_holds_nobody_up() -> None:
     root, pieces = pushed(b"slow letter")
     link = Superlink(("slow", root, pieces), ("good", *pushed(b"good letter")))
     link.absent = {root}
-    post = FlowerPost(link, str)
+    post = FlowerTransport(link, str)
     assert post.collect({"slow": 1 << 20, "good": 1 << 20}) == [Delivery("good", b"good letter")]
     assert post.collect({"slow": 1 << 20}) == []
     link.absent = set()
@@ -240,7 +240,7 @@ def test_a_slow_reply_is_waited_for_while_pieces_come(monkeypatch: pytest.Monkey
     to_come = sent_in_order(root, pieces)
     assert len(to_come) == 8
     link.absent = set(to_come)
-    post, found = FlowerPost(link, str), list[Delivery]()
+    post, found = FlowerTransport(link, str), list[Delivery]()
     for number, name in enumerate(to_come):
         assert found == []
         clock[0] += arriving.STALLED - 1
@@ -261,7 +261,7 @@ def test_a_slow_reply_is_waited_for_while_pieces_come(monkeypatch: pytest.Monkey
 def test_what_comes_for_a_letter_that_nobody_asks_for_any_more_is_deleted_there() -> None:
     """It was answered by its second copy, or came too late; the SuperLink would keep it until the run ends."""
     link = Superlink()
-    post = FlowerPost(link, str)
+    post = FlowerTransport(link, str)
     assert post.collect({"late": 1 << 20, "good": 1 << 20}) == []
     root, pieces = pushed(b"too late")
     link.replies = [("late", root, pieces)]
@@ -277,7 +277,7 @@ def test_a_half_reply_that_nobody_asks_for_any_more_is_deleted_there() -> None:
     root, pieces = pushed(b"slow")
     link = Superlink(("slow", root, pieces))
     link.absent = {root}
-    post = FlowerPost(link, str)
+    post = FlowerTransport(link, str)
     assert post.collect({"slow": 1 << 20, "other": 1 << 20}) == []
     assert post.collect({"other": 1 << 20}) == []
     assert link.confirmed == [root]
@@ -295,7 +295,7 @@ def test_a_superlink_that_says_no_ends_the_run(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(link, "PullMessages", refuse)
     with pytest.raises(RunError, match="has ended the run"):
-        FlowerPost(link, str).collect({"ticket": 1})
+        FlowerTransport(link, str).collect({"ticket": 1})
 
 
 @pytest.mark.parametrize(
@@ -318,7 +318,7 @@ def test_what_was_asked_when_the_superlink_was_cut_off_is_in_doubt(
 
     monkeypatch.setattr(link, "PullMessages", cut_once)
     monkeypatch.setattr("time.sleep", lambda seconds: None)
-    found = FlowerPost(link, str).collect({"first": 1 << 20, "second": 1 << 20})
+    found = FlowerTransport(link, str).collect({"first": 1 << 20, "second": 1 << 20})
     expected = Delivery("first", doubtful=True) if doubtful else Delivery("first", b"one")
     assert sorted(found, key=lambda each: each.ticket) == [expected, Delivery("second", b"two")]
 

@@ -22,9 +22,9 @@ from fedframe.core.server import Server
 from fedframe.errors import DataError, SettingError
 from fedframe.methods.recipes import make_method
 from fedframe.network.compatibility import check_secure
-from fedframe.network.envelope import read_letter, write_letter
-from fedframe.network.masks import Circle, Masker, Words, context_of
-from fedframe.network.node_request import Errand
+from fedframe.network.envelope import decode_envelope, encode_envelope
+from fedframe.network.masks import Masker, MaskingGroup, RingVector, context_of
+from fedframe.network.node_request import NodeRequest
 from fedframe.network.secure_rounds import circle_of
 from fedframe.network.secure_sums import masked_reply
 from fedframe.runs.session import execute
@@ -43,7 +43,7 @@ def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 METHODS = ["fedavg", "scaffold", "fedadam", "feddyn", "spherefed", "fedavg+etf+gmv", "fednh", "fedloge"]
 
 
-def engine_at(folder: Path, job: Job, note: Any) -> remote.RemoteEngine:
+def engine_at(folder: Path, job: Job, note: Any) -> remote.NetworkEngine:
     return remote_engine(job, folder)
 
 
@@ -97,7 +97,7 @@ def test_who_goes_after_its_masked_reply_is_waited_for(tmp_path: Path) -> None:
     gone = {"now": 2}
 
     def spoil(node: str, content: bytes) -> bytes | str:
-        messages, _ = read_letter(content)
+        messages, _ = decode_envelope(content)
         if node == "node2" and messages[0].kind == "unmask" and gone["now"]:
             gone["now"] -= 1
             return "cut"
@@ -117,11 +117,11 @@ def test_who_goes_for_good_after_its_masked_reply_costs_the_round_and_no_more(
     monkeypatch.setattr(secure, "WAIT", 0.1)
 
     def spoil(node: str, content: bytes) -> bytes | str:
-        messages, notes = read_letter(content)
+        messages, notes = decode_envelope(content)
         if node != "node2" or messages[0].kind != "unmask":
             return content
         other = [replace(messages[0], tensors={"own": torch.zeros(3, dtype=torch.uint8)})]
-        return "cut" if how == "cut" else write_letter(other if how == "something else" else [], notes)
+        return "cut" if how == "cut" else encode_envelope(other if how == "something else" else [], notes)
 
     server, post, notes = secure_server(tmp_path, spoil)
     before = server.model.clone()
@@ -134,7 +134,7 @@ def test_who_goes_for_good_after_its_masked_reply_costs_the_round_and_no_more(
     assert (again.dropped, torch.equal(server.model, before)) == (4, True)
     second = server.run_round(2, nothing)
     assert (second.dropped, torch.equal(server.model, before)) == (1, False)
-    assert isinstance(server.engine, remote.RemoteEngine)
+    assert isinstance(server.engine, remote.NetworkEngine)
     assert server.engine.seen.tolist() == [2, 2, 0, 2]
 
 
@@ -142,7 +142,7 @@ def test_a_round_that_was_given_up_is_a_line_without_a_loss(tmp_path: Path, monk
     monkeypatch.setattr(secure, "WAIT", 0.1)
 
     def spoil(node: str, content: bytes) -> bytes | str:
-        message = read_letter(content)[0][0]
+        message = decode_envelope(content)[0][0]
         return "cut" if (node, message.kind, message.round) == ("node2", "unmask", 2) else content
 
     private = {"privacy_clip": 1.0, "privacy_noise": 1.0, "weighting": "uniform"}
@@ -159,7 +159,7 @@ def test_a_flawed_masked_reply_is_left_out_and_counted(tmp_path: Path, change: s
     from tests.federation.flaws import changed, tensors_changed
 
     def spoil(node: str, content: bytes) -> bytes:
-        if node != "node1" or read_letter(content)[0][0].kind != "train":
+        if node != "node1" or decode_envelope(content)[0][0].kind != "train":
             return content
         if change == "samples":
             return changed(content, numbers={"samples": 10**9})
@@ -181,7 +181,7 @@ def test_a_letter_holds_no_update_of_its_own(tmp_path: Path) -> None:
     seen: list[Message] = []
 
     def look(node: str, content: bytes) -> bytes:
-        seen.extend(read_letter(content)[0])
+        seen.extend(decode_envelope(content)[0])
         return content
 
     server, _, _ = secure_server(tmp_path, look)
@@ -198,42 +198,42 @@ def test_a_node_that_agreed_on_secure_sends_nothing_else(tmp_path: Path) -> None
     server, post, _ = secure_server(tmp_path)
     node = post.known["node0"]
     client = min(node.clients)
-    order = server.order("train", 1)
+    request = server.build_request("train", 1)
     with pytest.raises(DataError, match="cannot be read"):
-        node.answer(Errand("run1", order, {"train": [client]}).to_bytes())
-    assert isinstance(server.engine, remote.RemoteEngine)
-    circle = circle_of(server.engine, order, [0, 1, 2, 3])
-    other = replace(order, tensors={**order.tensors, "model": order.tensors["model"] + 1})
+        node.answer(NodeRequest("run1", request, {"train": [client]}).to_bytes())
+    assert isinstance(server.engine, remote.NetworkEngine)
+    circle = circle_of(server.engine, request, [0, 1, 2, 3])
+    other = replace(request, tensors={**request.tensors, "model": request.tensors["model"] + 1})
     with pytest.raises(DataError, match="not be bound"):
-        node.answer(Errand("run1", other, {"train": [client]}, circle=circle.notes()).to_bytes())
+        node.answer(NodeRequest("run1", other, {"train": [client]}, circle=circle.notes()).to_bytes())
     with pytest.raises(DataError, match="not be bound"):  # nor with a question for streams beside it
-        node.answer(Errand("run1", other, {"unmask": [], "train": [client]}, circle=circle.notes()).to_bytes())
+        node.answer(NodeRequest("run1", other, {"unmask": [], "train": [client]}, circle=circle.notes()).to_bytes())
 
 
 @pytest.mark.parametrize("change", ["lr", "scale", "data"])
 def test_two_answers_never_share_a_mask(tmp_path: Path, change: str) -> None:
     """Whatever differs between two letters, the difference of the answers is not that of the updates."""
     server, post, _ = secure_server(tmp_path)
-    node, order = post.known["node0"], server.order("train", 1)
-    assert isinstance(server.engine, remote.RemoteEngine)
-    circle = circle_of(server.engine, order, [0, 1, 2, 3])
+    node, request = post.known["node0"], server.build_request("train", 1)
+    assert isinstance(server.engine, remote.NetworkEngine)
+    circle = circle_of(server.engine, request, [0, 1, 2, 3])
 
-    def ask(order: Message, circle: Circle) -> Words:
-        letter = Errand("run1", order, {"train": [0]}, {0: 0}, circle.notes()).to_bytes()
+    def ask(request: Message, circle: MaskingGroup) -> RingVector:
+        letter = NodeRequest("run1", request, {"train": [0]}, {0: 0}, circle.notes()).to_bytes()
         node.last = (b"", b"")  # as after a restart: the answer is made anew
-        found: Words = read_letter(node.answer(letter)[2])[0][0].tensors["masked"].numpy().view(np.uint64)
+        found: RingVector = decode_envelope(node.answer(letter)[2])[0][0].tensors["masked"].numpy().view(np.uint64)
         return found
 
-    first = ask(order, circle)
-    assert np.array_equal(first, ask(order, circle))
+    first = ask(request, circle)
+    assert np.array_equal(first, ask(request, circle))
     if change == "data":  # the node has come back with other data in the middle of a round
         assert node.site is not None
         labels = node.site.job.federation.source.train.y
         labels.copy_(labels.flip(0))
         with pytest.raises(DataError, match="answered before with other numbers"):
-            ask(order, circle)
+            ask(request, circle)
         return
-    other = replace(order, numbers={"lr": 1e-30}) if change == "lr" else order
+    other = replace(request, numbers={"lr": 1e-30}) if change == "lr" else request
     scale = 2 * circle.scale if change == "scale" else circle.scale
     with pytest.raises(DataError, match="not be bound"):
         ask(other, replace(circle, scale=scale))
@@ -269,7 +269,7 @@ def test_one_client_per_round_is_refused(tmp_path: Path) -> None:
 def test_a_reply_with_nan_is_not_sent(tmp_path: Path) -> None:
     job, _ = make("fedavg", tmp_path / "run", secure=True)
     masker = Masker(tmp_path / "keys", print)
-    circle = Circle({0: masker.public, 1: "11" * 32}, 100.0, "ab" * 32)
+    circle = MaskingGroup({0: masker.public, 1: "11" * 32}, 100.0, "ab" * 32)
     update = torch.zeros(job.roles.layout.size)
     update[3] = float("nan")
     with pytest.raises(DataError, match="not sent"):

@@ -20,8 +20,8 @@ from fedframe.federation.join import Membership
 from fedframe.federation.kit import Kit
 from fedframe.jobs.gather import gather
 from fedframe.network import node
-from fedframe.network.flower.environment import need
-from fedframe.network.node import NodeWork
+from fedframe.network.flower.environment import require_packages
+from fedframe.network.node import NodeRuntime
 from fedframe.runs.session import Session
 from tests.federation.here import HerePost
 
@@ -42,7 +42,7 @@ def clinic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FederationFolder:
     for name in MEMBERS:
         kit = Kit.read(made.path / "kits" / f"{name}-kit.zip")
         member = Membership(kit, f"npz:{tmp_path / 'own.npz'}", tmp_path / name, None, None)
-        nodes[name] = NodeWork(member.make_job, [kit.number])
+        nodes[name] = NodeRuntime(member.make_job, [kit.number])
     monkeypatch.setattr(remote, "RETRY", 0.01)
     monkeypatch.setattr(remote, "POLL", 0.01)
     monkeypatch.setattr(start, "link_to", lambda folder: None)
@@ -95,7 +95,7 @@ def test_test_data_cannot_change_in_the_middle(
 
 
 def test_another_version_of_flower_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    need("flwr")
+    require_packages("flwr")
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "1.40.0")
     with pytest.raises(SettingError, match=r"needs flwr 1\.41\.0, and 1\.40\.0 is installed"):
-        need("flwr")
+        require_packages("flwr")

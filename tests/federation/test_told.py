@@ -17,14 +17,14 @@ from PIL import Image
 import fedframe.data.images as images
 from fedframe.core.server import Server
 from fedframe.engines.inline import InlineEngine
-from fedframe.errors import DataError, LetterError, RunError
+from fedframe.errors import DataError, ProtocolError, RunError
 from fedframe.federation.create import form_from_words, new_federation
 from fedframe.federation.join import Membership, make_node
 from fedframe.federation.kit import Kit
 from fedframe.jobs.gather import gather
 from fedframe.network.flower.node import what_is_told
 from fedframe.network.flower.records import to_record
-from fedframe.network.node_request import Errand
+from fedframe.network.node_request import NodeRequest
 
 
 def raised(error: Exception, cause: Exception | None = None) -> Exception:
@@ -35,7 +35,7 @@ def raised(error: Exception, cause: Exception | None = None) -> Exception:
 @pytest.mark.parametrize(
     ("error", "told"),
     [
-        (LetterError("The order has no learning rate."), "The order has no learning rate."),
+        (ProtocolError("The order has no learning rate."), "The order has no learning rate."),
         (DataError("/home/ann/patient 7.png is damaged."), "it raised DataError;"),
         (raised(DataError("patient 7.png is damaged"), OSError("not an image: patient 7")), "it raised OSError;"),
         (raised(RunError("Could not write /home/ann/secret: full"), OSError(28, "/home/ann")), "(No space left"),
@@ -77,8 +77,8 @@ def told_of(node: Membership, record: RecordDict) -> str:
 
 def letter(node: Membership, folder: Path, round: int) -> RecordDict:
     job = node.maker.make(folder / "server")
-    order = Server(job, InlineEngine(job), print).order("train", round)
-    return to_record(Errand("run1", order, {"train": [0]}, {0: round - 1}).to_bytes())
+    request = Server(job, InlineEngine(job), print).build_request("train", round)
+    return to_record(NodeRequest("run1", request, {"train": [0]}, {0: round - 1}).to_bytes())
 
 
 def test_a_damaged_image_is_not_told_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,8 +98,8 @@ def test_a_torn_state_file_is_not_told_by_its_path(tmp_path: Path) -> None:
     node = member(tmp_path, "scaffold")
     answer = node.work(print)
     job = node.maker.make(tmp_path / "server")
-    order = Server(job, InlineEngine(job), print).order("train", 1)
-    answer(Errand("run1", order, {"train": [0]}, {0: 0}).to_bytes())
+    request = Server(job, InlineEngine(job), print).build_request("train", 1)
+    answer(NodeRequest("run1", request, {"train": [0]}, {0: 0}).to_bytes())
     (state,) = (tmp_path / "north" / "runs" / "run1" / "clients").rglob("*.safetensors")
     state.write_bytes(b"torn")
     text = told_of(node, letter(node, tmp_path, 2))

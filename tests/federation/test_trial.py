@@ -11,13 +11,13 @@ import pytest
 pytest.importorskip("flwr")
 
 from fedframe.errors import RunError
-from fedframe.network.flower.local_deployment import TrialPost
+from fedframe.network.flower.local_deployment import LocalTransport
 
 
 @pytest.mark.parametrize(("place", "who"), [("node-2", "node-2"), (".", "the SuperLink")])
 @pytest.mark.parametrize("asked", ["nodes", "collect"])
 def test_a_process_that_has_ended_ends_the_run_by_name(tmp_path: Path, place: str, who: str, asked: str) -> None:
-    post = TrialPost(tmp_path)
+    post = LocalTransport(tmp_path)
     here: Any = SimpleNamespace(alive=True, log=tmp_path / "node-1" / "log.txt")
     gone: Any = SimpleNamespace(alive=False, log=tmp_path / place / "log.txt", ending=lambda: "was killed by signal 9")
     post.children = [here, gone]

@@ -25,7 +25,7 @@ import fedframe.network.flower.node as node_module
 import fedframe.network.flower.reachability as reach
 from fedframe.errors import RunError
 from fedframe.network.certificates import make_certificates
-from fedframe.network.flower.connection_reporter import LINGERS, REMIND, Words
+from fedframe.network.flower.connection_reporter import LINGERS, REMIND, ConnectionReporter
 from fedframe.network.flower.node import Node, Place, lost
 from fedframe.network.flower.reachability import clocks_apart, why_not
 from fedframe.network.flower.superlink_client import Link
@@ -47,7 +47,7 @@ class Scene:
         self.now, self.reason, self.looks = 1000.0, None, 0  # type: float, str | None, int
         self.said: list[str] = []
         monkeypatch.setattr(words_module, "time", self)
-        self.words = Words("fl.example.org:8443", "north", self.said.append, self.look)
+        self.words = ConnectionReporter("fl.example.org:8443", "north", self.said.append, self.look)
 
     def monotonic(self) -> float:
         return self.now
@@ -60,7 +60,7 @@ class Scene:
         """The SuperNode's log reads like this for so long."""
         over = self.now + seconds
         while self.now < over:
-            self.words.heard(log)
+            self.words.pop_replies(log)
             self.now += 0.5
 
 

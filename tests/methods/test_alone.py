@@ -100,10 +100,13 @@ def test_counts_of_classes_are_those_of_the_pooled_data(tmp_path: Path) -> None:
     job = job_of(tmp_path, Central(), BalancedCrossEntropy())
     server = Server(job, InlineEngine(job), nothing)
     site = server.engine.site  # type: ignore[attr-defined]
-    work = site.begin(server.order("train", 1), 0)
-    assert work.class_counts.tolist() == job.federation.table().sum(0).tolist()
-    torch.testing.assert_close(work.scratch["balanced_ce"], job.federation.table().sum(0).clamp_min(1).log().float())
-    assert site.begin(server.order("personalise", 1), 0).class_counts.tolist() == job.federation.table()[0].tolist()
+    context = site.begin(server.build_request("train", 1), 0)
+    assert context.class_counts.tolist() == job.federation.table().sum(0).tolist()
+    torch.testing.assert_close(context.scratch["balanced_ce"], job.federation.table().sum(0).clamp_min(1).log().float())
+    assert (
+        site.begin(server.build_request("personalise", 1), 0).class_counts.tolist()
+        == job.federation.table()[0].tolist()
+    )
 
 
 @pytest.mark.parametrize("part", ["scaffold", "fedper", "fedloge", "ditto"])

@@ -127,7 +127,7 @@ def test_classifier_is_trained_on_the_statistics_of_all_clients(tmp_path: Path) 
     job = job_of(tmp_path, part)
     server = trained(job, 1)
     engine = InlineEngine(job)
-    engine.site.load(server.order("score", 1).tensors, {})
+    engine.site.load(server.build_request("score", 1).tensors, {})
     rows = job.federation.train.values
     features, labels = engine.site.embeddings(rows).double(), job.federation.source.train.y[rows]
     pool = pooled(features, labels, torch.zeros(len(rows)), 3)

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fedframe.core.optimizers import gradient_mass
+from fedframe.core.optimizers import normalised_steps
 from fedframe.core.server import Server
 from fedframe.engines.inline import InlineEngine
 from fedframe.errors import SettingError
@@ -144,7 +144,7 @@ def test_gradient_mass_is_how_far_unit_gradients_move(steps: int, momentum: floa
     for _ in range(steps):
         velocity = momentum * velocity + 1
         way += velocity
-    assert gradient_mass(steps, momentum) == pytest.approx(way, rel=1e-12)
+    assert normalised_steps(steps, momentum) == pytest.approx(way, rel=1e-12)
 
 
 def test_moon_with_mu_zero_is_fedavg(tmp_path: Path) -> None:

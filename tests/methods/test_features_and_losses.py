@@ -45,15 +45,15 @@ def test_squared_error_is_the_mean_over_classes() -> None:
 @pytest.mark.parametrize("gamma", [0.5, 1.0])
 def test_balanced_cross_entropy_equals_its_formula(missing: Any, gamma: float) -> None:
     counts = [7, 0, 2, 1]
-    part, work = BalancedCrossEntropy(gamma=gamma, missing=missing), work_with(counts)
-    part.begin(work)
+    part, context = BalancedCrossEntropy(gamma=gamma, missing=missing), work_with(counts)
+    part.begin(context)
     logits, labels = torch.randn(6, 4, dtype=torch.float64), torch.tensor([0, 2, 3, 0, 0, 2])
     plain = 0.0
     for i in range(6):
         n = [max(c, 1) if missing == "one" else c for c in counts]
         terms = [n[c] ** gamma * np.exp(float(logits[i, c])) for c in range(4)]
         plain -= np.log(terms[int(labels[i])] / sum(terms)) / 6
-    assert float(part.loss(logits, labels, work)) == pytest.approx(plain, rel=1e-6)
+    assert float(part.loss(logits, labels, context)) == pytest.approx(plain, rel=1e-6)
 
 
 def test_balanced_cross_entropy_with_gamma_zero_is_cross_entropy(tmp_path: Path) -> None:
@@ -62,10 +62,10 @@ def test_balanced_cross_entropy_with_gamma_zero_is_cross_entropy(tmp_path: Path)
 
 
 def test_masked_class_gets_no_gradient() -> None:
-    part, work = BalancedCrossEntropy(missing="mask"), work_with([3, 0, 2])
-    part.begin(work)
+    part, context = BalancedCrossEntropy(missing="mask"), work_with([3, 0, 2])
+    part.begin(context)
     logits = torch.zeros(4, 3, requires_grad=True)
-    part.loss(logits, torch.tensor([0, 2, 0, 2]), work).backward()  # type: ignore[no-untyped-call]
+    part.loss(logits, torch.tensor([0, 2, 0, 2]), context).backward()  # type: ignore[no-untyped-call]
     assert logits.grad is not None
     assert bool(torch.isfinite(logits.grad).all())
     assert float(logits.grad[:, 1].abs().sum()) == 0.0
@@ -115,7 +115,7 @@ def test_ffc_replaces_the_classifier_by_that_of_the_pooled_data(tmp_path: Path) 
     server = trained(job, 1)
     server.conclude(nothing)
     engine = InlineEngine(job)
-    engine.site.load(server.order("score", 1).tensors, {})
+    engine.site.load(server.build_request("score", 1).tensors, {})
     rows = job.federation.train.values
     z = engine.site.embeddings(rows).double()
     y = F.one_hot(job.federation.source.train.y[rows], 3).double()
@@ -146,7 +146,7 @@ def test_memory_of_a_class_is_the_mean_of_the_class_means_of_those_who_hold_it(t
     server = Server(job, engine, nothing)
     expected = torch.zeros(3, 8, dtype=torch.float64)
     holders = torch.zeros(3)
-    order = server.order("train", 1)
+    order = server.build_request("train", 1)
     for client in range(3):
         engine.site.train(order, client)
         rows = job.federation.train[client]
@@ -216,7 +216,7 @@ def test_fedetf_stage_moves_extractor_classifier_and_projection_and_beta(tmp_pat
     job = job_of(tmp_path, Projection(dim=6), Normalise(), Temperature(), AlternatingAdaptation(iterations=1))
     server = trained(job, 1)
     site = server.engine.site  # type: ignore[attr-defined]
-    order = server.order("personalise", 2)
+    order = server.build_request("personalise", 2)
     site.perform(order, 0)
     moved = {name for name, value in job.roles.layout.views(site.flat - order.tensors["model"]).items() if value.any()}
     assert {"head.weight", "extras.projection.weight", "extras.temperature.beta"} <= moved
@@ -227,7 +227,7 @@ def test_fedetf_stage_without_a_projection_still_tunes_the_classifier(tmp_path: 
     job = job_of(tmp_path, SimplexETF(), AlternatingAdaptation(iterations=1, feature_epochs=0))
     server = trained(job, 1)
     site = server.engine.site  # type: ignore[attr-defined]
-    order = server.order("personalise", 2)
+    order = server.build_request("personalise", 2)
     site.perform(order, 0)
     assert torch.equal(site.flat, order.tensors["model"])
     assert not torch.equal(site.model.head.weight, job.template.state_dict()["head.weight"])

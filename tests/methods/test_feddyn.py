@@ -99,8 +99,8 @@ def test_feddyn_equals_a_plain_loop(tmp_path: Path, weighting: str, momentum: fl
 def test_correction_rests_in_the_client_stage(tmp_path: Path) -> None:
     server = trained(job_of(tmp_path, FedDyn(alpha=1.0)), 1)
     site = server.engine.site  # type: ignore[attr-defined]
-    work = site.begin(server.order("personalise", 2), 0)
-    assert "feddyn" not in work.scratch
+    context = site.begin(server.build_request("personalise", 2), 0)
+    assert "feddyn" not in context.scratch
 
 
 def test_what_stays_on_the_client_has_neither_term(tmp_path: Path) -> None:

@@ -107,13 +107,13 @@ def test_features_are_those_that_reach_the_classifier_and_the_servers_are_as_in_
     job = job_of(tmp_path, part, Projection(dim=4), model="tests.models.normed:normed")
     server = trained(job, 1)
     site = server.engine.site  # type: ignore[attr-defined]
-    work = site.begin(server.order("train", 2), 0)
+    context = site.begin(server.build_request("train", 2), 0)
     frozen = copy.deepcopy(site.model).eval()
-    work.inputs = job.federation.source.batch(job.federation.source.train, work.rows[:8])
+    context.inputs = job.federation.source.batch(job.federation.source.train, context.rows[:8])
     site.model.train()
-    work.features = site.model(work.inputs)
-    work.embedding = job.method.refine(site.model, work.features)
+    context.features = site.model(context.inputs)
+    context.embedding = job.method.refine(site.model, context.features)
     with torch.no_grad():
-        expected = 0.5 * squared_mmd(work.embedding, job.method.embed(frozen, work.inputs), WIDTHS)
+        expected = 0.5 * squared_mmd(context.embedding, job.method.embed(frozen, context.inputs), WIDTHS)
     assert float(expected) > 1e-3  # batch statistics are not the running ones
-    torch.testing.assert_close(part.penalty(work), expected)
+    torch.testing.assert_close(part.penalty(context), expected)

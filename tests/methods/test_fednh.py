@@ -105,7 +105,7 @@ def test_clients_do_not_move_the_prototypes_and_get_them_with_the_next_order(tmp
     server = trained(job, 1)
     assert not torch.equal(server.tensor(HEAD), job.template.state_dict()[HEAD])
     site = server.engine.site  # type: ignore[attr-defined]
-    site.train(server.order("train", 2), 0)
+    site.train(server.build_request("train", 2), 0)
     assert torch.equal(site.model.state_dict()[HEAD], server.tensor(HEAD))
 
 

@@ -13,7 +13,7 @@ import torch
 from fedframe.core.job import Job
 from fedframe.core.message import Message
 from fedframe.core.method import combine
-from fedframe.core.optimizers import gradient_mass
+from fedframe.core.optimizers import normalised_steps
 from fedframe.core.part import Part
 from fedframe.core.server import Server
 from fedframe.engines.inline import InlineEngine
@@ -42,12 +42,12 @@ def job_of(folder: Path, *parts: Part, uneven: bool = True, **changes: Any) -> J
 
 @pytest.mark.parametrize("steps", [1, 2, 7, 100])
 def test_gradient_mass_has_the_papers_closed_forms(steps: int) -> None:
-    assert gradient_mass(steps) == steps
+    assert normalised_steps(steps) == steps
     m = 0.9
     momentum = (steps - m * (1 - m**steps) / (1 - m)) / (1 - m)
-    assert gradient_mass(steps, m) == pytest.approx(momentum, rel=1e-12)
+    assert normalised_steps(steps, m) == pytest.approx(momentum, rel=1e-12)
     pull = 0.05
-    assert gradient_mass(steps, pull=pull) == pytest.approx((1 - (1 - pull) ** steps) / pull, rel=1e-12)
+    assert normalised_steps(steps, pull=pull) == pytest.approx((1 - (1 - pull) ** steps) / pull, rel=1e-12)
 
 
 @pytest.mark.parametrize("nesterov", [False, True])
@@ -64,7 +64,7 @@ def test_gradient_mass_is_the_sum_of_the_weights_of_the_gradients(momentum: floa
         weight = weight - lr * (pulled + momentum * velocity if nesterov else velocity)
     (a,) = torch.autograd.grad(-weight / lr, gradients)
     assert bool((a > 0).all())
-    assert gradient_mass(steps, momentum, nesterov, lr * mu) == pytest.approx(float(a.sum()), rel=1e-12)
+    assert normalised_steps(steps, momentum, nesterov, lr * mu) == pytest.approx(float(a.sum()), rel=1e-12)
 
 
 CASES: list[tuple[list[Part], dict[str, Any]]] = [
@@ -83,7 +83,7 @@ def test_fednova_equals_a_plain_loop_with_different_steps(
     engine = InlineEngine(job)
     server = Server(job, engine, nothing)
     for round in (1, 2):
-        replies = list(engine.run(server.order("train", round), server.choose(round)))
+        replies = list(engine.run(server.build_request("train", round), server.choose(round)))
         assert len({reply.numbers["steps"] for reply in replies}) > 1
         uniform = changes.get("weighting") == "uniform"
         weights = [1.0 if uniform else float(reply.numbers["samples"]) for reply in replies]
@@ -151,7 +151,7 @@ def test_client_that_does_not_say_how_far_it_went_is_left_out(tmp_path: Path, va
     engine = InlineEngine(job)
     good = Server(job, engine, nothing)
     expected = good.model.double()
-    replies = [r for r in engine.run(good.order("train", 1), good.choose(1)) if r.unit != 0]
+    replies = [r for r in engine.run(good.build_request("train", 1), good.choose(1)) if r.unit != 0]
     weights = [float(reply.numbers["samples"]) for reply in replies]
     norms = [float(reply.numbers[REPORTED]) for reply in replies]
     tau = sum(w * a for w, a in zip(weights, norms, strict=True)) / sum(weights)

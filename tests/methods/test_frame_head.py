@@ -66,7 +66,7 @@ def test_frozen_head_is_not_shared_does_not_train_and_is_saved(tmp_path: Path, p
         assert torch.equal(model.state_dict()["head.weight"], before)
         assert not dict(model.named_parameters())["head.weight"].requires_grad
     assert torch.equal(server.tensor("head.weight"), before)
-    save_model(tmp_path, job, server.model, server.replaced)
+    save_model(tmp_path, job, server.model, server.fixed_overrides)
     assert torch.equal(read_tensors(tmp_path / MODEL)[0]["model/head.weight"], before)
 
 

@@ -117,6 +117,6 @@ def test_every_class_that_was_seen_has_a_memory_when_it_is_first_used(tmp_path: 
         server.run_round(round, nothing)
         server.round = round
         seen |= {*job.federation.source.train.y[job.federation.train[server.choose(round)[0]]].tolist()}
-    received = server.order("train", FIRST).tensors["gmv/memory"]
+    received = server.build_request("train", FIRST).tensors["gmv/memory"]
     assert {c for c in range(CLASSES) if received[c].any()} == seen
     assert RARE in seen

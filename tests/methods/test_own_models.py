@@ -86,7 +86,7 @@ def test_ditto_is_scored_with_its_own_models_between_rounds_and_at_the_end(tmp_p
     job = job_of(tmp_path, Ditto(), epochs=2)
     server = trained(job, 4)
     site = server.engine.site  # type: ignore[attr-defined]
-    site.perform(server.order("own", 5), 1)
+    site.perform(server.build_request("own", 5), 1)
     for name, value in kept(job, "ditto", 1).items():
         full = ("backbone." if name.startswith("0.") else "head.") + name[2:]
         assert torch.equal(site.model.state_dict()[full], value)
@@ -101,9 +101,9 @@ def test_client_that_was_in_no_round_gets_an_own_model_near_the_shared_one(tmp_p
     server.round = 1
     absent = next(client for client in range(3) if client not in server.choose(1))
     site = server.engine.site  # type: ignore[attr-defined]
-    site.perform(server.order("own", 2), absent)
+    site.perform(server.build_request("own", 2), absent)
     assert torch.equal(site.flat, server.model)  # between rounds it has the shared one
-    site.take_own(site.begin(server.order("personalise", 2), absent))
+    site.take_own(site.begin(server.build_request("personalise", 2), absent))
     assert not torch.equal(site.flat, server.model)
 
 
@@ -114,7 +114,7 @@ def test_client_that_was_in_no_round_is_pulled_towards_the_shared_model(tmp_path
         server = trained(job, 1)
         absent = next(client for client in range(3) if client not in server.choose(1))
         site = server.engine.site  # type: ignore[attr-defined]
-        site.take_own(site.begin(server.order("personalise", 2), absent))
+        site.take_own(site.begin(server.build_request("personalise", 2), absent))
         far.append(float((site.flat - server.model).norm()))
     assert far[1] < 0.5 * far[0]
 
@@ -193,12 +193,12 @@ def test_client_that_was_in_no_round_of_pfedme_gets_theta_of_its_own_steps(tmp_p
     server = trained(job, 1)
     absent = next(client for client in range(3) if client not in server.choose(1))
     site = server.engine.site  # type: ignore[attr-defined]
-    site.perform(server.order("own", 2), absent)
+    site.perform(server.build_request("own", 2), absent)
     assert torch.equal(site.flat, server.model)  # between rounds it has the shared one
-    work = site.begin(server.order("personalise", 2), absent)
-    site.take_own(work)
+    context = site.begin(server.build_request("personalise", 2), absent)
+    site.take_own(context)
     assert not torch.equal(site.flat, server.model)
-    for name, value in work.scratch["pfedme/theta"].items():
+    for name, value in context.scratch["pfedme/theta"].items():
         assert torch.equal(dict(site.model.named_parameters())[name], value)
 
 
@@ -289,10 +289,10 @@ def test_personal_head_of_fedrod_equals_a_plain_loop_and_predicts_with_the_sum(t
     same(job, server, shared)
     inputs = job.federation.source.batch(job.federation.source.train, torch.arange(9))
     site, z = server.engine.site, shared[0](inputs.double())  # type: ignore[attr-defined]
-    site.load(server.order("score", 3).tensors, {})
+    site.load(server.build_request("score", 3).tensors, {})
     generic, personal = shared[1](z), shared[1](z) + heads[1](z)
     torch.testing.assert_close(job.method.logits(site.model, inputs).double(), generic, atol=1e-4, rtol=1e-4)
-    site.begin(server.order("own", 3), 1)
+    site.begin(server.build_request("own", 3), 1)
     torch.testing.assert_close(job.method.logits(site.model, inputs).double(), personal, atol=1e-4, rtol=1e-4)
 
 

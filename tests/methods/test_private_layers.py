@@ -153,7 +153,7 @@ def test_fedrep_counts_the_steps_that_moved_what_is_sent(tmp_path: Path) -> None
     """FedNova then takes the plain mean where all clients have equally many."""
     job = job_of(tmp_path, FedPer(), FedRep(), FedNova(), epochs=4, batch=8)
     server = trained(job, 1)
-    reply = next(server.engine.run(server.order("train", 2), [0]))
+    reply = next(server.engine.run(server.build_request("train", 2), [0]))
     assert reply.numbers["steps"] == -(-len(job.federation.train[0]) // 8)
 
 
@@ -197,7 +197,7 @@ def test_statistics_for_the_server_come_from_batch_norm_that_was_trained(tmp_pat
     server.run_round(1, nothing)
     absent = next(client for client in range(3) if client not in server.choose(1))
     site = server.engine.site  # type: ignore[attr-defined]
-    site.perform(server.order("statistics", 2), absent)
+    site.perform(server.build_request("statistics", 2), absent)
     assert not torch.equal(site.model.state_dict()["backbone.2.running_mean"], torch.zeros(12))
 
 

@@ -96,7 +96,7 @@ def test_cosines_are_with_the_step_that_the_server_took(tmp_path: Path, method: 
     measures = RoundMeasures(job, nothing)
     server = Server(job, engine, nothing, [measures])
     start = server.model.clone()
-    order = server.order("train", 1)
+    order = server.build_request("train", 1)
     updates = {reply.unit: reply.tensors["update"].clone() for reply in engine.run(order, server.choose(1))}
     record = server.run_round(1, nothing)
     measures.end(server, record)
@@ -118,7 +118,7 @@ def test_classifiers_of_a_round_are_those_of_the_clients(tmp_path: Path) -> None
     job = make_job(tmp_path, measure="drift")
     engine = InlineEngine(job)
     server = Server(job, engine, nothing, [measures := RoundMeasures(job, nothing)])
-    start, order = server.model.clone(), server.order("train", 1)
+    start, order = server.model.clone(), server.build_request("train", 1)
     heads = [
         job.roles.layout.views(start + reply.tensors["update"])["head.weight"].double().clone()
         for reply in engine.run(order, range(4))
@@ -143,7 +143,7 @@ def test_local_models_are_what_training_left(tmp_path: Path, method: str) -> Non
     expected = {}
     for round in (1, 2):
         local.begin(server, [0, 1, 2, 3])
-        for reply in engine.run(server.order("train", round), [2, 0]):
+        for reply in engine.run(server.build_request("train", round), [2, 0]):
             local.saw(reply)
             with torch.no_grad():
                 expected[reply.unit] = job.method.logits(engine.site.model.eval(), inputs)

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 import fedframe
-from fedframe.core.client_runtime import Site
+from fedframe.core.client_runtime import ClientRuntime
 from fedframe.core.job import personal_path
 from fedframe.data import load_source
 from fedframe.errors import DataError, SettingError
@@ -107,7 +107,7 @@ def test_private_head_of_a_newcomer_is_trained_before_it_is_used(runs: Path, mon
     norms = own[PHI].norm(dim=1, keepdim=True)
     assert norms[:3].min() > norms[3:].max(), "the classes that it holds grow"
     torch.testing.assert_close(own["head.weight"], shared[f"model/{PSI}"] * norms)  # Eq. 7
-    monkeypatch.setattr(Site, "catch_up", lambda self, work: None)
+    monkeypatch.setattr(ClientRuntime, "catch_up", lambda self, work: None)
     without = fedframe.personalise(runs / "fedloge", **given, overwrite=True, progress=False)
     assert torch.equal(read_tensors(path)[0][PHI], shared[f"model/{PHI}"])
     assert new.scores["personal"] > without.scores["personal"] + 0.04  # type: ignore[operator]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fedframe
-from fedframe.core.client_runtime import Site
+from fedframe.core.client_runtime import ClientRuntime
 from fedframe.errors import DataError, RunError, SettingError
 from fedframe.runs.folder import RunFolder
 from tests.cli.test_cli import fedframe as command
@@ -202,7 +202,7 @@ def test_stop_saves_nothing_and_says_so(runs: Path, monkeypatch: pytest.MonkeyPa
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Site, "catch_up", stop)
+    monkeypatch.setattr(ClientRuntime, "catch_up", stop)
     with pytest.raises(KeyboardInterrupt) as caught:
         fedframe.personalise(runs / "fedavg", f"npz:{runs / 'north.npz'}", name="stopped", progress=False)
     assert caught.value.__notes__ == ["No personal model was saved."]
@@ -218,7 +218,7 @@ def test_name_that_another_process_takes_meanwhile_is_not_overwritten(
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(b"theirs")
 
-    monkeypatch.setattr(Site, "catch_up", other)
+    monkeypatch.setattr(ClientRuntime, "catch_up", other)
     with pytest.raises(SettingError, match="already has a personal model 'contested'"):
         fedframe.personalise(runs / "fedavg", f"npz:{runs / 'north.npz'}", name="contested", progress=False)
     assert path.read_bytes() == b"theirs"

@@ -71,14 +71,14 @@ def keep_divergence(cell: Cell, reason: str) -> None:
 
 def refuse_other_run(cell: Cell) -> None:
     """A folder goes on only with the settings it was started with."""
-    from fedframe.util.locate import anchored  # it brings torch along, which a look at a new folder does not need
+    from fedframe.util.locate import resolve_paths  # it brings torch along, which a look at a new folder does not need
 
     held = check(read_config(cell.folder / CONFIG))
     for name, asked in cell.settings:
         found = getattr(held, name)
         if name in MACHINE or asked is None or asked == "auto":  # the run's own file says what these came to
             continue
-        if found != (anchored(asked) if name in ("data", "model") else asked):
+        if found != (resolve_paths(asked) if name in ("data", "model") else asked):
             raise SettingError(
                 f"{cell.folder} holds a run with {name} = {found!r}, not {asked!r}; choose another --out, or remove "
                 "that folder."

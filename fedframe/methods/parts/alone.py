@@ -18,7 +18,7 @@ from fedframe.core.part import Part
 from fedframe.errors import SettingError
 
 if TYPE_CHECKING:
-    from fedframe.core.client_context import Work
+    from fedframe.core.client_context import ClientContext
     from fedframe.core.method import Method
     from fedframe.core.server import Server
     from fedframe.settings import Settings
@@ -75,7 +75,7 @@ class Central(Part):
         """One place, whoever was drawn."""
         return [0]
 
-    def begin(self, work: Work) -> None:
+    def begin(self, context: ClientContext) -> None:
         """All training data, in rounds."""
-        if work.training:
-            work.rows = work.job.federation.train.values
+        if context.training:
+            context.rows = context.job.federation.train.values

@@ -25,7 +25,7 @@ from torch import Tensor
 from fedframe.methods.parts.model_per_client import ModelPerClient
 
 if TYPE_CHECKING:
-    from fedframe.core.client_context import Work
+    from fedframe.core.client_context import ClientContext
 
 LOWEST = 1e-3  # where the exponential schedule ends
 
@@ -70,35 +70,35 @@ class Apple(ModelPerClient):
         done = (round - 1) / last
         return (1 + math.cos(math.pi * done)) / 2 if self.schedule == "cosine" else LOWEST**done
 
-    def begin(self, work: Work) -> None:
+    def begin(self, context: ClientContext) -> None:
         """Start the round from the mixture."""
-        if work.training:
-            self.mix(work)
+        if context.training:
+            self.mix(context)
 
     @torch.no_grad()
-    def mix(self, work: Work) -> Mixture:
+    def mix(self, context: ClientContext) -> Mixture:
         """Prepare, and put v_k into the model; its statistics are those of the client's core model."""
-        flat, trainable = work.site.flat, work.job.roles.layout.trainable
-        models, samples = work.received["apple/models"], work.received["apple/samples"]
-        own, mine = self.model_of(work), work.client
-        if len(models) != len(work.job.federation):  # a newcomer, after all others
-            mine, samples = len(models), torch.cat([samples, samples.new_tensor([len(work.rows)])])
+        flat, trainable = context.site.flat, context.job.roles.layout.trainable
+        models, samples = context.received["apple/models"], context.received["apple/samples"]
+        own, mine = self.model_of(context), context.client
+        if len(models) != len(context.job.federation):  # a newcomer, after all others
+            mine, samples = len(models), torch.cat([samples, samples.new_tensor([len(context.rows)])])
         p0 = samples / samples.sum()
-        p = work.memory.get("apple/p", p0).to(flat.device, copy=True)
+        p = context.memory.get("apple/p", p0).to(flat.device, copy=True)
         zeros = torch.zeros_like(p)
         mixture = Mixture(models[:, :trainable], own[:trainable].clone(), mine, p, p0, zeros, zeros.clone())
-        work.scratch["apple"] = mixture
+        context.scratch["apple"] = mixture
         flat.copy_(own)
         flat[:trainable] = mixture.mixed()
         return mixture
 
     @torch.no_grad()
-    def correct(self, work: Work) -> None:
+    def correct(self, context: ClientContext) -> None:
         """From the gradient at v_k to those of p_k and w_k; the optimiser then finds w_k in the model."""
-        mixture: Mixture = work.scratch["apple"]
+        mixture: Mixture = context.scratch["apple"]
         g = torch.zeros_like(mixture.core)
-        gradients, cores = (work.job.roles.layout.trainable_views(flat) for flat in (g, mixture.core))
-        for name, weight in work.named.items():
+        gradients, cores = (context.job.roles.layout.trainable_views(flat) for flat in (g, mixture.core))
+        for name, weight in context.named.items():
             if name in gradients and weight.grad is not None:  # what is private is no part of the mixture
                 gradients[name].copy_(weight.grad)
                 weight.grad.mul_(mixture.p[mixture.mine])
@@ -106,30 +106,30 @@ class Apple(ModelPerClient):
         along = mixture.models @ g
         mixture.slope = torch.cat([along, along.new_zeros(len(mixture.p) - len(along))])
         mixture.slope[mixture.mine] = mixture.core @ g  # where it is now, not where the round began
-        pull = self.mu * self.weight(work.round, work.job.settings.rounds)
+        pull = self.mu * self.weight(context.round, context.job.settings.rounds)
         mixture.slope += pull * (mixture.p - mixture.p0)
 
     @torch.no_grad()
-    def after_step(self, work: Work) -> None:
+    def after_step(self, context: ClientContext) -> None:
         """Take w_k out of the model, move p_k, mix anew."""
-        mixture: Mixture = work.scratch["apple"]
-        cores = work.job.roles.layout.trainable_views(mixture.core)
-        for name, weight in work.named.items():
+        mixture: Mixture = context.scratch["apple"]
+        cores = context.job.roles.layout.trainable_views(mixture.core)
+        for name, weight in context.named.items():
             if name in cores:
                 cores[name].copy_(weight)
-        mixture.velocity = work.job.settings.momentum * mixture.velocity + mixture.slope
-        mixture.p -= self.p_rate * work.lr * mixture.velocity
-        work.site.flat[: len(mixture.core)] = mixture.mixed()
+        mixture.velocity = context.job.settings.momentum * mixture.velocity + mixture.slope
+        mixture.p -= self.p_rate * context.lr * mixture.velocity
+        context.site.flat[: len(mixture.core)] = mixture.mixed()
 
-    def finish(self, work: Work) -> None:
+    def finish(self, context: ClientContext) -> None:
         """What changed in w_k for the server; p_k stays."""
-        mixture: Mixture = work.scratch["apple"]
-        core = torch.cat([mixture.core, work.site.flat[len(mixture.core) :]])
-        work.reply["update"] = (core - self.model_of(work)).cpu()
-        work.memory["apple/p"] = mixture.p.cpu()
+        mixture: Mixture = context.scratch["apple"]
+        core = torch.cat([mixture.core, context.site.flat[len(mixture.core) :]])
+        context.reply["update"] = (core - self.model_of(context)).cpu()
+        context.memory["apple/p"] = mixture.p.cpu()
 
-    def own(self, work: Work) -> None:
+    def own(self, context: ClientContext) -> None:
         """v_k; a client that was in no round learns a core model, from the mean, and its weights."""
-        self.mix(work)
-        if not self.was_in_training(work) and work.kind == "personalise":
-            work.make_up((*work.job.method.answering("predict"), self))
+        self.mix(context)
+        if not self.was_in_training(context) and context.kind == "personalise":
+            context.make_up((*context.job.method.answering("predict"), self))

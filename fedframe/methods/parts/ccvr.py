@@ -32,7 +32,7 @@ from fedframe.core.part import Part, Slot
 from fedframe.errors import SettingError
 
 if TYPE_CHECKING:
-    from fedframe.core.client_context import Work
+    from fedframe.core.client_context import ClientContext
     from fedframe.core.method import Method
     from fedframe.core.server import Server
 
@@ -74,12 +74,12 @@ class CCVR(Part):
                 f"{model.dim} features); choose a net with at most {dim} features or add +projection."
             )
 
-    def statistics(self, work: Work) -> dict[str, Tensor]:
+    def statistics(self, context: ClientContext) -> dict[str, Tensor]:
         """N_kc, mu_kc and S_kc; zero for what a client cannot know."""
-        features = work.embeddings().double().cpu()
-        labels = work.job.federation.source.train.y[work.rows]
-        means, covariances = class_statistics(features, labels, work.model.classes)
-        return {"ccvr/counts": work.class_counts.double(), "ccvr/means": means, "ccvr/covariances": covariances}
+        features = context.embeddings().double().cpu()
+        labels = context.job.federation.source.train.y[context.rows]
+        means, covariances = class_statistics(features, labels, context.model.classes)
+        return {"ccvr/counts": context.class_counts.double(), "ccvr/means": means, "ccvr/covariances": covariances}
 
     def statistics_shapes(self, server: Server) -> dict[str, torch.Size]:
         """(classes), (classes, dim), (classes, dim, dim)."""

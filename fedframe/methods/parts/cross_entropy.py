@@ -12,7 +12,7 @@ from torch import Tensor
 from fedframe.core.part import Part, Slot
 
 if TYPE_CHECKING:
-    from fedframe.core.client_context import Work
+    from fedframe.core.client_context import ClientContext
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class CrossEntropy(Part):
     name: ClassVar[str] = "ce"
     claims: ClassVar[frozenset[Slot]] = frozenset({"loss"})
 
-    def loss(self, logits: Tensor, labels: Tensor, work: Work) -> Tensor:
+    def loss(self, logits: Tensor, labels: Tensor, context: ClientContext) -> Tensor:
         """-log softmax(logits)[label]."""
         return F.cross_entropy(logits, labels)
 
@@ -30,6 +30,6 @@ class CrossEntropy(Part):
         """Yes."""
         return True
 
-    def row_losses(self, logits: Tensor, labels: Tensor, works: Sequence[Work]) -> Tensor:
+    def row_losses(self, logits: Tensor, labels: Tensor, contexts: Sequence[ClientContext]) -> Tensor:
         """The same for every sample of a stack of clients."""
         return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view_as(labels)

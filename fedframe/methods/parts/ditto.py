@@ -25,7 +25,7 @@ from fedframe.errors import SettingError
 from fedframe.methods.parts.prox import Prox
 
 if TYPE_CHECKING:
-    from fedframe.core.client_context import Work
+    from fedframe.core.client_context import ClientContext
     from fedframe.settings import Settings
 
 
@@ -46,21 +46,21 @@ class Ditto(Part):
         """A pull that is too strong for the step length throws the own model ever further."""
         check_pull("ditto", self.lam, settings)
 
-    def finish(self, work: Work) -> None:
+    def finish(self, context: ClientContext) -> None:
         """A round of the own model; at first it is the initial one."""
-        settings = work.job.settings
-        if not work.take_model("ditto"):
-            load_tensors(work.model, copy_tensors(work.job.template, work.job.roles.changing))
+        settings = context.job.settings
+        if not context.take_model("ditto"):
+            load_tensors(context.model, copy_tensors(context.job.template, context.job.roles.changing))
         if self.epochs is not None:
-            work.fit(self.epochs, parts=pulled(work, self.lam))
+            context.fit(self.epochs, parts=pulled(context, self.lam))
         else:
-            work.fit(settings.epochs, settings.steps, parts=pulled(work, self.lam))
-        work.keep_model("ditto")
+            context.fit(settings.epochs, settings.steps, parts=pulled(context, self.lam))
+        context.keep_model("ditto")
 
-    def own(self, work: Work) -> None:
+    def own(self, context: ClientContext) -> None:
         """v_k; a client that was in no round trains it from the shared model."""
-        if not work.take_model("ditto") and work.kind == "personalise":
-            work.make_up(pulled(work, self.lam))
+        if not context.take_model("ditto") and context.kind == "personalise":
+            context.make_up(pulled(context, self.lam))
 
 
 def check_pull(part: str, strength: float, settings: Settings) -> None:
@@ -72,10 +72,10 @@ def check_pull(part: str, strength: float, settings: Settings) -> None:
         )
 
 
-def pulled(work: Work, strength: float) -> Sequence[Part]:
+def pulled(context: ClientContext, strength: float) -> Sequence[Part]:
     """Who has a say when an own model is trained near the server's: the pull, which is FedProx's, and a classifier
     that predicts in the place of the head. The method's corrections are about the shared model.
     """
     pull = Prox(strength)
-    pull.begin(work)
-    return (*work.job.method.answering("predict"), pull)
+    pull.begin(context)
+    return (*context.job.method.answering("predict"), pull)

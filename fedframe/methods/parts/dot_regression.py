@@ -24,7 +24,7 @@ from fedframe.core.part import Part, Slot
 from fedframe.errors import SettingError
 
 if TYPE_CHECKING:
-    from fedframe.core.client_context import Work
+    from fedframe.core.client_context import ClientContext
     from fedframe.core.method import Method
 
 
@@ -46,9 +46,9 @@ class DotRegression(Part):
                 "classifier 'linear' would fall together; add a frozen one, such as etf."
             )
 
-    def loss(self, logits: Tensor, labels: Tensor, work: Work) -> Tensor:
+    def loss(self, logits: Tensor, labels: Tensor, context: ClientContext) -> Tensor:
         """scale/2 (cos(w_y, h) - 1)^2, mean over the batch."""
-        weight = work.model.head.weight
+        weight = context.model.head.weight
         assert isinstance(weight, Tensor)
-        cosine = F.cosine_similarity(work.embedding, weight[labels], dim=1)
+        cosine = F.cosine_similarity(context.embedding, weight[labels], dim=1)
         return self.scale / 2 * (cosine - 1).square().mean()

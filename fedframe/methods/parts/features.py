@@ -21,7 +21,7 @@ from fedframe.core.model import Model
 from fedframe.core.part import Part
 
 if TYPE_CHECKING:
-    from fedframe.core.client_context import Work
+    from fedframe.core.client_context import ClientContext
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Projection(Part):
         """Yes."""
         return True
 
-    def transform(self, model: Model, features: Tensor, work: Work | None) -> Tensor:
+    def transform(self, model: Model, features: Tensor, context: ClientContext | None) -> Tensor:
         """g(p; h)."""
         projected: Tensor = model.extras["projection"](features)
         return projected
@@ -60,7 +60,7 @@ class Normalise(Part):
         """Yes."""
         return True
 
-    def transform(self, model: Model, features: Tensor, work: Work | None) -> Tensor:
+    def transform(self, model: Model, features: Tensor, context: ClientContext | None) -> Tensor:
         """Divide by the norm; a feature of zeros stays zero."""
         return F.normalize(features, dim=-1)
 
@@ -90,7 +90,7 @@ class Temperature(Part):
         """Yes."""
         return True
 
-    def transform(self, model: Model, features: Tensor, work: Work | None) -> Tensor:
+    def transform(self, model: Model, features: Tensor, context: ClientContext | None) -> Tensor:
         """beta mu."""
         beta = model.extras["temperature"].beta
         assert isinstance(beta, Tensor)

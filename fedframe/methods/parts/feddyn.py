@@ -34,7 +34,7 @@ from fedframe.core.part import Merger, Part, Slot
 from fedframe.methods.parts.mean import MeanMerger
 
 if TYPE_CHECKING:
-    from fedframe.core.client_context import Work
+    from fedframe.core.client_context import ClientContext
     from fedframe.core.server import Server
 
 DRIFT = "feddyn/drift"  # d_k in a client's memory, D in the server's state
@@ -52,24 +52,24 @@ class FedDyn(Part):
 
     alpha: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
 
-    def begin(self, work: Work) -> None:
+    def begin(self, context: ClientContext) -> None:
         """Have d_k - theta_{t-1} at hand by name."""
-        if work.training and self.alpha:
-            start = work.start[: work.job.roles.layout.trainable]
-            own = work.memory.setdefault(DRIFT, torch.zeros(len(start))).to(start.device)
-            work.scratch["feddyn"] = work.job.roles.layout.trainable_views(own - start)
+        if context.training and self.alpha:
+            start = context.start[: context.job.roles.layout.trainable]
+            own = context.memory.setdefault(DRIFT, torch.zeros(len(start))).to(start.device)
+            context.scratch["feddyn"] = context.job.roles.layout.trainable_views(own - start)
 
-    def correct(self, work: Work) -> None:
+    def correct(self, context: ClientContext) -> None:
         """g <- g - g_k + alpha (theta - theta_{t-1}), with g_k = -alpha d_k."""
-        shift = work.scratch.get("feddyn", {})
-        for name, weight in work.named.items():
+        shift = context.scratch.get("feddyn", {})
+        for name, weight in context.named.items():
             if weight.grad is not None and name in shift:  # what is private has no counterpart on the server
                 weight.grad.add_(weight.detach() + shift[name], alpha=self.alpha)
 
-    def finish(self, work: Work) -> None:
+    def finish(self, context: ClientContext) -> None:
         """d_k <- d_k + theta_k - theta_{t-1}."""
         if self.alpha:
-            work.memory[DRIFT] = work.memory[DRIFT] + work.reply["update"][: len(work.memory[DRIFT])]
+            context.memory[DRIFT] = context.memory[DRIFT] + context.reply["update"][: len(context.memory[DRIFT])]
 
     def server_state(self, server: Server) -> dict[str, Tensor]:
         """D = 0."""

@@ -21,7 +21,7 @@ from fedframe.core.part import HeadStage, Part, Slot
 from fedframe.methods.parts.cross_entropy import CrossEntropy
 
 if TYPE_CHECKING:
-    from fedframe.core.client_context import Work
+    from fedframe.core.client_context import ClientContext
     from fedframe.core.method import Method
 
 
@@ -39,10 +39,10 @@ class AlternatingAdaptation(Part):
     head_lr: Annotated[float, Field(gt=0)] = 0.1
     projection_lr: Annotated[float, Field(gt=0)] = 0.05
 
-    def personalise(self, work: Work) -> None:
+    def personalise(self, context: ClientContext) -> None:
         """The feature extractor."""
         trained = ("backbone.", "extras.temperature.")
-        work.fit(self.feature_epochs, only=lambda name: name.startswith(trained), loss=CrossEntropy())
+        context.fit(self.feature_epochs, only=lambda name: name.startswith(trained), loss=CrossEntropy())
 
     def head_stages(self, method: Method) -> Sequence[HeadStage]:
         """Classifier and projection (if there is one) in turn, with beta."""

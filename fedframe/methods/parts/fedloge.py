@@ -30,7 +30,7 @@ from fedframe.errors import SettingError
 from fedframe.methods.parts.cross_entropy import CrossEntropy
 
 if TYPE_CHECKING:
-    from fedframe.core.client_context import Work
+    from fedframe.core.client_context import ClientContext
     from fedframe.core.method import Method
     from fedframe.core.server import Server
 
@@ -79,13 +79,13 @@ class AuxiliaryHeads(Part):
         """phi_k."""
         return (PHI,)
 
-    def penalty(self, work: Work) -> Tensor:
+    def penalty(self, context: ClientContext) -> Tensor:
         """The losses of psi and phi_k on detached features (lines 5 and 6)."""
-        heads = work.model.extras["auxiliary"]
+        heads = context.model.extras["auxiliary"]
         assert isinstance(heads, Auxiliary)
-        features = work.embedding.detach()
-        shared = F.cross_entropy(F.linear(features, heads.psi), work.labels)
-        return shared + F.cross_entropy(F.linear(features, heads.phi), work.labels)
+        features = context.embedding.detach()
+        shared = F.cross_entropy(F.linear(features, heads.psi), context.labels)
+        return shared + F.cross_entropy(F.linear(features, heads.phi), context.labels)
 
     def predict(self, model: Model, features: Tensor) -> Tensor:
         """psi, until a realigned classifier stands in `head`."""
@@ -145,15 +145,15 @@ class LocalRealignment(Part):
                 "...+auxiliary_heads+la_fr."
             )
 
-    def personalise(self, work: Work) -> None:
+    def personalise(self, context: ClientContext) -> None:
         """phi'_k,c = psi_c ||phi_k,c|| (Eq. 7)."""
-        heads = work.model.extras["auxiliary"]
+        heads = context.model.extras["auxiliary"]
         assert isinstance(heads, Auxiliary)
         with torch.no_grad():
-            for name, tensor in work.model.head.named_parameters():
+            for name, tensor in context.model.head.named_parameters():
                 lengths = heads.phi.norm(dim=1, keepdim=True)
                 if self.by == "counts":
-                    lengths = (work.class_counts / max(1, len(work.rows)))[:, None].to(lengths)
+                    lengths = (context.class_counts / max(1, len(context.rows)))[:, None].to(lengths)
                 aligned = heads.psi * lengths
                 tensor.copy_(aligned if name == "weight" else torch.zeros_like(tensor))
             heads.realigned.fill_(1.0)
@@ -162,9 +162,9 @@ class LocalRealignment(Part):
         """Line 12: fine-tuning, with the loss that phi_k has learnt by."""
         return (HeadStage(self.epochs, ("head.weight",), self.lr, CrossEntropy()),) if self.epochs else ()
 
-    def finish_personal(self, work: Work) -> None:
+    def finish_personal(self, context: ClientContext) -> None:
         """Both classifiers are linear: the sum of their logits is that of one classifier."""
-        heads = work.model.extras["auxiliary"]
+        heads = context.model.extras["auxiliary"]
         if self.plus_phi and isinstance(heads, Auxiliary):
             with torch.no_grad():
-                work.model.head.get_parameter("weight").add_(heads.phi)
+                context.model.head.get_parameter("weight").add_(heads.phi)

@@ -27,7 +27,7 @@ from fedframe.core.model import load_tensors
 from fedframe.core.part import Part
 
 if TYPE_CHECKING:
-    from fedframe.core.client_context import Work
+    from fedframe.core.client_context import ClientContext
 
 Width = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -42,20 +42,20 @@ class FedMMD(Part):
     weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.1  # lambda
     widths: Annotated[tuple[Width, ...], Field(min_length=1)] = (0.25, 0.5, 1.0, 2.0, 4.0)  # s_i, relative
 
-    def begin(self, work: Work) -> None:
+    def begin(self, context: ClientContext) -> None:
         """Copy the model as it starts, the client's private tensors included; each process keeps one net for it."""
-        if work.training and self.weight:
-            if "fedmmd" not in work.site.tools:
-                work.site.tools["fedmmd"] = work.job.fresh_model().eval()
-            load_tensors(work.site.tools["fedmmd"], named_tensors(work.model))
+        if context.training and self.weight:
+            if "fedmmd" not in context.site.tools:
+                context.site.tools["fedmmd"] = context.job.fresh_model().eval()
+            load_tensors(context.site.tools["fedmmd"], named_tensors(context.model))
 
-    def penalty(self, work: Work) -> Tensor:
+    def penalty(self, context: ClientContext) -> Tensor:
         """lambda MMD^2."""
         if not self.weight:
-            return work.embedding.new_zeros(())
+            return context.embedding.new_zeros(())
         with torch.no_grad():
-            shared = work.job.method.embed(work.site.tools["fedmmd"], work.inputs)
-        return self.weight * squared_mmd(work.embedding, shared, self.widths)
+            shared = context.job.method.embed(context.site.tools["fedmmd"], context.inputs)
+        return self.weight * squared_mmd(context.embedding, shared, self.widths)
 
 
 def squared_mmd(x: Tensor, y: Tensor, widths: Sequence[float]) -> Tensor:

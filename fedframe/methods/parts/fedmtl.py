@@ -24,7 +24,7 @@ from torch import Tensor
 from fedframe.methods.parts.model_per_client import ModelPerClient
 
 if TYPE_CHECKING:
-    from fedframe.core.client_context import Work
+    from fedframe.core.client_context import ClientContext
     from fedframe.core.server import Server
 
 
@@ -53,40 +53,40 @@ class FedMTL(ModelPerClient):
         clients = len(server.job.federation)
         return {**super().server_state(server), "fedmtl/omega": clients * torch.eye(clients)}
 
-    def begin(self, work: Work) -> None:
+    def begin(self, context: ClientContext) -> None:
         """Start from the client's own model; add up the others' pull once."""
-        if not work.training:
+        if not context.training:
             return
-        models, omega = work.received["fedmtl/models"], work.received["fedmtl/omega"]
-        trainable = work.job.roles.layout.trainable
+        models, omega = context.received["fedmtl/models"], context.received["fedmtl/omega"]
+        trainable = context.job.roles.layout.trainable
         with torch.no_grad():
-            work.site.flat.copy_(models[work.client])
-            row = omega[work.client].clone()
-            own = float(row[work.client])
-            row[work.client] = 0.0
-            others = work.job.roles.layout.trainable_views(row @ models[:, :trainable])
-        work.scratch["fedmtl"] = (own, others)
+            context.site.flat.copy_(models[context.client])
+            row = omega[context.client].clone()
+            own = float(row[context.client])
+            row[context.client] = 0.0
+            others = context.job.roles.layout.trainable_views(row @ models[:, :trainable])
+        context.scratch["fedmtl"] = (own, others)
 
-    def correct(self, work: Work) -> None:
+    def correct(self, context: ClientContext) -> None:
         """g <- g + lambda sum_j Omega_kj w_j."""
-        own, others = work.scratch["fedmtl"]
-        for name, weight in work.named.items():
+        own, others = context.scratch["fedmtl"]
+        for name, weight in context.named.items():
             if self.lam and weight.grad is not None and name in others:
                 weight.grad.add_(own * weight.detach() + others[name], alpha=self.lam)
 
-    def finish(self, work: Work) -> None:
+    def finish(self, context: ClientContext) -> None:
         """What changed in the client's own model."""
-        work.reply["update"] = (work.site.flat - self.model_of(work)).cpu()
+        context.reply["update"] = (context.site.flat - self.model_of(context)).cpu()
 
     def after_merge(self, server: Server, clients: int) -> None:
         """The relations of the models as they are now."""
         models = server.state["fedmtl/models"][:, : server.layout.trainable]
         server.state["fedmtl/omega"] = relations(models, self.ridge).float()
 
-    def own(self, work: Work) -> None:
+    def own(self, context: ClientContext) -> None:
         """w_k; a client that was in no round trains the mean of the others' alone."""
-        if self.was_in_training(work):
+        if self.was_in_training(context):
             with torch.no_grad():
-                work.site.flat.copy_(self.model_of(work))
-        elif work.kind == "personalise":
-            work.make_up(work.job.method.answering("predict"))
+                context.site.flat.copy_(self.model_of(context))
+        elif context.kind == "personalise":
+            context.make_up(context.job.method.answering("predict"))

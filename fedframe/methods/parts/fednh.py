@@ -28,7 +28,7 @@ from fedframe.core.part import Part, Slot
 from fedframe.methods.parts.frame_head import Orthonormal, SimplexETF
 
 if TYPE_CHECKING:
-    from fedframe.core.client_context import Work
+    from fedframe.core.client_context import ClientContext
     from fedframe.core.server import Server
 
 HEAD = "head.weight"
@@ -52,10 +52,10 @@ class FedNH(Part):
         """Draw the class vectors."""
         (Orthonormal() if self.spread == "orthonormal" else SimplexETF()).build(model)
 
-    def finish(self, work: Work) -> None:
+    def finish(self, context: ClientContext) -> None:
         """n_k,c m_k,c; of features in their full length, if the method does not normalise them."""
-        sums, counts = work.class_sums()
-        work.reply["fednh/sums"] = counts[:, None] * F.normalize(sums, dim=1)
+        sums, counts = context.class_sums()
+        context.reply["fednh/sums"] = counts[:, None] * F.normalize(sums, dim=1)
 
     def uploads(self, server: Server) -> dict[str, torch.Size]:
         """A vector per class."""

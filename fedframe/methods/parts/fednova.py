@@ -22,11 +22,11 @@ from torch import Tensor
 
 from fedframe.core.aggregation import RunningMean
 from fedframe.core.message import Message
-from fedframe.core.optimizers import gradient_mass
+from fedframe.core.optimizers import normalised_steps
 from fedframe.core.part import Merger, Part, Slot
 
 if TYPE_CHECKING:
-    from fedframe.core.client_context import Work
+    from fedframe.core.client_context import ClientContext
     from fedframe.core.server import Server
 
 REPORTED = "fednova/norm"
@@ -40,11 +40,13 @@ class FedNova(Part):
     claims: ClassVar[frozenset[Slot]] = frozenset({"merge"})
     paper: ClassVar[str] = "Wang et al., Tackling the Objective Inconsistency Problem, NeurIPS 2020"
 
-    def finish(self, work: Work) -> None:
+    def finish(self, context: ClientContext) -> None:
         """Report ||a||_1 of the steps that were taken."""
-        settings = work.job.settings
-        mu = sum(float(getattr(part, "mu", 0)) for part in work.job.method.parts if part.name == "prox")
-        work.numbers[REPORTED] = gradient_mass(work.steps, settings.momentum, settings.nesterov, work.lr * mu)
+        settings = context.job.settings
+        mu = sum(float(getattr(part, "mu", 0)) for part in context.job.method.parts if part.name == "prox")
+        context.numbers[REPORTED] = normalised_steps(
+            context.steps, settings.momentum, settings.nesterov, context.lr * mu
+        )
 
     def merger(self, server: Server) -> Merger:
         """A running sum: memory does not grow with the clients."""

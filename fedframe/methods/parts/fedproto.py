@@ -31,7 +31,7 @@ from fedframe.errors import SettingError
 from fedframe.methods.parts.alone import Local
 
 if TYPE_CHECKING:
-    from fedframe.core.client_context import Work
+    from fedframe.core.client_context import ClientContext
     from fedframe.core.method import Method
     from fedframe.core.server import Server
 
@@ -77,13 +77,13 @@ class FedProto(Part):
         """Everything but the prototypes and other frozen vectors."""
         return Local().private(model)
 
-    def penalty(self, work: Work) -> Tensor:
+    def penalty(self, context: ClientContext) -> Tensor:
         """lambda times the mean squared distance from the prototypes (Eq. 7)."""
-        own = prototypes(work.model)
+        own = prototypes(context.model)
         if not self.weight:
-            return work.embedding.new_zeros(())
-        distance = (work.embedding - own.means[work.labels]).square().mean(1)
-        return self.weight * (distance * own.known[work.labels]).mean()
+            return context.embedding.new_zeros(())
+        distance = (context.embedding - own.means[context.labels]).square().mean(1)
+        return self.weight * (distance * own.known[context.labels]).mean()
 
     def predict(self, model: Model, features: Tensor) -> Tensor:
         """The client's classifier, or minus the distance from every prototype that there is (Eq. 4)."""
@@ -94,10 +94,10 @@ class FedProto(Part):
         distance = torch.cdist(features, own.means)
         return -distance.masked_fill(own.known == 0, torch.inf)
 
-    def finish(self, work: Work) -> None:
+    def finish(self, context: ClientContext) -> None:
         """The client's prototypes (Eq. 3), zero for classes that it lacks, and its label counts."""
-        sums, counts = work.class_sums()
-        work.reply |= {"fedproto/means": sums / counts.clamp_min(1)[:, None], "fedproto/counts": counts}
+        sums, counts = context.class_sums()
+        context.reply |= {"fedproto/means": sums / counts.clamp_min(1)[:, None], "fedproto/counts": counts}
 
     def uploads(self, server: Server) -> dict[str, torch.Size]:
         """A prototype and a count per class."""

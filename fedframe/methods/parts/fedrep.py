@@ -21,7 +21,7 @@ from fedframe.core.part import Part
 from fedframe.errors import SettingError
 
 if TYPE_CHECKING:
-    from fedframe.core.client_context import Work
+    from fedframe.core.client_context import ClientContext
     from fedframe.settings import Settings
 
 
@@ -48,13 +48,13 @@ class FedRep(Part):
                 f"{settings.epochs}; use epochs = {self.body_epochs + 1} or more."
             )
 
-    def begin_epoch(self, work: Work, epoch: int) -> None:
+    def begin_epoch(self, context: ClientContext, epoch: int) -> None:
         """Let only heads, or only what is shared, have a gradient."""
-        private = {*work.job.roles.private} & work.named.keys()
+        private = {*context.job.roles.private} & context.named.keys()
         if not private:  # fedper.layers = 0: all is shared
             return
-        heads = work.job.settings.epochs - self.body_epochs
-        for name, weight in work.named.items():
+        heads = context.job.settings.epochs - self.body_epochs
+        for name, weight in context.named.items():
             weight.requires_grad_((name in private) == (epoch < heads))
         if epoch == heads:
-            work.steps = 0  # of the steps so far none has moved what is sent; normalised averaging counts those
+            context.steps = 0  # of the steps so far none has moved what is sent; normalised averaging counts those

@@ -26,7 +26,7 @@ from fedframe.core.part import Part
 from fedframe.errors import SettingError
 
 if TYPE_CHECKING:
-    from fedframe.core.client_context import Work
+    from fedframe.core.client_context import ClientContext
     from fedframe.core.method import Method
 
 
@@ -71,10 +71,10 @@ class FedRoD(Part):
         """phi_k."""
         return ("extras.fedrod.weight", "extras.fedrod.bias")
 
-    def penalty(self, work: Work) -> Tensor:
+    def penalty(self, context: ClientContext) -> Tensor:
         """The personal loss (Eq. 7)."""
-        own: Tensor = work.model.extras["fedrod"](work.embedding.detach())
-        return F.cross_entropy(work.logits.detach() + own, work.labels)
+        own: Tensor = context.model.extras["fedrod"](context.embedding.detach())
+        return F.cross_entropy(context.logits.detach() + own, context.labels)
 
     def predict(self, model: Model, features: Tensor) -> Tensor:
         """psi z + phi z."""

@@ -26,7 +26,7 @@ from fedframe.core.part import Part, Slot
 from fedframe.methods.parts.cross_entropy import CrossEntropy
 
 if TYPE_CHECKING:
-    from fedframe.core.client_context import Work
+    from fedframe.core.client_context import ClientContext
 
 
 @dataclass(frozen=True)
@@ -39,20 +39,20 @@ class FedRS(Part):
 
     alpha: Annotated[float, Field(ge=0, le=1)] = 0.5
 
-    def begin(self, work: Work) -> None:
+    def begin(self, context: ClientContext) -> None:
         """a_c for every class."""
-        if work.training:
-            has = (work.class_counts > 0).to(work.start.device, work.start.dtype)
-            work.scratch["fedrs"] = has + (1 - has) * self.alpha
+        if context.training:
+            has = (context.class_counts > 0).to(context.start.device, context.start.dtype)
+            context.scratch["fedrs"] = has + (1 - has) * self.alpha
 
-    def loss(self, logits: Tensor, labels: Tensor, work: Work) -> Tensor:
+    def loss(self, logits: Tensor, labels: Tensor, context: ClientContext) -> Tensor:
         """The restricted softmax in rounds, the plain one after them."""
-        return F.cross_entropy(logits * work.scratch["fedrs"] if work.training else logits, labels)
+        return F.cross_entropy(logits * context.scratch["fedrs"] if context.training else logits, labels)
 
     def by_sample(self) -> bool:
         """Yes: outside of rounds it is cross-entropy."""
         return True
 
-    def row_losses(self, logits: Tensor, labels: Tensor, works: Sequence[Work]) -> Tensor:
+    def row_losses(self, logits: Tensor, labels: Tensor, contexts: Sequence[ClientContext]) -> Tensor:
         """Cross-entropy for every sample of a stack of clients."""
-        return CrossEntropy().row_losses(logits, labels, works)
+        return CrossEntropy().row_losses(logits, labels, contexts)

@@ -24,7 +24,7 @@ from fedframe.core.message import Message
 from fedframe.core.part import Part, Slot
 
 if TYPE_CHECKING:
-    from fedframe.core.client_context import Work
+    from fedframe.core.client_context import ClientContext
     from fedframe.core.server import Server
 
 
@@ -39,11 +39,11 @@ class FFC(Part):
 
     ridge: Annotated[float, Field(ge=0)] = 1e-6
 
-    def statistics(self, work: Work) -> dict[str, Tensor]:
+    def statistics(self, context: ClientContext) -> dict[str, Tensor]:
         """V_k and U_k from features in evaluation mode."""
-        z = work.embeddings().double().cpu()
-        labels = work.job.federation.source.train.y[work.rows]
-        return {"ffc/v": z.T @ z, "ffc/u": z.T @ F.one_hot(labels, work.model.classes).double()}
+        z = context.embeddings().double().cpu()
+        labels = context.job.federation.source.train.y[context.rows]
+        return {"ffc/v": z.T @ z, "ffc/u": z.T @ F.one_hot(labels, context.model.classes).double()}
 
     def statistics_shapes(self, server: Server) -> dict[str, torch.Size]:
         """(dim, dim) and (dim, classes)."""

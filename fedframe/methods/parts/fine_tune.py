@@ -11,7 +11,7 @@ from pydantic import Field
 from fedframe.core.part import HeadStage, Part, Slot
 
 if TYPE_CHECKING:
-    from fedframe.core.client_context import Work
+    from fedframe.core.client_context import ClientContext
     from fedframe.core.method import Method
 
 
@@ -26,15 +26,15 @@ class FineTune(Part):
     lr: Annotated[float, Field(gt=0)] | None = None  # None: the run's lr
     what: Literal["all", "head", "everything"] = "all"  # everything: also what is frozen in rounds
 
-    def personalise(self, work: Work) -> None:
+    def personalise(self, context: ClientContext) -> None:
         """Train on the client's own data, unless `head_stages` does."""
-        if self.head_stages(work.job.method):
+        if self.head_stages(context.job.method):
             return
         if self.lr is not None:
-            work.lr = self.lr
+            context.lr = self.lr
         choices = {"all": None, "head": lambda name: name.startswith("head."), "everything": lambda name: True}
         # A classifier that predicts in the place of the head learns through its own penalty: it must have its say.
-        work.fit(self.epochs, only=choices[self.what], parts=work.job.method.answering("predict"))
+        context.fit(self.epochs, only=choices[self.what], parts=context.job.method.answering("predict"))
 
     def head_stages(self, method: Method) -> Sequence[HeadStage]:
         """The classifier alone."""

@@ -26,7 +26,7 @@ from fedframe.core.part import Part
 from fedframe.errors import SettingError
 
 if TYPE_CHECKING:
-    from fedframe.core.client_context import Work
+    from fedframe.core.client_context import ClientContext
     from fedframe.core.job import Job
     from fedframe.core.server import Server
     from fedframe.settings import Settings
@@ -57,37 +57,37 @@ class GlobalMemory(Part):
         """The round from which memory is used."""
         return max(1, round(self.warm * job.settings.rounds)) if self.warm < 1 else int(self.warm)
 
-    def begin(self, work: Work) -> None:
+    def begin(self, context: ClientContext) -> None:
         """alpha mu_c by class, zero where there is no memory."""
-        if work.training and work.round >= self.first_round(work.job):
-            work.scratch["gmv"] = self.alpha * work.received["gmv/memory"]
+        if context.training and context.round >= self.first_round(context.job):
+            context.scratch["gmv"] = self.alpha * context.received["gmv/memory"]
 
-    def begin_epoch(self, work: Work, epoch: int) -> None:
+    def begin_epoch(self, context: ClientContext, epoch: int) -> None:
         """Only the last epoch counts: its features are the nearest to those of the final model."""
-        if self.means == "training" and work.training:
-            sums = torch.zeros(work.model.classes, work.model.dim, device=work.start.device)
-            work.scratch["gmv/sums"] = (sums, torch.zeros(work.model.classes, device=work.start.device))
+        if self.means == "training" and context.training:
+            sums = torch.zeros(context.model.classes, context.model.dim, device=context.start.device)
+            context.scratch["gmv/sums"] = (sums, torch.zeros(context.model.classes, device=context.start.device))
 
-    def transform(self, model: Model, features: Tensor, work: Work | None) -> Tensor:
+    def transform(self, model: Model, features: Tensor, context: ClientContext | None) -> Tensor:
         """h = f + alpha mu_y, in training only."""
-        if work is not None and "gmv/sums" in work.scratch:
-            sums, counts = work.scratch["gmv/sums"]
-            sums.index_add_(0, work.labels, features.detach())
-            counts += torch.bincount(work.labels, minlength=len(counts))
-        if work is None or "gmv" not in work.scratch:
+        if context is not None and "gmv/sums" in context.scratch:
+            sums, counts = context.scratch["gmv/sums"]
+            sums.index_add_(0, context.labels, features.detach())
+            counts += torch.bincount(context.labels, minlength=len(counts))
+        if context is None or "gmv" not in context.scratch:
             return features
-        shift: Tensor = work.scratch["gmv"][work.labels]
+        shift: Tensor = context.scratch["gmv"][context.labels]
         return features + shift
 
     def by_sample(self) -> bool:
         """Outside of rounds nothing is done."""
         return True
 
-    def finish(self, work: Work) -> None:
+    def finish(self, context: ClientContext) -> None:
         """The class means, zero for classes that the client lacks, and which classes it holds."""
-        gathered = work.scratch.get("gmv/sums")
-        sums, counts = work.class_sums() if gathered is None else (tensor.cpu() for tensor in gathered)
-        work.reply |= {"gmv/means": sums / counts.clamp_min(1)[:, None], "gmv/held": (counts > 0).float()}
+        gathered = context.scratch.get("gmv/sums")
+        sums, counts = context.class_sums() if gathered is None else (tensor.cpu() for tensor in gathered)
+        context.reply |= {"gmv/means": sums / counts.clamp_min(1)[:, None], "gmv/held": (counts > 0).float()}
 
     def server_state(self, server: Server) -> dict[str, Tensor]:
         """No memory yet."""

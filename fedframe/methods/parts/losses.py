@@ -14,7 +14,7 @@ from torch import Tensor
 from fedframe.core.part import Part, Slot
 
 if TYPE_CHECKING:
-    from fedframe.core.client_context import Work
+    from fedframe.core.client_context import ClientContext
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class SquaredError(Part):
     name: ClassVar[str] = "mse"
     claims: ClassVar[frozenset[Slot]] = frozenset({"loss"})
 
-    def loss(self, logits: Tensor, labels: Tensor, work: Work) -> Tensor:
+    def loss(self, logits: Tensor, labels: Tensor, context: ClientContext) -> Tensor:
         """The mean over classes makes its gradient 2/C of a plain squared norm: it wants a larger learning rate."""
         return F.mse_loss(logits, F.one_hot(labels, logits.shape[-1]).to(logits.dtype))
 
@@ -37,7 +37,7 @@ class SquaredError(Part):
         """Yes."""
         return True
 
-    def row_losses(self, logits: Tensor, labels: Tensor, works: Sequence[Work]) -> Tensor:
+    def row_losses(self, logits: Tensor, labels: Tensor, contexts: Sequence[ClientContext]) -> Tensor:
         """The same for every sample of a stack of clients."""
         return (logits - F.one_hot(labels, logits.shape[-1]).to(logits.dtype)).square().mean(-1)
 
@@ -53,24 +53,24 @@ class BalancedCrossEntropy(Part):
     gamma: Annotated[float, Field(ge=0)] = 1.0
     missing: Literal["mask", "one"] = "one"  # a class the client lacks: out of the softmax (n = 0), or counted once
 
-    def begin(self, work: Work) -> None:
+    def begin(self, context: ClientContext) -> None:
         """gamma log n_k for every class."""
-        counts = work.class_counts.float()
+        counts = context.class_counts.float()
         if self.missing == "one":
             counts = counts.clamp_min(1.0)
         # 0 log 0 is 0: without gamma the counts do not matter, also those of zero.
         prior = self.gamma * counts.log() if self.gamma else torch.zeros_like(counts)
-        work.scratch["balanced_ce"] = prior.to(work.start.device)
+        context.scratch["balanced_ce"] = prior.to(context.start.device)
 
-    def loss(self, logits: Tensor, labels: Tensor, work: Work) -> Tensor:
+    def loss(self, logits: Tensor, labels: Tensor, context: ClientContext) -> Tensor:
         """-log n_y^gamma exp(l_y) / sum_c n_c^gamma exp(l_c)."""
-        return F.cross_entropy(logits + work.scratch["balanced_ce"], labels)
+        return F.cross_entropy(logits + context.scratch["balanced_ce"], labels)
 
     def by_sample(self) -> bool:
         """Yes."""
         return True
 
-    def row_losses(self, logits: Tensor, labels: Tensor, works: Sequence[Work]) -> Tensor:
+    def row_losses(self, logits: Tensor, labels: Tensor, contexts: Sequence[ClientContext]) -> Tensor:
         """The same for every sample of a stack of clients, each with its own counts."""
-        logits = logits + torch.stack([work.scratch["balanced_ce"] for work in works])[:, None]
+        logits = logits + torch.stack([context.scratch["balanced_ce"] for context in contexts])[:, None]
         return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view_as(labels)

@@ -31,7 +31,7 @@ from fedframe.core.model import Model
 from fedframe.core.part import Part
 
 if TYPE_CHECKING:
-    from fedframe.core.client_context import Work
+    from fedframe.core.client_context import ClientContext
 
 
 def pearson(features: Tensor) -> Tensor:
@@ -138,9 +138,9 @@ class RelationalAugmentation(Part):
         """One set of weights per message-passing step."""
         model.extras["lra"] = nn.ModuleList(Messages(model.dim, self.own_share) for _ in range(self.steps))
 
-    def transform(self, model: Model, features: Tensor, work: Work | None) -> Tensor:
+    def transform(self, model: Model, features: Tensor, context: ClientContext | None) -> Tensor:
         """From Z to the augmented Z."""
-        wanted = self.relational or (work is not None and work.training)  # personal models as they will predict
+        wanted = self.relational or (context is not None and context.training)  # personal models as they will predict
         if not wanted or len(features) < 3:  # two samples have no relation to compare
             return features
         if not bool(features.detach().sum().isfinite()):
@@ -151,8 +151,8 @@ class RelationalAugmentation(Part):
         assert isinstance(layers, nn.ModuleList)
         for layer in layers:
             augmented = layer(augmented, graph)
-        if work is not None:
-            work.scratch["lra"] = (features, augmented)
+        if context is not None:
+            context.scratch["lra"] = (features, augmented)
         return augmented
 
     def by_sample(self) -> bool:
@@ -164,10 +164,10 @@ class RelationalAugmentation(Part):
         relations = mine_relations(pearson(features), self.relation_weight, self.iterations)
         return strongest_neighbours(relations, self.neighbours)
 
-    def penalty(self, work: Work) -> Tensor:
+    def penalty(self, context: ClientContext) -> Tensor:
         """lambda_CD times Eq. 7."""
-        views = work.scratch.pop("lra", None)
+        views = context.scratch.pop("lra", None)
         if views is None or not self.contrast_weight:
-            return work.embedding.new_zeros(())
+            return context.embedding.new_zeros(())
         before, after = views
         return self.contrast_weight * contrast(before, after, self.temperature)

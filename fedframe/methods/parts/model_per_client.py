@@ -21,7 +21,7 @@ from fedframe.core.part import Merger, Part, Slot
 from fedframe.errors import SettingError
 
 if TYPE_CHECKING:
-    from fedframe.core.client_context import Work
+    from fedframe.core.client_context import ClientContext
     from fedframe.core.method import Method
     from fedframe.core.server import Server
 
@@ -83,15 +83,15 @@ class ModelPerClient(Part):
         return RowsMerger(server, self.name)
 
     # -- on the client -------------------------------------------------------------------------------------------------
-    def was_in_training(self, work: Work) -> bool:
+    def was_in_training(self, context: ClientContext) -> bool:
         """Whether the server has a trained model of this client."""
-        visits = work.received[f"{self.name}/visits"]
-        return len(visits) == len(work.job.federation) and bool(visits[work.client] > 0)
+        visits = context.received[f"{self.name}/visits"]
+        return len(visits) == len(context.job.federation) and bool(visits[context.client] > 0)
 
-    def model_of(self, work: Work) -> Tensor:
+    def model_of(self, context: ClientContext) -> Tensor:
         """The client's own model as the server has it; a newcomer's is the mean."""
-        models = work.received[f"{self.name}/models"]
-        return models[work.client] if len(models) == len(work.job.federation) else work.start
+        models = context.received[f"{self.name}/models"]
+        return models[context.client] if len(models) == len(context.job.federation) else context.start
 
 
 class RowsMerger:

@@ -23,7 +23,7 @@ from fedframe.core.model import copy_tensors, load_tensors
 from fedframe.core.part import Part
 
 if TYPE_CHECKING:
-    from fedframe.core.client_context import Work
+    from fedframe.core.client_context import ClientContext
 
 
 @dataclass(frozen=True)
@@ -37,36 +37,38 @@ class Moon(Part):
     mu: Annotated[float, Field(ge=0)] = 1.0
     temperature: Annotated[float, Field(gt=0)] = 0.5
 
-    def begin(self, work: Work) -> None:
+    def begin(self, context: ClientContext) -> None:
         """Load the two models to compare with; each process keeps one net for each."""
-        if not work.training or not self.mu:
+        if not context.training or not self.mu:
             return
-        if "moon" not in work.site.tools:
-            nets = [work.job.fresh_model().eval() for _ in range(2)]
-            work.site.tools["moon"] = [(net, work.job.roles.layout.bind(net)) for net in nets]
-        previous = work.memory.get("moon/previous", work.start)
-        private = copy_tensors(work.model, work.job.roles.private)  # what other parts keep here, such as BatchNorm's
+        if "moon" not in context.site.tools:
+            nets = [context.job.fresh_model().eval() for _ in range(2)]
+            context.site.tools["moon"] = [(net, context.job.roles.layout.bind(net)) for net in nets]
+        previous = context.memory.get("moon/previous", context.start)
+        private = copy_tensors(
+            context.model, context.job.roles.private
+        )  # what other parts keep here, such as BatchNorm's
         with torch.no_grad():
-            for (net, flat), weights in zip(work.site.tools["moon"], (work.start, previous), strict=True):
+            for (net, flat), weights in zip(context.site.tools["moon"], (context.start, previous), strict=True):
                 flat.copy_(weights)
                 load_tensors(net, private)
 
-    def penalty(self, work: Work) -> Tensor:
+    def penalty(self, context: ClientContext) -> Tensor:
         """mu times the mean of Eq. 3 over the batch."""
         if not self.mu:
-            return work.embedding.new_zeros(())
+            return context.embedding.new_zeros(())
         with torch.no_grad():
-            shared, previous = (self._features(net, work) for net, _ in work.site.tools["moon"])
+            shared, previous = (self._features(net, context) for net, _ in context.site.tools["moon"])
         # As in prediction, like the other two: what others add in training only is no drift.
-        own = work.job.method.refine(work.model, work.features)
+        own = context.job.method.refine(context.model, context.features)
         similar = torch.stack([F.cosine_similarity(own, other, dim=1) for other in (shared, previous)], dim=1)
         target = torch.zeros(len(similar), dtype=torch.int64, device=similar.device)
         return self.mu * F.cross_entropy(similar / self.temperature, target)  # Eq. 3
 
-    def _features(self, net: Any, work: Work) -> Tensor:
-        return work.job.method.embed(net, work.inputs)
+    def _features(self, net: Any, context: ClientContext) -> Tensor:
+        return context.job.method.embed(net, context.inputs)
 
-    def finish(self, work: Work) -> None:
+    def finish(self, context: ClientContext) -> None:
         """Keep the local model for the next visit."""
         if self.mu:
-            work.memory["moon/previous"] = (work.start.cpu() + work.reply["update"]).clone()
+            context.memory["moon/previous"] = (context.start.cpu() + context.reply["update"]).clone()

@@ -22,7 +22,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedframe.core.client_loop import Say, gradient_step
+from fedframe.core.client_loop import StepHooks, gradient_step
 from fedframe.core.model import load_tensors
 from fedframe.core.part import Merger, Part, Slot
 from fedframe.errors import SettingError
@@ -30,7 +30,7 @@ from fedframe.methods.parts.ditto import check_pull
 from fedframe.methods.parts.mean import MeanMerger
 
 if TYPE_CHECKING:
-    from fedframe.core.client_context import Work
+    from fedframe.core.client_context import ClientContext
     from fedframe.core.method import Method
     from fedframe.core.server import Server
     from fedframe.settings import Settings
@@ -64,40 +64,40 @@ class PFedMe(Part):
         """A pull that is too strong for the step length throws theta ever further."""
         check_pull("pfedme", self.lam, settings)
 
-    def step(self, work: Work) -> Tensor:
+    def step(self, context: ClientContext) -> Tensor:
         """Lines 7 and 8; the loss is that of the local model."""
-        before = {name: weight.detach().clone() for name, weight in work.named.items()}
-        work.scratch["pfedme/w"] = before
-        say = work.scratch.get("pfedme/say", work.site.everyone)
-        loss = gradient_step(work, say)
+        before = {name: weight.detach().clone() for name, weight in context.named.items()}
+        context.scratch["pfedme/w"] = before
+        say = context.scratch.get("pfedme/say", context.site.everyone)
+        loss = gradient_step(context, say)
         for _ in range(self.steps - 1):
-            gradient_step(work, say)
-        work.scratch["pfedme/theta"] = {name: weight.detach().clone() for name, weight in work.named.items()}
+            gradient_step(context, say)
+        context.scratch["pfedme/theta"] = {name: weight.detach().clone() for name, weight in context.named.items()}
         share = self.eta * self.lam
         if share != 1:  # all of the way is theta itself, which a sum of differences would round
             with torch.no_grad():
-                for name, weight in work.named.items():
+                for name, weight in context.named.items():
                     weight.sub_(before[name]).mul_(share).add_(before[name])  # line 8
         return loss
 
-    def correct(self, work: Work) -> None:
+    def correct(self, context: ClientContext) -> None:
         """g <- g + lambda (theta - w)."""
-        for name, weight in work.named.items():
+        for name, weight in context.named.items():
             if weight.grad is not None:
-                weight.grad.add_(weight.detach() - work.scratch["pfedme/w"][name], alpha=self.lam)
+                weight.grad.add_(weight.detach() - context.scratch["pfedme/w"][name], alpha=self.lam)
 
-    def finish(self, work: Work) -> None:
+    def finish(self, context: ClientContext) -> None:
         """Keep theta."""
-        load_tensors(work.model, work.scratch.get("pfedme/theta", {}))
-        work.keep_model("pfedme")
+        load_tensors(context.model, context.scratch.get("pfedme/theta", {}))
+        context.keep_model("pfedme")
 
-    def own(self, work: Work) -> None:
+    def own(self, context: ClientContext) -> None:
         """theta; a client that was in no round takes the same steps from the shared model, alone."""
-        if not work.take_model("pfedme") and work.kind == "personalise":
-            parts = (*work.job.method.answering("predict"), self)
-            work.scratch["pfedme/say"] = Say.of(work.job.method, parts)
-            work.make_up(parts)
-            load_tensors(work.model, work.scratch.get("pfedme/theta", {}))
+        if not context.take_model("pfedme") and context.kind == "personalise":
+            parts = (*context.job.method.answering("predict"), self)
+            context.scratch["pfedme/say"] = StepHooks.of(context.job.method, parts)
+            context.make_up(parts)
+            load_tensors(context.model, context.scratch.get("pfedme/theta", {}))
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from pydantic import Field
 from fedframe.core.part import Part
 
 if TYPE_CHECKING:
-    from fedframe.core.client_context import Work
+    from fedframe.core.client_context import ClientContext
 
 
 @dataclass(frozen=True)
@@ -26,13 +26,13 @@ class Prox(Part):
 
     mu: Annotated[float, Field(ge=0)] = 0.01
 
-    def begin(self, work: Work) -> None:
+    def begin(self, context: ClientContext) -> None:
         """See the server's weights by name."""
-        work.scratch["prox"] = work.job.roles.layout.views(work.start)
+        context.scratch["prox"] = context.job.roles.layout.views(context.start)
 
-    def correct(self, work: Work) -> None:
+    def correct(self, context: ClientContext) -> None:
         """g <- g + mu (w - w_t)."""
-        anchor = work.scratch["prox"]
-        for name, weight in work.named.items():
+        anchor = context.scratch["prox"]
+        for name, weight in context.named.items():
             if self.mu and weight.grad is not None and name in anchor:  # what is private has no anchor
                 weight.grad.add_(weight.detach() - anchor[name], alpha=self.mu)  # Eq. 2

@@ -34,7 +34,7 @@ from fedframe.errors import SettingError
 from fedframe.methods.parts.cross_entropy import CrossEntropy
 
 if TYPE_CHECKING:
-    from fedframe.core.client_context import Work
+    from fedframe.core.client_context import ClientContext
     from fedframe.core.method import Method
     from fedframe.core.server import Server
     from fedframe.data import Federation
@@ -71,27 +71,27 @@ class RatioLoss(Part):
         """Take the server's samples away from the clients."""
         return put_aside(federation, self.samples, seed, "ratioloss.samples") if self.beta else federation
 
-    def begin(self, work: Work) -> None:
+    def begin(self, context: ClientContext) -> None:
         """Have the class weights at hand."""
-        if work.training and self.beta:
-            work.scratch["ratioloss"] = work.received["ratioloss/weights"]
+        if context.training and self.beta:
+            context.scratch["ratioloss"] = context.received["ratioloss/weights"]
 
-    def loss(self, logits: Tensor, labels: Tensor, work: Work) -> Tensor:
+    def loss(self, logits: Tensor, labels: Tensor, context: ClientContext) -> Tensor:
         """(alpha + beta R_y) CE, mean over the batch; plain outside of rounds."""
-        if not work.training:
+        if not context.training:
             return F.cross_entropy(logits, labels)
         if not self.beta:
             return self.alpha * F.cross_entropy(logits, labels)
-        weights: Tensor = work.scratch["ratioloss"]
+        weights: Tensor = context.scratch["ratioloss"]
         return (weights[labels] * F.cross_entropy(logits, labels, reduction="none")).mean()
 
     def by_sample(self) -> bool:
         """Yes: outside of rounds it is cross-entropy."""
         return True
 
-    def row_losses(self, logits: Tensor, labels: Tensor, works: Sequence[Work]) -> Tensor:
+    def row_losses(self, logits: Tensor, labels: Tensor, contexts: Sequence[ClientContext]) -> Tensor:
         """Cross-entropy for every sample of a stack of clients."""
-        return CrossEntropy().row_losses(logits, labels, works)
+        return CrossEntropy().row_losses(logits, labels, contexts)
 
     def server_state(self, server: Server) -> dict[str, Tensor]:
         """All classes alike."""

@@ -25,12 +25,12 @@ from torch import Tensor
 
 from fedframe.core.aggregation import RunningMean
 from fedframe.core.message import Message
-from fedframe.core.optimizers import gradient_mass
+from fedframe.core.optimizers import normalised_steps
 from fedframe.core.part import Part
 from fedframe.errors import SettingError
 
 if TYPE_CHECKING:
-    from fedframe.core.client_context import Work
+    from fedframe.core.client_context import ClientContext
     from fedframe.core.server import Server
     from fedframe.settings import Settings
 
@@ -54,27 +54,27 @@ class Scaffold(Part):
                 "earlier rounds; leave it out."
             )
 
-    def begin(self, work: Work) -> None:
+    def begin(self, context: ClientContext) -> None:
         """Have c - c_k at hand by name."""
-        server = work.received["scaffold/c"]
-        own = work.memory.setdefault("scaffold/c", torch.zeros_like(server))
-        work.scratch["scaffold"] = work.job.roles.layout.trainable_views(server - own)
+        server = context.received["scaffold/c"]
+        own = context.memory.setdefault("scaffold/c", torch.zeros_like(server))
+        context.scratch["scaffold"] = context.job.roles.layout.trainable_views(server - own)
 
-    def correct(self, work: Work) -> None:
+    def correct(self, context: ClientContext) -> None:
         """g <- g - c_k + c (line 9)."""
-        shift = work.scratch["scaffold"]
-        for name, weight in work.named.items():
+        shift = context.scratch["scaffold"]
+        for name, weight in context.named.items():
             if weight.grad is not None and name in shift:
                 weight.grad.add_(shift[name])
 
-    def finish(self, work: Work) -> None:
+    def finish(self, context: ClientContext) -> None:
         """The client's new variate, and its change for the server (line 10)."""
-        server, own = work.received["scaffold/c"], work.memory["scaffold/c"]
-        moved = work.reply["update"][: len(server)]  # y - x
-        mass = gradient_mass(work.steps, work.job.settings.momentum, work.job.settings.nesterov)
-        new = own - server - moved / (mass * work.lr)
-        work.reply["scaffold/change"] = new - own
-        work.memory["scaffold/c"] = new
+        server, own = context.received["scaffold/c"], context.memory["scaffold/c"]
+        moved = context.reply["update"][: len(server)]  # y - x
+        mass = normalised_steps(context.steps, context.job.settings.momentum, context.job.settings.nesterov)
+        new = own - server - moved / (mass * context.lr)
+        context.reply["scaffold/change"] = new - own
+        context.memory["scaffold/c"] = new
 
     def server_state(self, server: Server) -> dict[str, Tensor]:
         """c = 0."""

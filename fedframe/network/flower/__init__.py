@@ -8,13 +8,13 @@ from collections.abc import Callable
 
 from fedframe.core.job import Job
 from fedframe.network.compatibility import check_fit
-from fedframe.network.engine import RemoteEngine
+from fedframe.network.engine import NetworkEngine
 from fedframe.network.flower.environment import quiet
 
 __all__ = ["open_flower"]
 
 
-def open_flower(job: Job, note: Callable[[str], None]) -> RemoteEngine:
+def open_flower(job: Job, note: Callable[[str], None]) -> NetworkEngine:
     """Start the engine `flower` (real processes on this machine) or `flower-sim` (Ray)."""
     check_fit(job)
     quiet()

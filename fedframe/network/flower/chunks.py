@@ -76,8 +76,8 @@ class Arriving:
             raise DataError("It holds something else than a letter.")
         for name, (kind, parts, _) in heads.items():
             if kind == "Array":  # a piece of zeros may stand in it many times, and then counts as often
-                order = json.loads(get_object_body(self.pieces[name], Array))["arraychunk_ids"]
-                if sum(len(self.pieces[parts[number]]) for number in order) > self.most + SLACK:
+                request = json.loads(get_object_body(self.pieces[name], Array))["arraychunk_ids"]
+                if sum(len(self.pieces[parts[number]]) for number in request) > self.most + SLACK:
                     raise DataError(f"It is larger than the {self.most:,} bytes that are allowed.")
         message = inflate_object_from_contents(self.root, self.pieces)
         if not isinstance(message, Message):

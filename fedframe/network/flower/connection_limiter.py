@@ -22,7 +22,7 @@ FIRST = 20.0  # seconds for the handshake, and as many for the first request
 SSL_TIMER = "SSL_HANDSHAKE_TIMEOUT"  # asyncio's own, a minute
 
 
-class Door:
+class ConnectionLimiter:
     """Counts connections."""
 
     def __init__(
@@ -57,7 +57,9 @@ def is_loopback(address: str) -> bool:
         return False
 
 
-def watched(protocol: type[Any], door: Door, exempt: Callable[[str], bool] = is_loopback) -> type[asyncio.Protocol]:
+def watched(
+    protocol: type[Any], door: ConnectionLimiter, exempt: Callable[[str], bool] = is_loopback
+) -> type[asyncio.Protocol]:
     """A protocol of uvicorn's whose connections go through a door; those of `exempt` addresses are not counted."""
 
     class Watched(protocol):  # type: ignore[misc]

@@ -21,7 +21,7 @@ REMIND = 300.0  # seconds after which the same reason is said again
 LINGERS = 75.0  # seconds; for a minute a SuperLink takes a node that was killed for one that is there
 
 
-class Words:
+class ConnectionReporter:
     """Says what becomes of the line."""
 
     def __init__(self, address: str, name: str, note: Callable[[str], None], look: Callable[[], str | None]) -> None:
@@ -31,7 +31,7 @@ class Words:
         self._refused: float | None = None  # since when the SuperLink does not let the node in
         self._said, self._said_at, self._looked = "", float("-inf"), float("-inf")
 
-    def heard(self, said: str) -> None:
+    def pop_replies(self, said: str) -> None:
         """Take in the end of the SuperNode's log."""
         now, marks = time.monotonic(), MARKS.findall(said)
         if marks and marks[-1] != TRYING:

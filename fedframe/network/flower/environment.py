@@ -26,7 +26,7 @@ CALM = {
 }
 
 
-def need(*modules: str, extra: str = "flower") -> None:
+def require_packages(*modules: str, extra: str = "flower") -> None:
     """Set the variables here, and say what to install if something is missing."""
     missing = [module for module in modules if importlib.util.find_spec(module) is None]
     if missing:

@@ -12,16 +12,16 @@ from pathlib import Path
 from fedframe.core.job import Job
 from fedframe.errors import RunError
 from fedframe.network.certificates import make_certificates, make_node_key, write_secret
-from fedframe.network.engine import RemoteEngine
+from fedframe.network.engine import NetworkEngine
 from fedframe.network.flower.environment import environment
 from fedframe.network.flower.superlink_client import Link, ServerTask
-from fedframe.network.flower.transport import FlowerPost
+from fedframe.network.flower.transport import FlowerTransport
 from fedframe.network.local_nodes import Trial
 from fedframe.network.transport import Delivery
 from fedframe.util.processes import Child, end_all, free_ports, wait_for_port
 
 
-class TrialPost(FlowerPost):
+class LocalTransport(FlowerTransport):
     """The post of a trial: Flower's, and the processes that it stands on."""
 
     def __init__(self, folder: Path) -> None:
@@ -112,10 +112,10 @@ def start_superlink(folder: Path, host: str, port: int, state: Path | None = Non
     return Child(command, state / "superlink.log", environment(state / "flower"))
 
 
-def open_here(job: Job, note: Callable[[str], None]) -> RemoteEngine:
+def open_here(job: Job, note: Callable[[str], None]) -> NetworkEngine:
     """Start a trial and wait until every node has said who it is."""
     trial = Trial.laid_out(job)
     note(f"Starting a SuperLink and {len(trial.nodes)} nodes on this machine; their logs are in {trial.folder}.")
-    post = TrialPost(trial.folder)
+    post = LocalTransport(trial.folder)
     post.open(trial.nodes)
     return trial.engine(post, note)

@@ -6,12 +6,12 @@ import signal
 import sys
 from pathlib import Path
 
-from fedframe.network.flower.environment import need
+from fedframe.network.flower.environment import require_packages
 
 
 def main() -> None:
     """Serve until ended."""
-    need("flwr")
+    require_packages("flwr")
     from fedframe.network.flower.node import Node, Place
     from fedframe.network.local_nodes import node_work
 

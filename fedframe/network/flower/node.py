@@ -44,9 +44,9 @@ from flwr.supercore.interceptors import (
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime.run_clientapp import push_message, push_task_output
 
-from fedframe.errors import LetterError, RunError
+from fedframe.errors import ProtocolError, RunError
 from fedframe.network.certificates import write_secret
-from fedframe.network.flower.connection_reporter import Words
+from fedframe.network.flower.connection_reporter import ConnectionReporter
 from fedframe.network.flower.environment import environment
 from fedframe.network.flower.reachability import why_not
 from fedframe.network.flower.records import from_record, to_record
@@ -85,7 +85,7 @@ class Node:
         self.tells = tells  # is given what the organiser is told of an error, before it leaves
         self.secret = secrets.token_bytes(32)
         self.child: Child | None = None
-        self.words = Words(place.address, place.name, self.note, lambda: why_not(place.address, place.ca))
+        self.words = ConnectionReporter(place.address, place.name, self.note, lambda: why_not(place.address, place.ca))
         self.over = threading.Event()
         self.one_at_a_time = threading.Lock()  # there is one model and one memory
 
@@ -154,7 +154,7 @@ class Node:
                 assert self.child is not None
                 if not self.child.alive:
                     raise RunError(f"the SuperNode of this machine {self.child.ending()} (see {self.child.log})")
-                self.words.heard(self.child.said())
+                self.words.pop_replies(self.child.said())
                 found = line.AcquireTask(wanted)
                 if found.HasField("task") and found.token:
                     # A thread for each: a message whose sender died while sending it never becomes whole, and the
@@ -237,7 +237,7 @@ def signs_of_life(client: RuntimeHttpClient) -> Iterator[None]:
 
 def what_is_told(error: Exception) -> str:
     """What the organiser learns of an error: any text but that on its own letter may hold names of files or values."""
-    if isinstance(error, LetterError):
+    if isinstance(error, ProtocolError):
         return str(error)[:500]
     cause = error.__cause__ or error
     if isinstance(cause, OSError) and cause.errno is not None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from flwr.app import Array, ArrayRecord, RecordDict
 
-from fedframe.errors import LetterError
+from fedframe.errors import ProtocolError
 from fedframe.network.envelope import MOST_BYTES
 
 NAME = "letter"
@@ -23,8 +23,8 @@ def from_record(record: RecordDict) -> bytes:
     """The bytes of a record that holds a letter and nothing else."""
     arrays = record.array_records.get(NAME)
     if len(record) != 1 or arrays is None or list(arrays) != [NAME]:
-        raise LetterError("It holds something else than a letter.")
+        raise ProtocolError("It holds something else than a letter.")
     array = arrays[NAME]
     if array.stype != KIND or array.shape != (len(array.data),) or len(array.data) > MOST_BYTES:
-        raise LetterError("It holds a letter of another kind or size.")
+        raise ProtocolError("It holds a letter of another kind or size.")
     return array.data

@@ -10,7 +10,7 @@ from flwr.clientapp import ClientApp
 
 from fedframe.network.flower.records import from_record, to_record
 from fedframe.network.local_nodes import node_work
-from fedframe.network.node import NodeWork
+from fedframe.network.node import NodeRuntime
 
 WHERE = "where"  # beside a letter: the folder of all nodes, which the simulated ones share
 app = ClientApp()
@@ -33,6 +33,6 @@ def answer(message: Message, context: Context) -> Message:
 
 
 @lru_cache(maxsize=64)
-def work_of(folder: Path) -> NodeWork:
+def work_of(folder: Path) -> NodeRuntime:
     """A node's work, kept between letters."""
     return node_work(folder)

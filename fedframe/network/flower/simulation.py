@@ -22,10 +22,10 @@ from flwr.simulation import run_simulation
 
 from fedframe.core.job import Job
 from fedframe.errors import RunError, SettingError
-from fedframe.network.engine import RemoteEngine
+from fedframe.network.engine import NetworkEngine
 from fedframe.network.flower.records import to_record
 from fedframe.network.flower.sim_app import WHERE, app
-from fedframe.network.flower.transport import WEEK, FlowerPost, delivery
+from fedframe.network.flower.transport import WEEK, FlowerTransport, delivery
 from fedframe.network.local_nodes import Trial
 from fedframe.network.transport import Delivery
 
@@ -33,7 +33,7 @@ REACH = 10.0  # seconds in which a cluster must answer
 START = 300.0  # seconds in which Ray must have started, on a busy machine
 
 
-class SimulationPost(FlowerPost):
+class SimulationPost(FlowerTransport):
     """Letters to simulated nodes."""
 
     def __init__(self, folder: Path, nodes: int) -> None:
@@ -138,7 +138,7 @@ def check_cluster(address: str) -> None:
         ) from error
 
 
-def open_simulation(job: Job, note: Callable[[str], None]) -> RemoteEngine:
+def open_simulation(job: Job, note: Callable[[str], None]) -> NetworkEngine:
     """Start a simulation and wait until its nodes are there."""
     check_cluster(os.environ.get("RAY_ADDRESS", ""))
     trial = Trial.laid_out(job)

@@ -206,14 +206,14 @@ def be_patient() -> None:
 
 def main() -> None:
     """Start a SuperLink with the guard before it."""
-    from fedframe.network.flower.environment import need
+    from fedframe.network.flower.environment import require_packages
 
-    need("flwr")
+    require_packages("flwr")
     import uvicorn
     from flwr.superlink.cli import flower_superlink
     from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-    from fedframe.network.flower.connection_limiter import Door, watched, widen
+    from fedframe.network.flower.connection_limiter import ConnectionLimiter, watched, widen
 
     path = Path(sys.argv.pop(1))
     secret = path.read_text().strip()
@@ -221,7 +221,7 @@ def main() -> None:
     def guarded(app: App, host: str, port: int, **options: Any) -> None:
         guard = Guard(app, secret, Members(path.parent))
         note_failed_handshakes(guard)
-        door = Door(lambda address, reason: guard.note({"client": (address,)}, reason))
+        door = ConnectionLimiter(lambda address, reason: guard.note({"client": (address,)}, reason))
         widen()
         for name in ("flwr", "uvicorn.access"):
             logging.getLogger(name).addFilter(without_routine)

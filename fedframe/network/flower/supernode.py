@@ -31,9 +31,9 @@ class Attentive:
 
 def main() -> None:
     """Start a SuperNode."""
-    from fedframe.network.flower.environment import need
+    from fedframe.network.flower.environment import require_packages
 
-    need("flwr")
+    require_packages("flwr")
     from flwr.supernode import start_client_internal
     from flwr.supernode.cli import flower_supernode
 

@@ -29,7 +29,7 @@ NEVER_THERE = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)  # t
 Found = TypeVar("Found")
 
 
-class FlowerPost:
+class FlowerTransport:
     """Carries letters over a Flower grid whose nodes are known by name."""
 
     def __init__(self, grid: Any, name_of: Callable[[Any], str] = lambda node: str(node.name)) -> None:

@@ -14,7 +14,7 @@ from fedframe.report.page.runs import Group, Run, Subject, open_runs
 from fedframe.runs.folder import EXAMINATION
 from fedframe.util.files import read_json, write_text
 
-Say = Callable[[str], None]
+StepHooks = Callable[[str], None]
 
 
 def write_page(
@@ -23,7 +23,7 @@ def write_page(
     *,
     quick: bool = False,
     embedding: str | None = None,
-    say: Say = print,
+    say: StepHooks = print,
 ) -> Path:
     """Write the page of runs; `quick` takes what is known and looks at no model."""
     target = in_a_folder(out) if out is not None else default_target(folders)
@@ -43,7 +43,7 @@ def in_a_folder(target: Path) -> Path:
     return target
 
 
-def examined(subject: Subject, embedding: str | None = None, say: Say = print) -> Subject:
+def examined(subject: Subject, embedding: str | None = None, say: StepHooks = print) -> Subject:
     """The same with the saved models of one run of each method looked at; what went wrong is kept as a sentence."""
     groups = tuple(with_first(group, examined_run(group.first, embedding, say)) for group in subject.groups)
     return replace(subject, groups=groups)
@@ -54,7 +54,7 @@ def with_first(group: Group, first: Run) -> Group:
     return replace(group, runs=(first, *group.runs[1:]))
 
 
-def examined_run(run: Run, embedding: str | None, say: Say) -> Run:
+def examined_run(run: Run, embedding: str | None, say: StepHooks) -> Run:
     """A finished run that has been looked at; one that still goes on is left alone."""
     if not run.summary:
         return run

@@ -12,7 +12,7 @@ import yaml
 
 from fedframe.errors import FedframeError
 from fedframe.runs.federated import train_again
-from fedframe.settings import NOWHERE
+from fedframe.settings import REMOTE_DATA
 
 ALWAYS = ("data", "rounds", "seed")  # said also where they are the default: everybody asks for them
 SAME_BITS_WITHOUT = ("workers", "engine", "log")  # settings that do not change what is learned
@@ -20,7 +20,7 @@ SAME_BITS_WITHOUT = ("workers", "engine", "log")  # settings that do not change 
 
 def command(config: Mapping[str, Any], folder: Path) -> str:
     """The exact command; where the command line cannot say a setting, the one that reads the run's own file."""
-    if config.get("data") == NOWHERE:
+    if config.get("data") == REMOTE_DATA:
         return train_again(folder)
     again = f"fedframe run --config {shlex.quote((folder / 'config.yaml').as_posix())}"
     if "python" in (config.get("data"), config.get("model")):

@@ -13,7 +13,7 @@ from typing import Any
 from fedframe.errors import DataError
 from fedframe.runs.federated import is_organisers, not_here
 from fedframe.runs.folder import CLIENT_SCORES, CONFIG, EXAMINATION, SUMMARY, RunFolder
-from fedframe.settings import NOWHERE, Settings, read_config
+from fedframe.settings import REMOTE_DATA, Settings, read_config
 from fedframe.util.files import read_json
 from fedframe.util.text import plural
 
@@ -72,7 +72,7 @@ class Run:
     @property
     def from_nodes(self) -> bool:
         """Whether it is a federation's run, whose data stay at the nodes."""
-        return bool(self.config["data"] == NOWHERE)
+        return bool(self.config["data"] == REMOTE_DATA)
 
     @property
     def seed(self) -> int:

@@ -31,7 +31,7 @@ CLASSES = {"femnist": 62, "list": 100}  # a list has more; vectors for a thousan
 
 
 @cache
-def stand_in(net: str, shape: tuple[int, ...]) -> tuple[int, bool]:
+def batched_copy(net: str, shape: tuple[int, ...]) -> tuple[int, bool]:
     """How many numbers a net gives and whether it has BatchNorm; its weights are never made."""
     with torch.device("meta"):
         made = build_net(net, shape)
@@ -42,7 +42,7 @@ def stand_in(net: str, shape: tuple[int, ...]) -> tuple[int, bool]:
 def build(method: str, parts: str, net: str, data: str, clients: int) -> None:
     """Put a method's model together, as a run does before it starts, on a small backbone with the net's features."""
     made = make_method(method, yaml.safe_load(parts))
-    dim, norms = stand_in(net, SHAPES[data])
+    dim, norms = batched_copy(net, SHAPES[data])
     backbone = nn.Sequential(nn.Linear(1, dim), nn.BatchNorm1d(dim) if norms else nn.Identity())
     model = made.build(backbone, dim, CLASSES.get(data) or SIZES[data][1])
     for part in made.parts:
