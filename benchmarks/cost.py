@@ -88,7 +88,7 @@ class Running:
 
     def cpu_seconds(self) -> float:
         """Of this process and the workers, to the nanosecond: Linux has a clock for every process."""
-        pids = [hand.process.pid or 0 for hand in self.engine.hands]
+        pids = [worker.process.pid or 0 for worker in self.engine.workers]
         return time.process_time() + sum(time.clock_gettime((~pid << 3) | 2) for pid in pids)
 
     def measure(self, rounds: int) -> float:
@@ -133,7 +133,7 @@ class Steps:
     def __init__(self, maker: JobMaker, folder: Path) -> None:
         job = maker.make(folder)
         self.engine = InlineEngine(job)
-        self.context: ClientContext = self.engine.site.begin(Server(job, self.engine).build_request("train", 1), 0)
+        self.context: ClientContext = self.engine.runtime.begin(Server(job, self.engine).build_request("train", 1), 0)
         self.say = StepHooks.of(job.method, job.method.parts)
         self.context.named = {name: p for name, p in self.context.model.named_parameters() if p.requires_grad}
         self.context.optimizer = make_optimizer(job.settings, list(self.context.named.values()), 0.01)

@@ -168,7 +168,7 @@ def test_batch_norm_statistics_of_a_resnet_are_the_mean_of_the_clients(tmp_path:
     server.run_round(1, nothing)
     torch.testing.assert_close(job.roles.layout.views(server.model)[name].double(), expected, atol=1e-6, rtol=0)
     assert not torch.equal(job.roles.layout.views(server.model)[name], start[name])
-    counters = [key for key in engine.site.initial if key.endswith("num_batches_tracked")]
+    counters = [key for key in engine.runtime.initial if key.endswith("num_batches_tracked")]
     assert counters
     assert not any("num_batches_tracked" in entry.name for entry in job.roles.layout.entries)
 

@@ -197,9 +197,9 @@ def test_frozen_weight_is_frozen_again_after_the_client_stage(tmp_path: Path) ->
     engine = InlineEngine(job)
     server = Server(job, engine)
     list(engine.run(server.build_request("personalise", 1), [0]))
-    assert not engine.site.model.head.weight.requires_grad
+    assert not engine.runtime.model.head.weight.requires_grad
     list(engine.run(server.build_request("train", 1), [0]))
-    assert torch.equal(engine.site.model.state_dict()["head.weight"], job.template.state_dict()["head.weight"])
+    assert torch.equal(engine.runtime.model.state_dict()["head.weight"], job.template.state_dict()["head.weight"])
 
 
 def test_two_parts_that_claim_one_slot_are_refused_by_name() -> None:

@@ -111,7 +111,7 @@ def test_tensor_that_the_server_moves_survives_a_resume(tmp_path: Path) -> None:
 def test_net_of_the_server_is_the_shared_model_with_what_the_server_has_set(tmp_path: Path) -> None:
     server = trained(job_of(tmp_path, MovingHead()), 1)
     inputs = server.job.federation.source.batch(server.job.federation.source.train, torch.arange(5))
-    site = server.engine.site  # type: ignore[attr-defined]
+    site = server.engine.runtime  # type: ignore[attr-defined]
     for _ in range(2):  # also after another round, though the net is made once
         site.load(server.build_request("score", 1).tensors, {})
         expected = site.predict([inputs])
@@ -130,9 +130,9 @@ def test_method_without_a_shared_model_has_no_generic_score_but_a_personal_one_e
     assert scores.personal > 0.5
     by_hand = []
     for client in range(4):
-        server.engine.site.begin(server.build_request("own", 13), client)  # type: ignore[attr-defined]
+        server.engine.runtime.begin(server.build_request("own", 13), client)  # type: ignore[attr-defined]
         samples, rows, labels = job.local_test(client)
-        logits = server.engine.site.predict([job.federation.source.batch(samples, rows)])  # type: ignore[attr-defined]
+        logits = server.engine.runtime.predict([job.federation.source.batch(samples, rows)])  # type: ignore[attr-defined]
         by_hand.append(float((logits.argmax(1) == labels).double().mean()))
     assert scores.personal == pytest.approx(sum(by_hand) / 4)
 
@@ -217,7 +217,7 @@ def test_net_with_tied_weights_trains_and_is_saved(tmp_path: Path) -> None:
     server.run_round(1, nothing)
     server.round = 1
     assert server.conclude(nothing).personal_count == 4
-    model = engine.site.model.backbone
+    model = engine.runtime.model.backbone
     assert isinstance(model, Tied)
     assert model.first.weight is model.second.weight
 
@@ -266,8 +266,8 @@ def test_own_model_of_a_part_is_scored_between_rounds_and_goes_into_the_client_s
     server = trained(job, 1)
     assert score_round(server).personal is not None
     for kind in ("own", "personalise"):
-        server.engine.site.perform(server.build_request(kind, 2), 1)  # type: ignore[attr-defined]
-        assert torch.equal(server.engine.site.flat, 2 * server.model)  # type: ignore[attr-defined]
+        server.engine.runtime.perform(server.build_request(kind, 2), 1)  # type: ignore[attr-defined]
+        assert torch.equal(server.engine.runtime.flat, 2 * server.model)  # type: ignore[attr-defined]
 
 
 def test_model_that_a_part_cannot_work_with_is_refused_before_there_is_a_folder(

@@ -127,9 +127,9 @@ def test_classifier_is_trained_on_the_statistics_of_all_clients(tmp_path: Path) 
     job = job_of(tmp_path, part)
     server = trained(job, 1)
     engine = InlineEngine(job)
-    engine.site.load(server.build_request("score", 1).tensors, {})
+    engine.runtime.load(server.build_request("score", 1).tensors, {})
     rows = job.federation.train.values
-    features, labels = engine.site.embeddings(rows).double(), job.federation.source.train.y[rows]
+    features, labels = engine.runtime.embeddings(rows).double(), job.federation.source.train.y[rows]
     pool = pooled(features, labels, torch.zeros(len(rows)), 3)
     head, generator = copy.deepcopy(server.net().head), server.generator("ccvr")
     virtual, classes = part.draw(pool, generator)

@@ -37,7 +37,7 @@ def fedetf(folder: Path, iterations: int, clip: float | None = None) -> tuple[Jo
 
 def personal_model(job: Job, server: Server) -> dict[str, Tensor]:
     """What the client keeps as its own, with the shared model's tensors where it differs in nothing."""
-    server.engine.site.perform(server.build_request("personalise", 2), CLIENT)  # type: ignore[attr-defined]
+    server.engine.runtime.perform(server.build_request("personalise", 2), CLIENT)  # type: ignore[attr-defined]
     own, _ = read_tensors(personal_path(job.folder, CLIENT))
     return {name: own.get(name, server.tensor(name)) for name in job.template.state_dict()}
 

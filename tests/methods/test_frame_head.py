@@ -62,7 +62,7 @@ def test_frozen_head_is_not_shared_does_not_train_and_is_saved(tmp_path: Path, p
         assert server.run_round(round, nothing).dropped == 0
         server.round = round
     assert not torch.equal(server.model, start)
-    for model in (engine.site.model, job.template):
+    for model in (engine.runtime.model, job.template):
         assert torch.equal(model.state_dict()["head.weight"], before)
         assert not dict(model.named_parameters())["head.weight"].requires_grad
     assert torch.equal(server.tensor("head.weight"), before)

@@ -54,7 +54,7 @@ def test_personal_stage_of_relational_augmentation_is_that_of_fedavg(tmp_path: P
     own: list[dict[str, Tensor]] = []
     for job in (augmented, plain):
         server = trained(job, 0)
-        server.engine.site.perform(server.build_request("personalise", 1), 0)  # type: ignore[attr-defined]
+        server.engine.runtime.perform(server.build_request("personalise", 1), 0)  # type: ignore[attr-defined]
         own.append(read_tensors(personal_path(job.folder, 0))[0])
     shared = {name for name in own[0] if not name.startswith("extras.")}
     assert shared == {*own[1]} == {*plain.template.state_dict()}

@@ -104,7 +104,7 @@ def test_neglected_class_weighs_more(tmp_path: Path) -> None:
 def test_client_stage_has_plain_cross_entropy(tmp_path: Path) -> None:
     job = job_with(tmp_path, RatioLoss(samples=2))
     engine = InlineEngine(job)
-    context = engine.site.begin(Server(job, engine, nothing).build_request("personalise", 2), 0)
+    context = engine.runtime.begin(Server(job, engine, nothing).build_request("personalise", 2), 0)
     logits, labels = torch.randn(4, 3), torch.tensor([0, 1, 1, 0])
     assert torch.equal(RatioLoss().loss(logits, labels, context), F.cross_entropy(logits, labels))
 
@@ -133,7 +133,7 @@ def test_settings_that_cannot_be_are_refused_with_the_default() -> None:
 def test_without_beta_alpha_still_scales_the_loss(tmp_path: Path) -> None:
     job = job_with(tmp_path, RatioLoss(alpha=0.5, beta=0.0))
     engine = InlineEngine(job)
-    context = engine.site.begin(Server(job, engine, nothing).build_request("train", 1), 0)
+    context = engine.runtime.begin(Server(job, engine, nothing).build_request("train", 1), 0)
     logits, labels = torch.randn(4, 3), torch.tensor([0, 1, 1, 0])
     assert torch.equal(
         RatioLoss(alpha=0.5, beta=0.0).loss(logits, labels, context), 0.5 * F.cross_entropy(logits, labels)

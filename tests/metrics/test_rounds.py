@@ -146,7 +146,7 @@ def test_local_models_are_what_training_left(tmp_path: Path, method: str) -> Non
         for reply in engine.run(server.build_request("train", round), [2, 0]):
             local.saw(reply)
             with torch.no_grad():
-                expected[reply.unit] = job.method.logits(engine.site.model.eval(), inputs)
+                expected[reply.unit] = job.method.logits(engine.runtime.model.eval(), inputs)
     for client, model in local.each(2, local.clients()):
         with torch.no_grad():
             torch.testing.assert_close(job.method.logits(model, inputs), expected.pop(client), atol=1e-5, rtol=1e-4)
