@@ -55,6 +55,7 @@ class Raising(nn.Module):
         return x
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("net", ["mlp:8", "resnet20"])
 def test_one_two_and_three_workers_give_the_same_bits(tmp_path: Path, net: str) -> None:
     data = blobs(clients=7) if net.startswith("mlp") else images(count=70)
@@ -158,6 +159,7 @@ def test_slab_gives_back_what_was_written_and_says_when_it_is_full() -> None:
     assert slab.write({"big": torch.zeros(2000)}) is None
 
 
+@pytest.mark.slow
 def test_scores_of_a_test_set_in_many_pieces_are_those_of_one_process(tmp_path: Path) -> None:
     data = blobs(clients=6, each=900)  # the clients' own test data make several pieces
     data["x_test"], data["y_test"] = data["x_train"][:5000], data["y_train"][:5000]

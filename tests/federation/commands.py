@@ -33,7 +33,7 @@ class Commands:
         self.running: list[Process] = []
 
     def start(self, log: str, *arguments: str, before: Sequence[str] = (), fault: str = "") -> Process:
-        """Start a command of a federation; words may go before it, and `fault` names a file that nets may look for."""
+        """Start a command of a federation; `before` goes before it, and `fault` names a file that nets may look for."""
         with (self.folder / log).open("ab") as file:
             process = subprocess.Popen(
                 [*before, PROGRAM, "federation", *arguments],

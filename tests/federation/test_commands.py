@@ -16,6 +16,8 @@ from tests.federation.commands import LONG, MEMBERS, Commands, commands, until, 
 from tests.federation.together import run_together
 from tests.helpers import same_file
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["commands"]
 
 
@@ -34,8 +36,8 @@ def test_a_federation_by_its_commands_equals_one_process_with_all_data(commands:
     commands.start("serve.log", "serve", "clinic", "--bind", "127.0.0.2")  # the organiser's line is at 127.0.0.1
     nodes = [commands.join(name) for name in MEMBERS]
     until("the SuperLink listens", lambda: "listens" in commands.text("serve.log"))
-    told = commands.run("federation", "start", "clinic", "--test-data", "npz:public.npz")
-    assert re.search(r"generic +\d+\.\d %.*client +\d+\.\d %.*personal +\d+\.\d %", told, re.DOTALL)
+    printed_scores = commands.run("federation", "start", "clinic", "--test-data", "npz:public.npz")
+    assert re.search(r"generic +\d+\.\d %.*client +\d+\.\d %.*personal +\d+\.\d %", printed_scores, re.DOTALL)
     until("all have their models", lambda: all("The run is over" in commands.text(f"{m}.log") for m in MEMBERS))
     assert "run 1: 3 of 3 rounds, finished" in commands.run("federation", "status", "clinic")
 
@@ -68,5 +70,5 @@ def test_a_federation_by_its_commands_equals_one_process_with_all_data(commands:
     }
     assert sent == printed == {"update"}
     assert len(re.findall(r"round \d+ train:", left)) == 3
-    # The first word, three rounds, scores of the last round's model before GA-FR changes it, and the last models.
+    # The first reply, three rounds, scores of the last round's model before GA-FR changes it, and the last models.
     assert left.count(" letter of ") == 6

@@ -64,7 +64,7 @@ def test_what_is_printed_is_what_leaves(tmp_path: Path, method: str, secure: boo
     node = member(tmp_path, method, secure=secure)
     assert any("the data fit" in line for line in node.check())
     lines = node.describe_outgoing()
-    assert [path.name for path in (tmp_path / "node").iterdir()] == []  # a trial leaves nothing behind
+    assert [path.name for path in (tmp_path / "node").iterdir()] == []  # the test replies leave nothing behind
     form = node.kit.agreement.form
     job = node.maker.make(tmp_path / "server")
     federation = federation_without_data(form, node.kit.agreement.members, [30, 30], [10, 10], None)
@@ -99,15 +99,15 @@ def test_the_log_of_what_leaves_has_the_value_of_single_numbers(tmp_path: Path) 
     content = node.request_handler(print)(NodeRequest("run1", request, {"client": [1], "train": [1]}).to_bytes())
     scores, _ = decode_envelope(content)[0]
     assert scores.tensors
-    scored, trained, payload = (tmp_path / "node" / "leaves.log").read_text().splitlines()
+    scored, trained, total = (tmp_path / "node" / "leaves.log").read_text().splitlines()
     for name, tensor in scores.tensors.items():
         assert f"{name} int64 () = {int(tensor)}" in scored
     assert re.search(r"update float32 \(\d+,\); samples=30, ", trained)
-    assert payload.endswith(f"letter of {len(content):,} bytes")
+    assert total.endswith(f"letter of {len(content):,} bytes")
 
 
 @pytest.mark.parametrize("secure", [True, False])
-def test_a_nodes_key_is_said_before_any_letter(tmp_path: Path, secure: bool) -> None:
+def test_a_nodes_key_is_printed_before_any_request(tmp_path: Path, secure: bool) -> None:
     said: list[str] = []
     node = member(tmp_path, "fedavg", secure=secure)
     make_node(node, said.append)
@@ -127,7 +127,7 @@ def test_a_node_that_takes_part_already_is_left_as_it_is(tmp_path: Path) -> None
     assert (tmp_path / "node" / "node.key").read_bytes() == key
 
 
-def test_the_last_letter_is_the_end_and_what_to_do_then_comes_after_it(tmp_path: Path) -> None:
+def test_the_last_request_is_the_end_and_what_to_do_then_comes_after_it(tmp_path: Path) -> None:
     node, said = member(tmp_path, "fedavg"), []  # type: Membership, list[str]
     answer = node.request_handler(said.append)
     server = Server(node.maker.make(tmp_path / "server"), NoEngine(), print)
@@ -138,6 +138,7 @@ def test_the_last_letter_is_the_end_and_what_to_do_then_comes_after_it(tmp_path:
     assert [text[:18] for text in said] == ["round 1: train in ", "the end: client, p", "The run is over. P"]
 
 
+@pytest.mark.slow
 def test_a_run_that_is_started_again_gets_the_same_noise(tmp_path: Path) -> None:
     """Fresh noise on the same update would be averaged away by starting often enough."""
     pytest.importorskip("dp_accounting")
@@ -179,7 +180,7 @@ def test_a_node_chooses_its_own_device(tmp_path: Path) -> None:
     other = Membership(node.kit, data, tmp_path / "new", device="cpu:0")
     assert other.make_job("a").settings.device == "cpu:0"
     assert other.check() == node.check()
-    letters = [member.request_handler(print) for member in (node, other)]
+    handlers = [member.request_handler(print) for member in (node, other)]
     server = Server(node.make_job("a"), InlineEngine(node.make_job("a")), print)
     payload = NodeRequest("a", server.build_request("train", 1), {"train": [node.kit.number]}).to_bytes()
-    assert letters[0](payload) == letters[1](payload)
+    assert handlers[0](payload) == handlers[1](payload)

@@ -20,6 +20,8 @@ from tests.federation.commands import LONG, MEMBERS, Commands, Process, commands
 from tests.federation.together import run_together
 from tests.helpers import equal_states, same_file
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["commands"]
 ROUNDS = 9
 

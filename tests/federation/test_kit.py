@@ -116,6 +116,7 @@ def test_a_folder_is_never_overwritten(tmp_path: Path) -> None:
         new(tmp_path / "clinic")
 
 
+@pytest.mark.slow
 def test_what_is_no_kit_is_refused(tmp_path: Path) -> None:
     folder = new(tmp_path / "clinic")
     good = folder.path / "kits" / "west-kit.zip"
@@ -138,6 +139,7 @@ def test_what_is_no_kit_is_refused(tmp_path: Path) -> None:
         Kit.read(tmp_path / "bomb.zip")
 
 
+@pytest.mark.slow
 def test_an_archive_that_is_damaged_anywhere_is_one_sentence(tmp_path: Path) -> None:
     kit = new(tmp_path / "clinic").path / "kits" / "west-kit.zip"
     with zipfile.ZipFile(kit) as source, zipfile.ZipFile(tmp_path / "packed.zip", "w", zipfile.ZIP_DEFLATED) as target:
@@ -181,13 +183,13 @@ def test_a_damaged_agreement_is_one_sentence() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("description", "said"),
     [
         (("one", "8x8x1", "0.5", "0.2"), "classes"), (("a,b", "8x8", "0.5", "0.2"), "shape"),
         (("a,b", "8x8x3", "0.5,0.5", "0.2"), "mean"), (("a,b", "8x8x3", "0.5", "0"), "std"),
         (("a,b", "8x8x3", "half", "0.2"), "mean"), (("a,b", "x", "0.5", "0.2"), "shape"),
     ],
 )  # fmt: skip
-def test_words_that_describe_no_data_are_refused(words: tuple[str, str, str, str], said: str) -> None:
+def test_descriptions_of_no_data_are_refused(description: tuple[str, str, str, str], said: str) -> None:
     with pytest.raises(SettingError, match=said):
-        form_from_description(*words)
+        form_from_description(*description)

@@ -28,7 +28,7 @@ def test_numbers_of_samples_that_cannot_be_right_are_refused(key: str, size: Any
         member_record("north", {"train": 5, "test": 2, key: size})
 
 
-def test_only_what_is_known_is_kept_of_a_first_word() -> None:
+def test_only_what_is_known_is_kept_of_a_first_reply() -> None:
     said: dict[str, Any] = {"train": 5, "test": 2, "version": "1", "template": "ab", "key": "cd"}
     assert member_record("north", {**said, "name": "south", "more": "x"}) == {"name": "north", **said}
     with pytest.raises(RunError, match="no training samples"):
@@ -61,7 +61,7 @@ def test_a_server_of_many_samples_takes_no_memory_for_them(tmp_path: Path) -> No
     assert replace(job, federation=few).fingerprint() != first
 
 
-def test_a_first_word_of_any_size_passes_the_wire_only_below_64_bits() -> None:
+def test_a_first_reply_of_any_size_passes_the_wire_only_below_64_bits() -> None:
     def through(size: int) -> object:
         payload = encode_envelope([Message("hello", 0, 1, {"x": torch.zeros(1)}, {"train": size})], {})
         return decode_envelope(payload)[0][0].numbers["train"]

@@ -1,4 +1,4 @@
-"""What a node tells of its errors."""
+"""What the organiser learns of a node's errors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def raised(error: Exception, cause: Exception | None = None) -> Exception:
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "public"),
     [
         (ProtocolError("The request has no learning rate."), "The request has no learning rate."),
         (DataError("/home/ann/patient 7.png is damaged."), "it raised DataError;"),
@@ -43,9 +43,9 @@ def raised(error: Exception, cause: Exception | None = None) -> Exception:
         (KeyError("patient 7"), "it raised KeyError;"),
     ],
 )
-def test_an_error_is_told_by_its_kind_only(error: Exception, told: str) -> None:
+def test_an_error_is_reported_by_its_kind_only(error: Exception, public: str) -> None:
     text = public_reason(error)
-    assert told in text
+    assert public in text
     assert "patient" not in text
     assert "/home" not in text
 
@@ -81,7 +81,7 @@ def request_record(node: Membership, folder: Path, round: int) -> RecordDict:
     return to_record(NodeRequest("run1", request, {"train": [0]}, {0: round - 1}).to_bytes())
 
 
-def test_a_damaged_image_is_not_told_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_image_is_not_reported_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(images, "IN_MEMORY", 0)  # as with large sets: files are read while the net trains
     monkeypatch.setattr(images, "CACHE", 0)
     node = member(tmp_path, "fedavg")
@@ -94,7 +94,7 @@ def test_a_damaged_image_is_not_told_by_its_name(tmp_path: Path, monkeypatch: py
         assert secret not in text
 
 
-def test_a_torn_state_file_is_not_told_by_its_path(tmp_path: Path) -> None:
+def test_a_torn_state_file_is_not_reported_by_its_path(tmp_path: Path) -> None:
     node = member(tmp_path, "scaffold")
     answer = node.request_handler(print)
     job = node.maker.make(tmp_path / "server")
@@ -107,7 +107,7 @@ def test_a_torn_state_file_is_not_told_by_its_path(tmp_path: Path) -> None:
     assert "/" not in text
 
 
-def test_what_is_wrong_with_a_letter_is_told(tmp_path: Path) -> None:
+def test_what_is_wrong_with_a_request_is_reported(tmp_path: Path) -> None:
     node = member(tmp_path, "fedavg")
     assert "not a Fedframe letter" in reported_error(node, to_record(b"garbage"))
     assert "something else than a letter" in reported_error(node, RecordDict())

@@ -99,6 +99,7 @@ def test_a_file_or_a_place_beyond_reach_is_one_sentence(tmp_path: Path, monkeypa
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.slow
 def test_a_nodes_folder_is_one_processs_for_as_long_as_it_lives(tmp_path: Path) -> None:
     program = (
         "import pathlib, time; from fedframe.federation.node_folder import lock_node_folder\n"

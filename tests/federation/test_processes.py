@@ -100,6 +100,7 @@ def test_who_serves_is_who_holds_the_lock(tmp_path: Path, monkeypatch: pytest.Mo
     assert federation.process("serve") is None
 
 
+@pytest.mark.slow
 def test_a_killed_process_serves_no_more(tmp_path: Path) -> None:
     federation = FederationFolder(tmp_path)
     federation.state.mkdir()

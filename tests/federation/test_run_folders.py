@@ -39,6 +39,7 @@ def sections(page: Path) -> dict[str, dict[str, object]]:
     return {section["id"]: section for section in json.loads(text)["sections"]}
 
 
+@pytest.mark.slow
 def test_the_report_shows_the_organisers_test_data_and_is_calm_about_the_rest(
     trained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -32,6 +32,8 @@ from pathlib import Path
 
 from torch import nn
 
+pytestmark = pytest.mark.slow
+
 
 class Net(nn.Module):
     def __init__(self, shape):
@@ -145,7 +147,7 @@ def test_a_node_with_a_full_disk_says_so_and_comes_back_when_there_is_room(clini
         "west says so",
         lambda: clinic.said("no reply of client west: it could not read or write a file (No space left on device)"),
     )
-    assert not clinic.said(str(clinic.folder))  # no path of a node is told
+    assert not clinic.said(str(clinic.folder))  # no path of a node is reported
     filler.unlink()
     clinic.whole_again()
     assert clinic.nodes["west"].poll() is None

@@ -69,7 +69,7 @@ def watched(folder: Path, log: Path) -> Iterator[None]:
 
 
 class Network:
-    """Three nodes with the data of `TASK`; runs are told to them beforehand, and each is opened by its name."""
+    """Three nodes with the data of `TASK`; they know the runs beforehand, and each is opened by its name."""
 
     def __init__(self, folder: Path, runs: dict[str, dict[str, Any]]) -> None:
         self.folder = folder / "network"
@@ -78,13 +78,13 @@ class Network:
         job = next(iter(self.runs.values()))[0]
         self.node_of_client = assign_nodes(job, 3)
         names = write_node_folders(job, self.folder, self.node_of_client)
-        told = {
+        known = {
             run: {"settings": job.settings.model_dump(mode="json"), "folder": str(job.folder)}
             for run, (job, _) in self.runs.items()
         }
         for name in names:
             path = self.folder / name / "node.json"
-            write_json(path, {**read_json(path), "runs": told})
+            write_json(path, {**read_json(path), "runs": known})
         self.audit = folder / "audit.txt"
         with watched(folder / "watch", self.audit):
             self.transport = LocalTransport(self.folder)

@@ -103,7 +103,7 @@ def node_runtimes(job: Job, folder: Path, node_of_client: Sequence[str]) -> dict
     """A node per name, each with its clients and only their data."""
     works = {}
     for name in sorted(set(node_of_client)):
-        clients = [client for client, seat in enumerate(node_of_client) if seat == name]
+        clients = [client for client, node in enumerate(node_of_client) if node == name]
         write_share(folder / f"{name}.safetensors", job.federation, clients)
         share = read_share(folder / f"{name}.safetensors")
 

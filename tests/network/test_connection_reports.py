@@ -1,4 +1,4 @@
-"""What a node says about its line: each thing once, soon, and with the reason."""
+"""What a node reports about its connection: each thing once, soon, and with the reason."""
 
 from __future__ import annotations
 
@@ -92,9 +92,9 @@ def test_a_line_that_is_lost_and_found_is_said_once_each(scene: Scene) -> None:
     scene.hears(UP + FAILS, 60)
     scene.reason = None
     scene.hears(UP + FAILS + BACK, 60)
-    scene.hears("letters\n", 60)  # what it said of the line is no more in what is looked at
-    scene.hears("letters\n" + FAILS, 60)
-    scene.hears("letters\n" + FAILS + BACK, 60)
+    scene.hears("messages\n", 60)  # what it logged of the connection is beyond what is read
+    scene.hears("messages\n" + FAILS, 60)
+    scene.hears("messages\n" + FAILS + BACK, 60)
     assert scene.said == [
         "Connected to fl.example.org:8443; waiting for work.",
         "Lost the organiser at fl.example.org:8443: nobody listens; trying again.",
@@ -291,7 +291,7 @@ def test_a_node_whose_supernode_is_refused_says_so_once_and_goes_on(
     assert said[0].startswith("Not connected: north is not let in yet")
 
 
-def test_a_letter_that_never_becomes_whole_is_told_in_words_for_people() -> None:
+def test_a_request_that_never_becomes_whole_is_reported_for_people() -> None:
     text = describe_lost_request(ObjectPullError("38c2" * 16, "timeout or retry limit reached"))
     assert "did not arrive whole" in text
     assert "38c2" not in text

@@ -21,12 +21,12 @@ HEAD = {"kind": "train", "round": 1, "unit": 0, "numbers": {}}
 
 
 def envelope(heads: object, tensors: dict[str, torch.Tensor] | None = None, notes: object = None) -> bytes:
-    """A letter with any head."""
+    """An envelope with any head."""
     return tensors_to_bytes(tensors or {}, {"messages": heads, "notes": {} if notes is None else notes})
 
 
 def with_header(content: bytes, change: Callable[[dict[str, Any]], None]) -> bytes:
-    """A letter whose tensors are described otherwise."""
+    """An envelope whose tensors are described otherwise."""
     length = struct.unpack("<Q", content[:8])[0]
     header: dict[str, Any] = json.loads(content[8 : 8 + length])
     change(header)
@@ -35,11 +35,11 @@ def with_header(content: bytes, change: Callable[[dict[str, Any]], None]) -> byt
 
 
 def reshaped(shape: object) -> bytes:
-    """A letter with an empty tensor of any shape."""
+    """An envelope with an empty tensor of any shape."""
     return with_header(envelope([HEAD], {"0/h": torch.zeros(0)}), lambda header: header["0/h"].update(shape=shape))
 
 
-def test_a_letter_is_read_back_bit_for_bit() -> None:
+def test_an_envelope_is_read_back_bit_for_bit() -> None:
     odd = torch.tensor([0.1, -0.0, 1e-45, 3e38])
     messages = [
         Message("train", 3, 7, {"update": odd, "x/y": torch.eye(3, dtype=torch.float64)}, {"loss": 0.1, "name": "é"}),
@@ -78,12 +78,12 @@ def test_a_letter_is_read_back_bit_for_bit() -> None:
         reshaped([-1, 2]), reshaped([1.5]), reshaped("2"), reshaped(None),
     ],
 )  # fmt: skip
-def test_what_is_no_letter_is_refused(content: bytes) -> None:
+def test_what_is_no_envelope_is_refused(content: bytes) -> None:
     with pytest.raises(DataError):
         decode_envelope(content)
 
 
-def test_a_letter_beyond_the_limit_is_refused_unread() -> None:
+def test_an_envelope_beyond_the_limit_is_refused_unread() -> None:
     content = encode_envelope([Message("train", 1, 0, {"update": torch.zeros(1000)})], {})
     with pytest.raises(DataError, match="larger than the 100"):
         decode_envelope(content, max_bytes=100)
@@ -98,7 +98,7 @@ def test_a_head_that_claims_more_than_there_is_costs_nothing() -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(st.data())
-def test_a_damaged_letter_is_refused_or_still_a_letter(data: st.DataObject) -> None:
+def test_a_damaged_envelope_is_refused_or_still_an_envelope(data: st.DataObject) -> None:
     """Whatever is changed in it, reading ends in messages or in our own error, never in another."""
     content = bytearray(
         encode_envelope([Message("train", 1, 0, {"update": torch.ones(4)}, {"loss": 0.5})], {"run": "r"})
@@ -127,6 +127,7 @@ PLACES = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=500, deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from(PLACES), VALUES), min_size=1, max_size=3),

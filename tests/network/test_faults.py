@@ -25,7 +25,7 @@ from tests.network.flawed_answers import FLAWS, server_with, tensors_changed
 from tests.network.in_process import InProcessTransport, clock, make, node_runtimes, remote_engine
 
 __all__ = ["clock"]
-NEWEST = 1 << 60  # the number of a letter that is newer than all that an engine has sent
+NEWEST = 1 << 60  # the number of a request that is newer than all that an engine has sent
 
 
 @pytest.mark.parametrize("flaw", FLAWS)
@@ -89,15 +89,15 @@ ESCAPE = "\x1b[2J\r\n2026-01-01 00:00:00 forged\u202e"
 
 
 @pytest.mark.parametrize("way", ["the name of a tensor", "an error", "the name of another run"])
-def test_a_nodes_words_reach_the_screen_and_the_log_as_one_short_line(tmp_path: Path, way: str) -> None:
-    words = ESCAPE + "A" * 100_000
+def test_a_nodes_text_reaches_the_screen_and_the_log_as_one_short_line(tmp_path: Path, way: str) -> None:
+    text = ESCAPE + "A" * 100_000
 
     def spoil(node: str, content: bytes) -> bytes | str:
         if node != "node1":
             return content
         if way == "the name of a tensor":
-            return tensors_changed(content, lambda tensors: {**tensors, words: torch.zeros(1)})
-        return words if way == "an error" else encode_envelope(decode_envelope(content)[0], {"run": words})
+            return tensors_changed(content, lambda tensors: {**tensors, text: torch.zeros(1)})
+        return text if way == "an error" else encode_envelope(decode_envelope(content)[0], {"run": text})
 
     job, run = make("fedavg", tmp_path / "run", rounds=1, personal=False)
     display = Recorder()
@@ -148,7 +148,7 @@ def test_a_lost_reply_leaves_no_private_state_behind(tmp_path: Path) -> None:
     assert equal_states(store.load(client, 3), merged)
 
 
-def test_a_repeated_letter_gets_the_same_answer(tmp_path: Path) -> None:
+def test_a_repeated_request_gets_the_same_answer(tmp_path: Path) -> None:
     server, transport = server_with(tmp_path, None)
     server.run_round(1, nothing)
     server.round = 1
@@ -167,7 +167,7 @@ def test_a_repeated_letter_gets_the_same_answer(tmp_path: Path) -> None:
         assert equal_states(dict(one.tensors), dict(other.tensors))
 
 
-def test_a_letter_that_comes_after_a_newer_one_is_not_obeyed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_that_comes_after_a_newer_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would have the node forget states that were merged since."""
     server, transport = server_with(tmp_path, None, rounds=6)
     node = transport.known["node1"]
@@ -181,7 +181,7 @@ def test_a_letter_that_comes_after_a_newer_one_is_not_obeyed(tmp_path: Path, mon
         sent[round] = payload
         if round not in (2, 3):
             return deliver(name, payload, round, timeout)
-        ticket = f"late-{round}"  # patience is over, and the letter still waits at the node
+        ticket = f"late-{round}"  # patience is over, and the request still waits at the node
         transport._waiting[ticket] = Delivery(ticket, problem="late")
         return ticket
 
@@ -198,7 +198,7 @@ def test_a_letter_that_comes_after_a_newer_one_is_not_obeyed(tmp_path: Path, mon
     node.handle(sent[4])  # the same once more is answered again
 
 
-def test_letters_of_a_resumed_run_are_newer_than_those_of_a_killed_one(tmp_path: Path) -> None:
+def test_requests_of_a_resumed_run_are_newer_than_those_of_a_killed_one(tmp_path: Path) -> None:
     server, transport = server_with(tmp_path, None)
     kept = server.tensors()
     server.run_round(1, nothing)  # and the process is killed before it has written that down
@@ -208,7 +208,7 @@ def test_letters_of_a_resumed_run_are_newer_than_those_of_a_killed_one(tmp_path:
     assert resumed.run_round(1, nothing).dropped == 0
 
 
-def test_a_torn_note_of_the_newest_letter_keeps_nobody_out(tmp_path: Path) -> None:
+def test_a_torn_note_of_the_newest_request_keeps_nobody_out(tmp_path: Path) -> None:
     server, _ = server_with(tmp_path, None)
     server.run_round(1, nothing)
     server.round = 1
@@ -287,7 +287,7 @@ def test_a_resumed_run_equals_an_unbroken_one(tmp_path: Path, method: str) -> No
 
 
 class Restarting(InProcessTransport):
-    """Nodes whose processes start anew before every letter: what they know is what lies on their disks."""
+    """Nodes whose processes start anew before every request: what they know is what lies on their disks."""
 
     def __init__(self, job: Job, folder: Path, node_of_client: list[str]) -> None:
         self.start = partial(node_runtimes, job, folder, node_of_client)
@@ -304,6 +304,7 @@ def engine_over(
     return engine_module.NetworkEngine(job, transport, node_of_client, "run1", note)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["scaffold", "fedper", "fedloge", "ditto", "feddyn"])
 def test_a_node_keeps_its_private_state_over_a_restart(tmp_path: Path, method: str) -> None:
     node_of_client = [f"node{client % 3}" for client in range(4)]
@@ -339,7 +340,7 @@ def test_a_node_keeps_its_private_state_over_a_restart(tmp_path: Path, method: s
         ({"run": "../../etc"}, "letters and digits"),
     ],
 )
-def test_a_node_refuses_orders_that_do_not_fit(tmp_path: Path, change: dict[str, Any], said: str) -> None:
+def test_a_node_refuses_requests_that_do_not_fit(tmp_path: Path, change: dict[str, Any], said: str) -> None:
     server, transport = server_with(tmp_path, None)
     node = transport.known["node0"]
     request = server.build_request("train", 1)
@@ -361,7 +362,7 @@ def test_a_node_does_only_what_it_knows(tmp_path: Path) -> None:
         NodeRequest.from_bytes(payload)
 
 
-def test_one_letter_per_node_and_round(tmp_path: Path) -> None:
+def test_one_request_per_node_and_round(tmp_path: Path) -> None:
     job, run = make("fedloge", tmp_path / "run")
     engine = remote_engine(job, tmp_path / "nodes", 4)
     assert isinstance(engine.transport, InProcessTransport)

@@ -1,4 +1,4 @@
-"""Flower's post, given what a hostile member could have pushed: one node's problem, never the end of the run."""
+"""Flower's transport, given what a hostile member could have pushed: one node's problem, never the end of the run."""
 
 from __future__ import annotations
 
@@ -106,9 +106,9 @@ class Superlink:
 
 def collected(root: str, pieces: Pieces, most: int = 1 << 20) -> Delivery:
     """What becomes of one reply, beside a good one that must not suffer."""
-    link = Superlink(("ticket", root, pieces), ("good", *pushed(b"good letter")))
+    link = Superlink(("ticket", root, pieces), ("good", *pushed(b"good answer")))
     found = {each.ticket: each for each in FlowerTransport(link, str).collect({"ticket": most, "good": most})}
-    assert found["good"].content == b"good letter"
+    assert found["good"].content == b"good answer"
     assert set(link.confirmed) >= {root}  # the SuperLink need not keep it
     return found["ticket"]
 
@@ -130,28 +130,28 @@ def test_a_reply_of_many_pieces_is_put_together() -> None:
 @pytest.mark.parametrize("kind", ["Message", "RecordDict", "ArrayRecord", "Array"])
 @pytest.mark.parametrize("body", [b"", b"{not json", b"\xff\xff\xff", b"[]", b"null", b"{}", b"[" * 100_000])
 def test_a_piece_of_junk_is_one_nodes_problem(kind: str, body: bytes) -> None:
-    found = collected(*remade(*pushed(b"letter"), changed(kind, body)))
+    found = collected(*remade(*pushed(b"answer"), changed(kind, body)))
     assert found.content == b""
     assert 0 < len(found.problem) <= 500
 
 
 @pytest.mark.parametrize("kind", ["Message", "RecordDict", "ArrayRecord", "Array"])
 def test_a_frame_without_its_content_is_one_nodes_problem(kind: str) -> None:
-    assert collected(*remade(*pushed(b"letter"), changed(kind, children=[]))).problem
+    assert collected(*remade(*pushed(b"answer"), changed(kind, children=[]))).problem
 
 
-@pytest.mark.parametrize("order", [[1], [0, 7], [-5], ["0"], [None], {"0": 0}, None, 0, [[0]]])
-def test_an_array_of_pieces_that_are_not_there_is_one_nodes_problem(order: Any) -> None:
-    body = json.dumps({"dtype": "uint8", "shape": [6], "stype": KIND, "arraychunk_ids": order}).encode()
-    assert collected(*remade(*pushed(b"letter"), changed("Array", body))).problem
+@pytest.mark.parametrize("chunks_named", [[1], [0, 7], [-5], ["0"], [None], {"0": 0}, None, 0, [[0]]])
+def test_an_array_of_pieces_that_are_not_there_is_one_nodes_problem(chunks_named: Any) -> None:
+    body = json.dumps({"dtype": "uint8", "shape": [6], "stype": KIND, "arraychunk_ids": chunks_named}).encode()
+    assert collected(*remade(*pushed(b"answer"), changed("Array", body))).problem
 
 
 def test_what_a_sender_says_it_answers_is_not_believed() -> None:
-    assert collected(*pushed(b"letter", reply_to="another ticket")) == Delivery("ticket", b"letter")
+    assert collected(*pushed(b"answer", reply_to="another ticket")) == Delivery("ticket", b"answer")
 
 
 def test_a_reply_to_nothing_that_was_asked_is_left_alone() -> None:
-    link = Superlink(("of another", *pushed(b"letter")), ("ticket", *pushed(b"mine")))
+    link = Superlink(("of another", *pushed(b"answer")), ("ticket", *pushed(b"mine")))
     assert FlowerTransport(link, str).collect({"ticket": 100}) == [Delivery("ticket", b"mine")]
 
 
@@ -175,7 +175,7 @@ def test_a_reply_beyond_its_limit_is_not_pulled_to_its_end() -> None:
 
 
 def test_a_reply_of_too_many_pieces_is_not_pulled_at_all() -> None:
-    root, pieces = pushed(b"letter")
+    root, pieces = pushed(b"answer")
     link = Superlink(("ticket", root, pieces))
     tree = ObjectTree(object_id=root, children=[ObjectTree(object_id=str(number)) for number in range(1000)])
     link.tree = lambda root, pieces: tree  # type: ignore[method-assign]
@@ -196,7 +196,7 @@ def test_a_reply_of_too_many_pieces_is_not_pulled_at_all() -> None:
         ),
     ],
 )
-def test_another_content_than_a_letter_is_refused(record: RecordDict) -> None:
+def test_another_content_than_a_payload_is_refused(record: RecordDict) -> None:
     found = collected(*pushed(record))
     assert found.content == b""
     assert found.problem
@@ -209,14 +209,14 @@ def test_an_error_is_told_in_one_short_line() -> None:
 
 
 def test_a_reply_whose_pieces_are_still_to_come_holds_nobody_up() -> None:
-    root, pieces = pushed(b"slow letter")
-    link = Superlink(("slow", root, pieces), ("good", *pushed(b"good letter")))
+    root, pieces = pushed(b"slow answer")
+    link = Superlink(("slow", root, pieces), ("good", *pushed(b"good answer")))
     link.absent = {root}
     transport = FlowerTransport(link, str)
-    assert transport.collect({"slow": 1 << 20, "good": 1 << 20}) == [Delivery("good", b"good letter")]
+    assert transport.collect({"slow": 1 << 20, "good": 1 << 20}) == [Delivery("good", b"good answer")]
     assert transport.collect({"slow": 1 << 20}) == []
     link.absent = set()
-    assert transport.collect({"slow": 1 << 20}) == [Delivery("slow", b"slow letter")]
+    assert transport.collect({"slow": 1 << 20}) == [Delivery("slow", b"slow answer")]
     assert transport.collect({"slow": 1 << 20}) == []
 
 
@@ -232,7 +232,7 @@ def sent_in_order(root: str, pieces: Pieces) -> list[str]:
 
 @pytest.mark.parametrize("cut_off", [False, True])
 def test_a_slow_reply_is_waited_for_while_pieces_come(monkeypatch: pytest.MonkeyPatch, cut_off: bool) -> None:
-    """Not longer: its node was killed while it sent them, say, and nothing else would ever tell."""
+    """Not longer: its node was killed while it sent them, say, and nothing else would ever show it."""
     payload = b"".join(number.to_bytes(4, "little") * (5 << 18) for number in range(4))  # pieces of 5 MB
     root, pieces = pushed(payload)
     link, clock = Superlink(("ticket", root, pieces)), [1000.0]
@@ -258,7 +258,7 @@ def test_a_slow_reply_is_waited_for_while_pieces_come(monkeypatch: pytest.Monkey
         assert clock[0] - 1000.0 > 7 * (chunks.STALLED - 1)
 
 
-def test_what_comes_for_a_letter_that_nobody_asks_for_any_more_is_deleted_there() -> None:
+def test_what_comes_for_a_request_that_nobody_asks_for_any_more_is_deleted_there() -> None:
     """It was answered by its second copy, or came too late; the SuperLink would keep it until the run ends."""
     link = Superlink()
     transport = FlowerTransport(link, str)
@@ -305,7 +305,7 @@ def test_a_superlink_that_says_no_ends_the_run(monkeypatch: pytest.MonkeyPatch) 
 def test_what_was_asked_when_the_superlink_was_cut_off_is_in_doubt(
     monkeypatch: pytest.MonkeyPatch, error: Exception, doubtful: bool
 ) -> None:
-    """It tells of every reply once: one that it told when the line was cut would never come again."""
+    """It announces every reply once: one that it announced when it was cut off would never come again."""
     link = Superlink(("first", *pushed(b"one")), ("second", *pushed(b"two")))
     pull = link.PullMessages
     errors = [error]
@@ -324,6 +324,6 @@ def test_what_was_asked_when_the_superlink_was_cut_off_is_in_doubt(
 
 
 def test_a_piece_that_is_never_sent_is_one_nodes_problem() -> None:
-    root, pieces = pushed(b"letter")
+    root, pieces = pushed(b"answer")
     del pieces[root]
     assert "never sent" in collected(root, pieces).problem

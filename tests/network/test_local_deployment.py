@@ -29,6 +29,8 @@ from tests.federation.commands import LONG, until
 from tests.helpers import Recorder, same_file
 from tests.network.deployment import Network, make
 
+pytestmark = pytest.mark.slow
+
 METHODS = ["fedavg", "scaffold", "fedetf", "fedloge", "fedrane", "spherefed"]
 SECURE = "spherefedsecure"  # SphereFed with sums only: rounds and FFC
 

@@ -1,4 +1,4 @@
-"""Answers that get lost on the way: the letter is sent again, the work is done once, and nobody waits for ever."""
+"""Answers that get lost on the way: the request is sent again, the work is done once, and nobody waits for ever."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_doubts_do_not_flood_a_network_with_models() -> None:
     assert waits == [5.0, 10.0, 20.0, 40.0, 80.0]
 
 
-def test_a_letter_is_sent_again_ever_less_often() -> None:
+def test_a_request_is_sent_again_ever_less_often() -> None:
     pending = transport_module.PendingRequest("north", None, 0.0)  # type: ignore[arg-type]
     now, waits = 0.0, []
     for _ in range(4):
@@ -139,7 +139,7 @@ def test_a_letter_is_sent_again_ever_less_often() -> None:
     assert waits == [600.0, 1200.0, 2400.0, 4800.0]
 
 
-def test_letters_are_newer_also_after_the_organisers_folder_came_from_an_older_copy(
+def test_requests_are_newer_also_after_the_organisers_folder_came_from_an_older_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = 1_800_000_000.0

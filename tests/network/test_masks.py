@@ -1,4 +1,4 @@
-"""Masks for secure aggregation: sums come out exactly, single replies are noise, and streams are told once."""
+"""Masks for secure aggregation: sums come out exactly, single replies are noise, and seeds are revealed once."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_the_sum_of_those_who_are_there_comes_out_exactly(tmp_path: Path, gone: 
 
 
 def test_what_is_left_out_of_the_telling_leaves_noise(tmp_path: Path) -> None:
-    """Without one client's stream, or with what it would tell for others, the sum is as good as random."""
+    """Without one client's seed, or with what it would reveal for others, the sum is as good as random."""
     made, group = maskers(tmp_path, 3)
     masked = {i: made[i].mask(vector(i), i, group, ROUND) for i in range(3)}
     seeds = {i: made[i].reveal_seeds(i, replace(group, alive=(0, 1, 2)), 2) for i in range(3)}
@@ -77,7 +77,7 @@ def test_streams_are_told_for_one_set_of_clients_only(tmp_path: Path) -> None:
 
 
 def test_in_a_round_streams_of_one_order_only_are_told(tmp_path: Path) -> None:
-    """The same update in two circles: the difference of the two sums would be the client that is in one of them."""
+    """The same update in two groups: the difference of the two sums would be the client that is in one of them."""
     made, group = maskers(tmp_path, 4)
     three = replace(group, keys={i: group.keys[i] for i in range(3)}, context="cd" * 32)
     for each in (group, three):
@@ -147,7 +147,7 @@ def test_values_that_cannot_be_added_up_are_not_sent(bad: float) -> None:
      {"alive": [7]}, {"alive": None}, {"alive": [0, 0]}, {"alive": [0, 0.5]}, {"keys": {}},
      {"keys": {"0": "00" * 32, "-1": "11" * 32}}],
 )  # fmt: skip
-def test_a_circle_that_is_none_is_refused(change: dict[str, Any]) -> None:
+def test_a_group_that_is_none_is_refused(change: dict[str, Any]) -> None:
     good = MaskingGroup({0: "00" * 32, 1: "11" * 32}, 1.0, CONTEXT).to_json()
     assert MaskingGroup.from_json(good).keys == {0: "00" * 32, 1: "11" * 32}
     with pytest.raises(DataError, match="cannot be read"):

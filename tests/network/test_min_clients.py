@@ -94,8 +94,8 @@ def test_a_slow_node_is_dropped_after_patience(tmp_path: Path) -> None:
     assert any("longer than patience" in note for note in transport.notes)
 
 
-def test_a_letter_that_expires_on_the_way_is_one_that_took_too_long(tmp_path: Path, clock: Clock) -> None:
-    """Flower says in its own words that a letter's time is over, and may say so before we do."""
+def test_a_request_that_expires_on_the_way_is_one_that_took_too_long(tmp_path: Path, clock: Clock) -> None:
+    """Flower reports an expired message in a text of its own, perhaps before our deadline."""
 
     def expire(node: str, content: bytes) -> bytes | str:
         if node == "node3":

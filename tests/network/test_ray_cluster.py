@@ -1,4 +1,4 @@
-"""A simulation on a Ray cluster that somebody else has started: the same bits, and a clear word if it is not there."""
+"""A simulation on a Ray cluster that somebody else has started: the same bits, and a clear error if there is none."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ def run(folder: Path, *options: str, **variables: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_a_simulation_on_a_cluster_gives_the_same_bits(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     home = tempfile.mkdtemp(prefix="ray", dir="/tmp")  # Ray's sockets want short names

@@ -102,7 +102,7 @@ def test_who_goes_after_its_masked_reply_is_waited_for(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["cut", "left out", "something else"])
 def test_who_goes_for_good_after_its_masked_reply_costs_the_round_and_no_more(tmp_path: Path, how: str) -> None:
-    """The others have told their masks for it too and may not tell them again; the next round has new ones."""
+    """The others have revealed their masks for it too and may not do so again; the next round has new ones."""
 
     def spoil(node: str, content: bytes) -> bytes | str:
         messages, notes = decode_envelope(content)
@@ -118,7 +118,7 @@ def test_who_goes_for_good_after_its_masked_reply_costs_the_round_and_no_more(tm
     assert any("Round 1 is given up" in note for note in notes)
     assert any("did not tell its masks" in note for note in notes)
     transport.away.add("node2")
-    again = server.run_round(1, nothing)  # as an organiser that was killed would: the masks of this round are told
+    again = server.run_round(1, nothing)  # as an organiser that was killed would: the masks of this round are revealed
     assert (again.dropped, torch.equal(server.model, before)) == (4, True)
     second = server.run_round(2, nothing)
     assert (second.dropped, torch.equal(server.model, before)) == (1, False)
@@ -126,6 +126,7 @@ def test_who_goes_for_good_after_its_masked_reply_costs_the_round_and_no_more(tm
     assert server.engine.seen.tolist() == [2, 2, 0, 2]
 
 
+@pytest.mark.slow
 def test_a_round_that_was_given_up_is_a_line_without_a_loss(tmp_path: Path) -> None:
     def spoil(node: str, content: bytes) -> bytes | str:
         message = decode_envelope(content)[0][0]
@@ -162,8 +163,8 @@ def test_a_flawed_masked_reply_is_left_out_and_counted(tmp_path: Path, change: s
     assert any("no reply of client" in note for note in notes)
 
 
-def test_a_letter_holds_no_update_of_its_own(tmp_path: Path) -> None:
-    """What leaves a node in a round is words that look random, and how many samples they are of."""
+def test_a_masked_reply_holds_no_update_of_its_own(tmp_path: Path) -> None:
+    """What leaves a node in a round is a vector that looks random, and its number of samples."""
     seen: list[Message] = []
 
     def look(node: str, content: bytes) -> bytes:
@@ -192,13 +193,13 @@ def test_a_node_that_agreed_on_secure_sends_nothing_else(tmp_path: Path) -> None
     other = replace(request, tensors={**request.tensors, "model": request.tensors["model"] + 1})
     with pytest.raises(DataError, match="not be bound"):
         node.handle(NodeRequest("run1", other, {"train": [client]}, group=group.to_json()).to_bytes())
-    with pytest.raises(DataError, match="not be bound"):  # nor with a question for streams beside it
+    with pytest.raises(DataError, match="not be bound"):  # nor with a request for seeds beside it
         node.handle(NodeRequest("run1", other, {"unmask": [], "train": [client]}, group=group.to_json()).to_bytes())
 
 
 @pytest.mark.parametrize("change", ["lr", "scale", "data"])
 def test_two_answers_never_share_a_mask(tmp_path: Path, change: str) -> None:
-    """Whatever differs between two letters, the difference of the answers is not that of the updates."""
+    """Whatever differs between two requests, the difference of the answers is not that of the updates."""
     server, transport, _ = secure_server(tmp_path)
     node, request = transport.known["node0"], server.build_request("train", 1)
     assert isinstance(server.engine, engine_module.NetworkEngine)
@@ -243,7 +244,7 @@ def test_one_client_alone_is_never_the_minimum(tmp_path: Path) -> None:
 
 
 def test_one_client_per_round_is_refused(tmp_path: Path) -> None:
-    """Its sum would be its update, so that no node would tell its masks and the round would wait."""
+    """Its sum would be its update, so that no node would reveal its masks and the round would wait."""
     few, enough = (make("fedavg", tmp_path / str(p), secure=True, participation=p)[0] for p in (0.25, 0.5))
     with pytest.raises(SettingError, match=re.escape("participation = 0.25 of 4 clients is 1 a round")):
         check_secure_aggregation(few.settings, few.method, 4)

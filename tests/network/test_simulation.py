@@ -18,6 +18,8 @@ from tests.helpers import Recorder, same_file
 from tests.network.deployment import StayingEngine, make
 from tests.network.test_local_deployment import METHODS
 
+pytestmark = pytest.mark.slow
+
 Simulation = tuple[SimulationTransport, list[str], Path]
 
 
@@ -28,13 +30,13 @@ def simulation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Simulation]
     runs = {method: make(method, folder / method) for method in METHODS}
     job = runs["fedavg"][0]
     node_of_client = assign_nodes(job, 3)
-    told = {
+    known = {
         method: {"settings": job.settings.model_dump(mode="json"), "folder": str(job.folder)}
         for method, (job, _) in runs.items()
     }
     for name in write_node_folders(job, folder / "network", node_of_client):
         path = folder / "network" / name / "node.json"
-        write_json(path, {**read_json(path), "runs": told})
+        write_json(path, {**read_json(path), "runs": known})
     transport = SimulationTransport(folder / "network", 3)
     yield transport, node_of_client, folder
     transport.close()

@@ -136,7 +136,7 @@ def test_members_are_those_whose_keys_lie_in_the_folder(tmp_path: Path) -> None:
     assert not members(b"")
     (tmp_path / "half").mkdir()
     (tmp_path / "half" / "written.pub").write_bytes(b"ecdsa-sha2-nistp384 AAAA")
-    for place in ("nodes/north", "west/node"):  # of a federation, of a trial; made while the guard stands
+    for place in ("nodes/north", "west/node"):  # of a federation, of a local deployment; made after the guard
         path = tmp_path / f"{place}.pub"
         path.parent.mkdir()
         make_node_key(tmp_path / f"{place}.key", path)
@@ -189,7 +189,7 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     guard = Guard(Inside(), SECRET, known, log=lines.append)
     superlink.log_failed_handshakes(guard)
     config = uvicorn.Config(
-        guard, loop="asyncio", lifespan="off", log_level="critical",
+        guard, loop="asyncio", lifespan="off", ws="none", log_level="critical",
         ssl_keyfile=str(tmp_path / "server.key"), ssl_certfile=str(tmp_path / "server.pem"),
     )  # fmt: skip
     with listening(config, "127.0.0.2") as port:
@@ -261,7 +261,7 @@ def limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Limited
     )
     monkeypatch.setattr(Recording, "made", [])
     config = uvicorn.Config(
-        Guard(Inside(), SECRET, known), loop="asyncio", lifespan="off", log_level="critical",
+        Guard(Inside(), SECRET, known), loop="asyncio", lifespan="off", ws="none", log_level="critical",
         http=limited_protocol(Recording, limiter, exempt=lambda address: False),
         ssl_keyfile=str(tmp_path / "server.key"), ssl_certfile=str(tmp_path / "server.pem"),
     )  # fmt: skip
