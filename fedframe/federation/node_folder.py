@@ -41,10 +41,10 @@ def lock_node_folder(folder: Path) -> FileLock:
 def check_node_folder(kit: Kit, folder: Path) -> None:
     """Refuse a folder that cannot be this node's."""
     with explain_os_errors(kit, folder):
-        there = next(path for path in (folder, *folder.parents) if path.exists())
-        if not there.is_dir():
-            raise NotADirectoryError(errno.ENOTDIR, f"{display_path(there)} is a file")
-        if not os.access(there, os.W_OK | os.X_OK):
+        existing = next(path for path in (folder, *folder.parents) if path.exists())
+        if not existing.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, f"{display_path(existing)} is a file")
+        if not os.access(existing, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         check_owner(kit, folder)
 
@@ -54,15 +54,15 @@ def check_owner(kit: Kit, folder: Path) -> None:
 
     The key says whose a folder is. Where there is none, or one that is damaged, the rest of the kit does.
     """
-    there = {name: (folder / name).read_bytes() for name in kit.contents if (folder / name).exists()}
-    key = public_key_of(there.pop("node.key", b""))
+    found = {name: (folder / name).read_bytes() for name in kit.contents if (folder / name).exists()}
+    key = public_key_of(found.pop("node.key", b""))
     if key is not None:
         mine, what = key == public_key_of(kit.key), "key is another"
     else:
-        mine, what = there.items() <= kit.contents.items(), "files are others"
+        mine, what = found.items() <= kit.contents.items(), "files are others"
     if not mine:
         raise SettingError(
-            f"{display_path(folder)} belongs to {describe_owner(there)} (its {what} than the kit's); "
+            f"{display_path(folder)} belongs to {describe_owner(found)} (its {what} than the kit's); "
             f"use --out {display_path(unused_sibling(folder))}."
         )
 
