@@ -16,7 +16,7 @@ import yaml
 
 from fedframe.cli import app
 from fedframe.cli.options import part_settings
-from fedframe.core.method import answering
+from fedframe.core.method import parts_with
 from fedframe.core.part import Part, Slot
 from fedframe.data import PARTITIONS, SOURCES
 from fedframe.data.augment import read_augment
@@ -98,18 +98,18 @@ def changes(recipe: Recipe) -> str:
     parts = recipe.parts
     claimed = {slot for part in parts for slot in part.claims}
     found = {
-        "who trains": answering(parts, "choose"),
+        "who trains": parts_with(parts, "choose"),
         "head": "head" in claimed,
-        "features": answering(parts, "transform"),
-        "loss": "loss" in claimed or answering(parts, "penalty"),
-        "step": "step" in claimed or answering(parts, "correct") or answering(parts, "after_step"),
+        "features": parts_with(parts, "transform"),
+        "loss": "loss" in claimed or parts_with(parts, "penalty"),
+        "step": "step" in claimed or parts_with(parts, "correct") or parts_with(parts, "after_step"),
         "merge": "merge" in claimed,
         "own model": "own" in claimed,
         "server stage": "server_stage" in claimed,
         "client stage": "client_stage" in claimed,
-        "private state": answering(parts, "private") or any(part.remembers for part in parts),
+        "private state": parts_with(parts, "private") or any(part.remembers for part in parts),
     }
-    rest = "server step" if answering(parts, "after_merge") else "nothing: the defaults"
+    rest = "server step" if parts_with(parts, "after_merge") else "nothing: the defaults"
     return ", ".join(word for word, changed in found.items() if changed) or rest
 
 

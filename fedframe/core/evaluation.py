@@ -105,7 +105,7 @@ def score_round(server: Server) -> Scores:
 
 def has_own_models(server: Server) -> bool:
     """Whether clients have models between rounds that are more than the shared one."""
-    return bool(server.job.roles.private) or server.job.method.optional_slot("own") is not None
+    return bool(server.job.roles.private) or server.job.method.optional_slot("load_personal") is not None
 
 
 def score_generic(server: Server) -> tuple[Scores, Tensor]:

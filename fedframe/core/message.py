@@ -1,7 +1,7 @@
 """What crosses between server and client: named tensors and plain numbers, nothing else.
 
-An *order* goes out once a round to whoever runs the clients; a *reply* comes back per client. Both are messages. There
-is no pickle in it, so the same message can travel to a worker process or to another organisation.
+A *request* goes out once a round to the engine that runs the clients; a *reply* comes back per client. Both are
+messages. There is no pickle in them, so the same message can travel to a worker process or to another organisation.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from fedframe.util.files import tensors_to_bytes
 
 Number = int | float | str
 NO_NUMBERS = ("nan", "inf", "-inf")  # as texts: letters between organisations hold finite numbers only
+LAST = "last"  # a number in the last request of a run, whatever its kind: clients keep the model that comes with it
 LOST = "lost"  # the kind of a reply that never came: it says so in the client's place, with the reason
 
 

@@ -31,7 +31,7 @@ MOST_BYTES = 256 << 20  # of the models that a group keeps at hand
 
 def groups(job: Job, clients: Sequence[int]) -> list[Sequence[int]]:
     """Clients that make their models together; neighbours in this order."""
-    stages = job.method.slot("client_stage").head_stages(job.method)
+    stages = job.method.slot("client_stage").head_stages(job.method, job.template)
     size = 1
     if stages and can_stack(job, stages):
         room = MOST_BYTES // sum(tensor.nbytes for tensor in named_tensors(job.template).values())
@@ -43,7 +43,7 @@ def make_personal_models(site: ClientRuntime, request: Message, clients: Sequenc
     """Make each client's own model and keep it in the run folder; how each does on the client's own test data."""
     job, stage = site.job, site.job.method.slot("client_stage")
     request = replace(request, kind="personalise")  # whoever is in a group with a client, its own dice stay the same
-    stages = stage.head_stages(job.method)
+    stages = stage.head_stages(job.method, job.template)
     stacked = bool(stages) and can_stack(job, stages)
     pupils: list[StackedClient] = []
     for client in clients:
@@ -58,7 +58,9 @@ def make_personal_models(site: ClientRuntime, request: Message, clients: Sequenc
     hits = []
     for pupil in pupils:
         load_tensors(site.model, pupil.tensors)
-        stage.finish_personal(pupil.context)
+        for each in stages:
+            if each.after is not None:
+                each.after(pupil.context)
         own = job.own_tensors(site.model, pupil.context.received)
         diverged = not all(all_finite(tensor) for tensor in own.values() if tensor.is_floating_point())
         if diverged:  # the model that the stage began with is the best there is for this client
@@ -74,7 +76,7 @@ def begin_personal(site: ClientRuntime, request: Message, client: int) -> Client
     """The client's model as rounds have left it, from which the client stage starts."""
     context = site.begin(request, client)
     site.catch_up(context)
-    site.take_own(context)
+    site.load_personal(context)
     return context
 
 

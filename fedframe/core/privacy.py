@@ -63,8 +63,8 @@ def check_private(settings: Settings, method: Method, averages_buffers: bool) ->
     if averages_buffers:
         raise SettingError("privacy_clip does not cover BatchNorm's statistics; use buffers = private or fixed.")
     merge = method.slot("merge")
-    tells = [part for question in ("uploads", "absorb", "statistics", "choose") for part in method.answering(question)]
-    unfit = [merge] if merge.sums != "weighted" or merge.remembers else []
+    tells = [part for hook in ("uploads", "statistics", "select_clients") for part in method.parts_with(hook)]
+    unfit = [merge] if not method.parts_with("server_step") or merge.memory else []
     for part in (*tells, *unfit):
         raise SettingError(
             f"privacy_clip covers the mean of updates, and {part.name!r} of {method.name!r} takes more than that from "

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from fedframe.core.batches import batch_ends
 from fedframe.core.model import Model
 from fedframe.core.optimizers import FusedSGD
-from fedframe.core.part import HeadStage
+from fedframe.core.part import HeadStage, stacks
 
 if TYPE_CHECKING:
     from fedframe.core.client_context import ClientContext
@@ -48,13 +48,16 @@ def stackable(model: Model) -> list[str]:
 
 
 def can_stack(job: Job, stages: Sequence[HeadStage]) -> bool:
-    """Whether these stages mean the same for a stack of clients: plain SGD, and nobody looks across samples."""
+    """Whether these stages mean the same for a stack of clients: plain SGD, and nothing looks across samples."""
     method, settings = job.method, job.settings
-    asked = [*method.answering("transform"), *(stage.loss or method.slot("loss") for stage in stages)]
+    losses = [stage.loss or method.slot("loss") for stage in stages]
+    samplewise = all(part.samplewise for part in method.parts_with("transform"))
     names = [name for name, _ in job.template.named_parameters() if not name.startswith("backbone.")]
     trained = {name for stage in stages for name in names if name.startswith(stage.only)}
     plain = settings.optimizer == "sgd" and settings.clip is None
-    return plain and trained <= set(stackable(job.template)) and all(part.by_sample() for part in asked)
+    return (
+        plain and trained <= set(stackable(job.template)) and samplewise and all(stacks(type(loss)) for loss in losses)
+    )
 
 
 # -- the stack ---------------------------------------------------------------------------------------------------------
@@ -172,7 +175,7 @@ def pieces(ends: Sequence[int]) -> list[int]:
 def fit_stage(job: Job, stack: Stack, plan: Plan, stage: HeadStage) -> None:
     """Some epochs for all clients of the stack."""
     settings = job.settings
-    loss, transforms = stage.loss or job.method.slot("loss"), job.method.answering("transform")
+    loss, transforms = stage.loss or job.method.slot("loss"), job.method.parts_with("transform")
     trained = [name for name in stack.tensors if name.startswith(stage.only)]
     lr = stage.lr or plan.contexts[0].lr
     optimizers: dict[int, FusedSGD] = {}

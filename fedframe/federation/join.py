@@ -95,8 +95,7 @@ class Membership:
             job = JobMaker(self.settings.model_copy(update={"steps": 1}), self.federation, None).make(Path(place))
             engine = InlineEngine(job)
             server = Server(job, engine, lambda text: None)
-            stage = job.method.optional_slot("server_stage")
-            kinds = ["train"] + (["statistics"] if stage is not None and stage.statistics_shapes(server) else [])
+            kinds = ["train"] + (["statistics"] if job.expected("statistics") else [])
             replies = [
                 next(iter(engine.run(server.build_request(kind, number), [self.kit.number])))
                 for number, kind in enumerate(kinds, start=1)

@@ -9,12 +9,15 @@ from typing import Any
 import torch
 from torch import nn
 
+from fedframe.core.hook_errors import named_errors
 from fedframe.core.job import Job
 from fedframe.core.model import has_batch_norm
+from fedframe.core.part import ALL_DATA
 from fedframe.core.privacy import check_private
 from fedframe.data import Federation, Source, load_source, make_federation
 from fedframe.data.augment import read_augment
 from fedframe.data.held_out_clients import keep_out
+from fedframe.data.server_samples import put_aside
 from fedframe.data.validation import for_validation
 from fedframe.errors import DataError, SettingError
 from fedframe.methods.recipes import make_method
@@ -38,13 +41,16 @@ class JobMaker:
                     f"fedframe.resume(folder, {name}=...) or fedframe.run(config=..., {name}=...)."
                 )
         self.method = make_method(settings.method, settings.set)
-        for part in self.method.parts:
-            part.check(settings)
+        with named_errors(f"method = {settings.method!r}"):
+            for part in self.method.parts:
+                part.check_settings(settings)
         check_device(settings.device)
         read_augment(settings.augment)  # refuse a wrong one before the data are loaded
         self.federation = make_clients(settings, settings.data if data is None else data)
-        for part in self.method.answering("reserve"):
-            self.federation = part.reserve(self.federation, settings.seed)
+        for part in self.method.parts:
+            if 0 < part.server_samples < ALL_DATA:
+                each = int(part.server_samples)
+                self.federation = put_aside(self.federation, each, settings.seed, f"{part.name}.samples")
         shape = self.federation.source.input_shape
         self.net: Net = net if net is not None and not isinstance(net, str) else settings.model
         resolved: dict[str, Any] = {
@@ -61,9 +67,11 @@ class JobMaker:
             torch.manual_seed(seed_for(self.settings.seed, "model"))
             backbone = build_net(self.net, shape)
             classes = len(self.federation.source.classes)
-            self.template = self.method.build(backbone, int(backbone.dim), classes)  # type: ignore[arg-type]
-        for part in self.method.parts:
-            part.check_model(self.template, len(self.federation))
+            with named_errors(f"method = {settings.method!r}"):
+                self.template = self.method.build(backbone, int(backbone.dim), classes)  # type: ignore[arg-type]
+        with named_errors(f"method = {settings.method!r}"):
+            for part in self.method.parts:
+                part.check_model(self.template, len(self.federation))
         check_private(settings, self.method, has_batch_norm(self.template) and settings.buffers == "average")
         if has_batch_norm(self.template) and settings.batch == 1:
             raise SettingError("batch = 1 cannot train a net with BatchNorm; use batch = 2, or a net without it.")

@@ -292,8 +292,8 @@ def make_method(name: str, settings: Mapping[str, Mapping[str, Any]]) -> Method:
         changed = brought[part.name] | dict(settings.get(part.name, {}))
         parts.append(part if changed == vars(part) else make_part(type(part), changed, brought[part.name]))
     method = Method(name, tuple(parts))
-    for part in method.answering("fits"):
-        part.fits(method)
+    for part in method.parts_with("check_method"):
+        part.check_method(method)
     return method
 
 

@@ -21,7 +21,7 @@ def class_vectors(method: Method, model: Model) -> tuple[Tensor, Tensor] | None:
     A plain linear head is read; one that a part predicts with instead (a second head, a sum of two) is found by asking
     for the logits of every unit vector, and tried on others.
     """
-    if not method.answering("predict") and type(model.head) is nn.Linear:
+    if not method.parts_with("predict") and type(model.head) is nn.Linear:
         bias = model.head.bias
         zeros = torch.zeros(model.classes, dtype=torch.float64)
         return model.head.weight.detach().double().cpu(), zeros if bias is None else bias.detach().double().cpu()

@@ -10,6 +10,7 @@ from torch import Tensor
 from fedframe.core.job import Job
 from fedframe.core.message import Message
 from fedframe.core.model import Model, load_tensors
+from fedframe.core.part import overrides
 from fedframe.core.server import Server
 from fedframe.metrics.sampling import some_clients
 
@@ -29,7 +30,7 @@ class LocalModels:
         self.most = fitting if most is None else min(most, fitting)
         self.updates: dict[int, Tensor] = {}
         # Where the server keeps a model per client, an update is not a change of the shared one.
-        self.whole = "own" not in job.method.slot("merge").claims
+        self.whole = not overrides(type(job.method.slot("merge")), "load_personal")
         self._net: tuple[Model, Tensor] | None = None
 
     def begin(self, server: Server, clients: Sequence[int]) -> None:

@@ -190,7 +190,7 @@ def perform(job: Job, folder: RunFolder, say: Callable[[str], None]) -> tuple[di
         server.restore({**kept, "model": server.model}, job.settings.rounds)
         kinds = ("own", "personalise") if job.shares_a_model else ("personalise",)
         replies = {kind: next(engine.run(server.build_request(kind, server.round + 1), [0])) for kind in kinds}
-        site = engine.site
+        site = engine.runtime
         own = job.own_tensors(site.model, {"model": server.model.to(site.flat.device)})
     finally:
         engine.close()

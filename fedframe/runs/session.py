@@ -11,8 +11,6 @@ from typing import Any
 
 from fedframe.core.evaluation import Scores, definitions, gentler
 from fedframe.core.job import Job
-from fedframe.core.remote import Remote
-from fedframe.core.remote_evaluation import ask_late_scores
 from fedframe.core.server import RoundRecord, Server
 from fedframe.errors import DataError, DivergedError, FedframeError
 from fedframe.metrics.cost import cpu_seconds, memory_bytes
@@ -73,8 +71,8 @@ class Session:
         self.seconds_before, self.cpu_before = notes["seconds"], notes["cpu_seconds"]
         self.peak_memory = notes["peak_memory"]
         self.server.traffic = notes.get("traffic", self.server.traffic)
-        if isinstance(self.engine, Remote) and self.history and "client" not in self.history[-1]:
-            ask_late_scores(self.server, self.engine)
+        if self.history and "client" not in self.history[-1]:
+            self.engine.evaluation.resume(self.server)
         self.note(f"Going on after round {round} of {self.job.settings.rounds}.")
 
     def finish_round(self, record: RoundRecord) -> None:

@@ -210,6 +210,6 @@ def test_two_parts_that_claim_one_slot_are_refused_by_name() -> None:
 def test_hooks_nobody_answers_are_not_called() -> None:
     method: Method = combine("plain", [], [default() for default in DEFAULTS])
     for question in ("begin", "transform", "penalty", "correct", "after_step", "finish", "absorb", "broadcast"):
-        assert method.answering(question) == ()
-    assert [part.name for part in method.answering("loss")] == ["ce"]
+        assert method.parts_with(question) == ()
+    assert [part.name for part in method.parts_with("loss")] == ["ce"]
     assert replace(method, name="y").parts == method.parts

@@ -15,7 +15,7 @@ import torch
 
 pytest.importorskip("flwr")
 
-from fedframe.core.remote import LAST
+from fedframe.core.message import LAST
 from fedframe.core.server import Server
 from fedframe.engines.inline import InlineEngine
 from fedframe.errors import DataError, RunError, SettingError

@@ -234,5 +234,5 @@ def test_fedetf_stage_without_a_projection_still_tunes_the_classifier(tmp_path: 
 
 
 def test_feature_is_mapped_then_normalised_then_scaled_whatever_the_order_of_the_names() -> None:
-    names = [part.name for part in make_method("temperature+normalise+projection", {}).answering("transform")]
+    names = [part.name for part in make_method("temperature+normalise+projection", {}).parts_with("transform")]
     assert names == ["projection", "normalise", "temperature"]

@@ -132,7 +132,7 @@ def test_statistics_of_batch_norm_are_the_clients_own(tmp_path: Path) -> None:
     job = job_of(tmp_path, Apple(), model=NORMED, epochs=2)
     server = trained(job, 2)
     site = server.engine.site  # type: ignore[attr-defined]
-    site.take_own(site.begin(server.build_request("own", 3), 1))
+    site.load_personal(site.begin(server.build_request("own", 3), 1))
     trainable = job.roles.layout.trainable
     assert torch.equal(site.flat[trainable:], server.state["apple/models"][1, trainable:])
     assert not torch.equal(site.flat[trainable:], server.state["apple/models"][0, trainable:])
@@ -239,7 +239,7 @@ def test_client_that_was_in_no_round_learns_a_model_only_for_itself(tmp_path: Pa
     site = server.engine.site  # type: ignore[attr-defined]
     found = []
     for kind in ("own", "personalise"):
-        site.take_own(site.begin(server.build_request(kind, 2), absent))
+        site.load_personal(site.begin(server.build_request(kind, 2), absent))
         found.append(site.flat.clone())
     models, samples = server.state[f"{part.name}/models"], server.state[f"{part.name}/samples"]
     expected = server.model if part.name == "fedmtl" else samples / samples.sum() @ models
@@ -255,7 +255,7 @@ def test_relations_are_those_of_weights_not_of_statistics(tmp_path: Path) -> Non
     torch.testing.assert_close(server.state["fedmtl/omega"], expected.float())
     assert not torch.allclose(expected, relations(models, FedMTL().ridge), rtol=1e-3)
     site = server.engine.site  # type: ignore[attr-defined]
-    site.take_own(site.begin(server.build_request("own", 3), 1))
+    site.load_personal(site.begin(server.build_request("own", 3), 1))
     assert torch.equal(site.flat, models[1])  # statistics are the client's own
 
 

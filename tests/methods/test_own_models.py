@@ -103,7 +103,7 @@ def test_client_that_was_in_no_round_gets_an_own_model_near_the_shared_one(tmp_p
     site = server.engine.site  # type: ignore[attr-defined]
     site.perform(server.build_request("own", 2), absent)
     assert torch.equal(site.flat, server.model)  # between rounds it has the shared one
-    site.take_own(site.begin(server.build_request("personalise", 2), absent))
+    site.load_personal(site.begin(server.build_request("personalise", 2), absent))
     assert not torch.equal(site.flat, server.model)
 
 
@@ -114,7 +114,7 @@ def test_client_that_was_in_no_round_is_pulled_towards_the_shared_model(tmp_path
         server = trained(job, 1)
         absent = next(client for client in range(3) if client not in server.choose(1))
         site = server.engine.site  # type: ignore[attr-defined]
-        site.take_own(site.begin(server.build_request("personalise", 2), absent))
+        site.load_personal(site.begin(server.build_request("personalise", 2), absent))
         far.append(float((site.flat - server.model).norm()))
     assert far[1] < 0.5 * far[0]
 
@@ -196,7 +196,7 @@ def test_client_that_was_in_no_round_of_pfedme_gets_theta_of_its_own_steps(tmp_p
     site.perform(server.build_request("own", 2), absent)
     assert torch.equal(site.flat, server.model)  # between rounds it has the shared one
     context = site.begin(server.build_request("personalise", 2), absent)
-    site.take_own(context)
+    site.load_personal(context)
     assert not torch.equal(site.flat, server.model)
     for name, value in context.scratch["pfedme/theta"].items():
         assert torch.equal(dict(site.model.named_parameters())[name], value)
