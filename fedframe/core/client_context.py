@@ -123,3 +123,15 @@ class ClientContext:
         without augmentation, as prediction would have them.
         """
         return self.runtime.embeddings(self.rows if rows is None else rows)
+
+    @torch.no_grad()
+    def mean_loss(self) -> float:
+        """The method's loss of the model as it stands over all of the client's training samples, in evaluation mode."""
+        self.labels = self.job.federation.source.train.y[self.rows].to(self.start.device)
+        self.embedding = self.embeddings()
+        self.logits = self.model.head(self.embedding)
+        return float(self.job.method.slot("loss").loss(self.logits, self.labels, self))
+
+    def trainable(self, vector: Tensor) -> Tensor:
+        """The part of a flat vector (weights or an update) that learns: a view, without BatchNorm's statistics."""
+        return vector[: self.job.roles.layout.trainable]

@@ -87,7 +87,7 @@ class Server:
                 for name, state in part.server_state(self).items():
                     self.state[name], self._declared[name] = state.tensor, state.broadcast
             self.expected = job.expected("round")
-        self._uploads = UploadSums({})
+        self.uploads = UploadSums(job.uploads)  # what parts have had clients send in the round under way
         engine.expect("train", self.expected)
 
     # -- the loop over rounds ------------------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ class Server:
         clients = self.select_clients(round)
         request = self.build_request("train", round)
         merger = self.merger()
-        self._uploads = UploadSums(self.job.uploads)
+        self.uploads = UploadSums(self.job.uploads)
         buffers = RunningMean(self.layout.size - self.layout.trainable)
         losses = RunningMean(1)
         record = RoundRecord(round, float("nan"), float(request.numbers["lr"]), len(clients))
@@ -130,7 +130,7 @@ class Server:
                 merger.add(reply, weight)
                 buffers.add(reply.tensors["update"][self.layout.trainable :], weight)
                 losses.add(torch.tensor([float(reply.numbers["loss"])]), float(reply.numbers["samples"]))
-                self._uploads.add(reply, weight)
+                self.uploads.add(reply, weight)
                 for observer in self.observers:
                     observer.saw(reply)
             progress(done, len(clients))
@@ -308,11 +308,11 @@ class Server:
 
     def total(self, name: str) -> Tensor:
         """The sum over this round's replies of an upload that is declared as `sum` or `weighted_sum`, in float64."""
-        return self._uploads.total(name)
+        return self.uploads.total(name)
 
     def each(self, name: str) -> list[Tensor]:
         """What each client of this round sent of an upload that is declared as `each`, in the order of the clients."""
-        return self._uploads.each(name)
+        return self.uploads.each(name)
 
     @property
     def weight_of_all(self) -> float:

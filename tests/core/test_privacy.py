@@ -132,7 +132,7 @@ def test_with_secure_aggregation_nodes_share_the_noise(tmp_path: Path) -> None:
 # -- who is drawn ------------------------------------------------------------------------------------------------------
 def draws(job: Job) -> list[list[int]]:
     server = Server(job, InlineEngine(job), print)
-    return [sorted(server.choose(round)) for round in range(1, 21)]
+    return [sorted(server.select_clients(round)) for round in range(1, 21)]
 
 
 def test_who_is_drawn_is_not_in_the_seed(tmp_path: Path) -> None:

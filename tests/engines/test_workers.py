@@ -170,7 +170,7 @@ def test_scores_of_a_test_set_in_many_pieces_are_those_of_one_process(tmp_path: 
         assert found[-1] == score_shared(server, "local-all")
         engine.close()
     assert found[0] == found[1]
-    site = InlineEngine(job).site
+    site = InlineEngine(job).runtime
     site.load({"model": server.model}, {})
     right = 0
     for row in range(5000):  # one by one, in plain sight

@@ -59,7 +59,7 @@ def test_between_rounds_psi_predicts_and_after_training_the_realigned_one(tmp_pa
     job = job_of(tmp_path, AuxiliaryHeads(), GlobalRealignment(), LocalRealignment(epochs=0))
     server = trained(job, 2)
     inputs = job.federation.source.batch(job.federation.source.train, torch.arange(4))
-    site = server.engine.site  # type: ignore[attr-defined]
+    site = server.engine.runtime  # type: ignore[attr-defined]
     assert score_round(server).generic is not None
     site.load(server.build_request("score", 2).tensors, {})
     features = site.model.backbone(inputs)
@@ -75,7 +75,7 @@ def test_between_rounds_psi_predicts_and_after_training_the_realigned_one(tmp_pa
 def test_local_realignment_takes_the_norms_of_the_clients_own_head(tmp_path: Path) -> None:
     job = job_of(tmp_path, AuxiliaryHeads(), GlobalRealignment(), LocalRealignment(epochs=0))
     server = trained(job, 2)
-    site = server.engine.site  # type: ignore[attr-defined]
+    site = server.engine.runtime  # type: ignore[attr-defined]
     site.perform(server.build_request("personalise", 3), 1)
     phi = job.store.load(1, before=3)[f"model/{PHI}"]
     expected = server.tensor(PSI) * phi.norm(dim=1, keepdim=True)  # Eq. 7
@@ -85,7 +85,7 @@ def test_local_realignment_takes_the_norms_of_the_clients_own_head(tmp_path: Pat
 def test_local_realignment_by_label_counts_takes_the_shares_of_the_clients_classes(tmp_path: Path) -> None:
     job = job_of(tmp_path, AuxiliaryHeads(), GlobalRealignment(), LocalRealignment(epochs=0, by="counts"))
     server = trained(job, 2)
-    site = server.engine.site  # type: ignore[attr-defined]
+    site = server.engine.runtime  # type: ignore[attr-defined]
     site.perform(server.build_request("personalise", 3), 1)
     counts = job.federation.table()[1].double()
     expected = server.tensor(PSI).double() * (counts / counts.sum())[:, None]
@@ -104,7 +104,7 @@ def test_personal_model_equals_a_plain_loop(tmp_path: Path, plus_phi: bool) -> N
     stage = LocalRealignment(epochs=3, lr=0.2, plus_phi=plus_phi)
     job = job_of(tmp_path, SimplexETF(), AuxiliaryHeads(), stage, momentum=0.5)
     server = trained(job, 2)
-    site = server.engine.site  # type: ignore[attr-defined]
+    site = server.engine.runtime  # type: ignore[attr-defined]
     site.perform(server.build_request("personalise", 3), 1)
     phi = job.store.load(1, before=3)[f"model/{PHI}"].double()
     backbone = copy.deepcopy(job.template.backbone)

@@ -106,7 +106,7 @@ def test_features_are_those_that_reach_the_classifier_and_the_servers_are_as_in_
     part = FedMMD(weight=0.5)
     job = job_of(tmp_path, part, Projection(dim=4), model="tests.models.normed:normed")
     server = trained(job, 1)
-    site = server.engine.site  # type: ignore[attr-defined]
+    site = server.engine.runtime  # type: ignore[attr-defined]
     context = site.begin(server.build_request("train", 2), 0)
     frozen = copy.deepcopy(site.model).eval()
     context.inputs = job.federation.source.batch(job.federation.source.train, context.rows[:8])

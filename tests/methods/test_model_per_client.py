@@ -131,7 +131,7 @@ def test_strong_pull_keeps_the_relations_where_they_began(tmp_path: Path) -> Non
 def test_statistics_of_batch_norm_are_the_clients_own(tmp_path: Path) -> None:
     job = job_of(tmp_path, Apple(), model=NORMED, epochs=2)
     server = trained(job, 2)
-    site = server.engine.site  # type: ignore[attr-defined]
+    site = server.engine.runtime  # type: ignore[attr-defined]
     site.load_personal(site.begin(server.build_request("own", 3), 1))
     trainable = job.roles.layout.trainable
     assert torch.equal(site.flat[trainable:], server.state["apple/models"][1, trainable:])
@@ -220,7 +220,7 @@ def test_models_of_clients_that_are_not_drawn_stay(tmp_path: Path, part: Part) -
     job = job_of(tmp_path, part, participation=0.34)
     server = Server(job, InlineEngine(job), nothing)
     start = server.model.clone()
-    (chosen,) = server.choose(1)
+    (chosen,) = server.select_clients(1)
     server.run_round(1, nothing)
     models = server.state[f"{part.name}/models"]
     assert [bool(torch.equal(row, start)) for row in models] == [client != chosen for client in range(3)]
@@ -234,9 +234,9 @@ def test_client_that_was_in_no_round_learns_a_model_only_for_itself(tmp_path: Pa
     """Between rounds it has what the others' models give it; in the end it trains that on its own data."""
     job = job_of(tmp_path, part, participation=0.34)
     server = trained(job, 1)
-    (chosen,) = server.choose(1)
+    (chosen,) = server.select_clients(1)
     absent = (chosen + 1) % 3
-    site = server.engine.site  # type: ignore[attr-defined]
+    site = server.engine.runtime  # type: ignore[attr-defined]
     found = []
     for kind in ("own", "personalise"):
         site.load_personal(site.begin(server.build_request(kind, 2), absent))
@@ -254,7 +254,7 @@ def test_relations_are_those_of_weights_not_of_statistics(tmp_path: Path) -> Non
     expected = relations(models[:, : job.roles.layout.trainable], FedMTL().ridge)
     torch.testing.assert_close(server.state["fedmtl/omega"], expected.float())
     assert not torch.allclose(expected, relations(models, FedMTL().ridge), rtol=1e-3)
-    site = server.engine.site  # type: ignore[attr-defined]
+    site = server.engine.runtime  # type: ignore[attr-defined]
     site.load_personal(site.begin(server.build_request("own", 3), 1))
     assert torch.equal(site.flat, models[1])  # statistics are the client's own
 

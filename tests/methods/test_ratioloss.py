@@ -13,6 +13,7 @@ from torch import nn
 import fedframe
 from fedframe.core.job import Job
 from fedframe.core.server import Server
+from fedframe.data.server_samples import put_aside
 from fedframe.engines.inline import InlineEngine
 from fedframe.errors import SettingError
 from fedframe.methods.parts.ratioloss import RatioLoss, pull_by_push
@@ -26,7 +27,8 @@ from tests.methods.toy import job_of, trained
 def job_with(folder: Path, part: RatioLoss, **settings: Any) -> Job:
     """The job that a run would make: the part has put its samples aside."""
     job = job_of(folder, part, **settings)
-    federation = part.reserve(job.federation, job.settings.seed)
+    each = int(part.server_samples)
+    federation = put_aside(job.federation, each, job.settings.seed, "ratioloss.samples") if each else job.federation
     return Job(job.settings, job.method, federation, job.template, folder)
 
 
@@ -104,7 +106,7 @@ def test_neglected_class_weighs_more(tmp_path: Path) -> None:
 def test_client_stage_has_plain_cross_entropy(tmp_path: Path) -> None:
     job = job_with(tmp_path, RatioLoss(samples=2))
     engine = InlineEngine(job)
-    context = engine.site.begin(Server(job, engine, nothing).build_request("personalise", 2), 0)
+    context = engine.runtime.begin(Server(job, engine, nothing).build_request("personalise", 2), 0)
     logits, labels = torch.randn(4, 3), torch.tensor([0, 1, 1, 0])
     assert torch.equal(RatioLoss().loss(logits, labels, context), F.cross_entropy(logits, labels))
 
@@ -122,7 +124,7 @@ def test_model_that_is_not_shared_is_refused() -> None:
     with pytest.raises(SettingError, match="'ratioloss' needs a shared model that predicts"):
         make_method("ratioloss+fedper", {})
     with pytest.raises(SettingError, match="buffers = 'private'; use average"):
-        RatioLoss().check(Settings(buffers="private"))
+        RatioLoss().check_settings(Settings(buffers="private"))
 
 
 def test_settings_that_cannot_be_are_refused_with_the_default() -> None:
@@ -133,7 +135,7 @@ def test_settings_that_cannot_be_are_refused_with_the_default() -> None:
 def test_without_beta_alpha_still_scales_the_loss(tmp_path: Path) -> None:
     job = job_with(tmp_path, RatioLoss(alpha=0.5, beta=0.0))
     engine = InlineEngine(job)
-    context = engine.site.begin(Server(job, engine, nothing).build_request("train", 1), 0)
+    context = engine.runtime.begin(Server(job, engine, nothing).build_request("train", 1), 0)
     logits, labels = torch.randn(4, 3), torch.tensor([0, 1, 1, 0])
     assert torch.equal(
         RatioLoss(alpha=0.5, beta=0.0).loss(logits, labels, context), 0.5 * F.cross_entropy(logits, labels)

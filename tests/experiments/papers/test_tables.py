@@ -59,7 +59,7 @@ def test_every_cell_of_a_table_can_be_built(name: str) -> None:
         read_partition(settings.partition)
         read_augment(settings.augment)
         for part in make_method(settings.method, settings.set).parts:
-            part.check(settings)
+            part.check_settings(settings)
         build(settings.method, yaml.safe_dump(settings.set), settings.model, data, settings.clients or 20)
 
 
