@@ -284,7 +284,8 @@ class Server:
                     f"{stage.name} gave NaN or infinite weights, from statistics that are too large or do not suffice; "
                     "the model stays as the last round has left it."
                 )
-        return self.engine.evaluation.final(self, progress)
+        with named_errors("Client stage"):
+            return self.engine.evaluation.final(self, progress)
 
     def ask_everyone(self, kind: str, expected: dict[str, torch.Size], progress: Progress) -> Iterator[Message]:
         """Every client's usable reply to a request, one by one; it is sent only when the first is asked for."""

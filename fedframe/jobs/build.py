@@ -70,6 +70,7 @@ class JobMaker:
             with named_errors(f"method = {settings.method!r}"):
                 self.template = self.method.build(backbone, int(backbone.dim), classes)  # type: ignore[arg-type]
         with named_errors(f"method = {settings.method!r}"):
+            self.method.private(self.template)
             for part in self.method.parts:
                 part.check_model(self.template, len(self.federation))
         check_private(settings, self.method, has_batch_norm(self.template) and settings.buffers == "average")

@@ -14,6 +14,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from fedframe.core.hook_errors import named_errors
 from fedframe.core.method import Method, combine
 from fedframe.core.part import Part
 from fedframe.errors import SettingError, nearest
@@ -298,8 +299,9 @@ def make_method(name: str, settings: Mapping[str, Mapping[str, Any]]) -> Method:
         changed = brought[part.name] | dict(settings.get(part.name, {}))
         parts.append(part if changed == vars(part) else make_part(type(part), changed, brought[part.name]))
     method = Method(name, tuple(parts))
-    for part in method.parts_with("check_method"):
-        part.check_method(method)
+    with named_errors(f"method = {name!r}"):
+        for part in method.parts_with("check_method"):
+            part.check_method(method)
     return method
 
 
