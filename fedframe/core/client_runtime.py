@@ -20,7 +20,7 @@ from fedframe.core.message import Message, all_finite
 from fedframe.core.model import copy_tensors, load_tensors
 from fedframe.core.part import Part
 from fedframe.core.personal import make_personal_models
-from fedframe.core.privacy import clipped, own_noise
+from fedframe.core.privacy import clipped, local_noise
 from fedframe.core.scratch import Scratch
 from fedframe.errors import FedframeError, RunError
 from fedframe.util.seeds import generator_for, seed_everything, seed_for
@@ -38,7 +38,7 @@ class ClientRuntime:
         self.job = job
         self.model = job.fresh_model()
         self.flat = job.roles.layout.bind(self.model)
-        # What must be as in the beginning for every client: private tensors nobody has stored yet, integer counters.
+        # Restored for every client: private tensors that are not stored yet, and integer counters.
         self.initial = copy_tensors(self.model, (*job.roles.private, *job.roles.fixed))
         self.all_hooks, self.no_hooks = StepHooks.of(job.method, job.method.parts), StepHooks.of(job.method, ())
         self.tools = Scratch()  # what a part makes once and uses for every client, such as a second net
@@ -87,11 +87,11 @@ class ClientRuntime:
             return
         update = clipped(context.reply["update"], settings.privacy_clip)
         if settings.privacy_at == "node":
-            # With secure aggregation nobody sees less than the sum of so many: each adds its share of the noise.
+            # With secure aggregation only sums over this many clients are seen: each adds its share of the noise.
             together = self.job.fewest(self.job.clients_per_round) if settings.secure else 2
             deviation = settings.privacy_clip * settings.privacy_noise / (together - 1) ** 0.5
             purpose = f"noise {context.round} {context.client}"
-            update = own_noise(update, deviation, self.job.home or self.job.folder, purpose, request.tensors["model"])
+            update = local_noise(update, deviation, self.job.home or self.job.folder, purpose, request.tensors["model"])
         context.reply["update"] = update
 
     def check_uploads(self, sent: Mapping[str, Tensor], when: str) -> None:
@@ -137,7 +137,7 @@ class ClientRuntime:
     def statistics(self, request: Message, client: int) -> Message:
         """What one client contributes to the server stage."""
         context = self.begin(request, client)
-        self.catch_up(context)  # features through layers that were never trained would spoil everybody's sums
+        self.catch_up(context)  # features of untrained private layers would spoil the sums over all clients
         self.model.eval()
         tensors = self.job.method.slot("server_stage").statistics(context)
         self.check_uploads(tensors, "statistics")
@@ -241,7 +241,7 @@ class ClientRuntime:
         parts: Sequence[Part] | None,
         loss: Part | None,
     ) -> float:
-        """Train as a part wishes, outside the round's own training."""
+        """Training that a part asks for, beside the round's own."""
         hooks = self.all_hooks if context.training else self.no_hooks
         if parts is not None or loss is not None:
             chosen = parts if parts is not None else self.job.method.parts if context.training else ()

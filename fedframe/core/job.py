@@ -190,7 +190,7 @@ class Job:
     # -- personal models -----------------------------------------------------------------------------------------------
     @cached_property
     def personal_groups(self) -> list[Sequence[int]]:
-        """Who gets a personal model: everybody, or the first of a fixed draw when there are very many; in groups."""
+        """The clients that get a personal model, in groups: all, or a fixed draw when there are very many."""
         total, most = len(self.federation), self.settings.personal_clients
         chosen = np.arange(total)
         if total > most:

@@ -22,7 +22,7 @@ from fedframe.util.files import tensors_to_bytes
 Number = int | float | str
 NO_NUMBERS = ("nan", "inf", "-inf")  # as texts: letters between organisations hold finite numbers only
 LAST = "last"  # a number in the last request of a run, whatever its kind: clients keep the model that comes with it
-LOST = "lost"  # the kind of a reply that never came: it says so in the client's place, with the reason
+LOST = "lost"  # the kind of a message that stands in for a reply that never came, with the reason
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Message:
 
     @classmethod
     def lost(cls, request: Message, unit: int, reason: str) -> Message:
-        """What stands in the place of a reply that never came."""
+        """The message that stands in for a reply that never came."""
         return cls(LOST, request.round, unit, numbers={"reason": reason})
 
     @property

@@ -71,7 +71,7 @@ class State:
 
 
 class Merger(Protocol):
-    """Takes the replies of one round one by one and says where the model goes."""
+    """Takes the replies of one round one by one and returns the step of the model."""
 
     def add(self, reply: Message, weight: float) -> None:
         """Take one client's reply; `weight` is its sample count, or 1 for every client alike.

@@ -135,12 +135,12 @@ def counted(replies: Iterable[Message], progress: Callable[[int, int], None], to
 
 
 def usable(server: Server, request: Message, replies: Iterable[Message]) -> list[Message]:
-    """Replies whose counts can be believed to be counts; of the others it is said why."""
+    """The replies with plausible counts; the others are noted."""
     return [reply for reply in replies if usable_hits(server, request, reply)]
 
 
 def usable_hits(server: Server, request: Message, reply: Message) -> bool:
-    """Whether a client's count of right predictions can be believed to be one; if not, say why."""
+    """Whether a client's counts are plausible; if not, this is noted."""
     if server.is_lost(reply, request):
         return False
     names = NAMES if reply.kind == "personalise" else NAMES[:2]

@@ -1,4 +1,4 @@
-"""Typed places for what parts need for a while: a key says what lies behind it."""
+"""Typed scratch space: a key knows the type of its value."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from fedframe.core.layout import named_tensors
 from fedframe.core.message import LOST, Message, all_finite, validate_reply
 from fedframe.core.model import Model, load_tensors
 from fedframe.core.part import Merger
-from fedframe.core.privacy import clipped, epsilon, fresh_generator, noise, secret_draw
+from fedframe.core.privacy import clipped, epsilon, fresh_generator, noise, secret_generator
 from fedframe.errors import DivergedError, RunError
 from fedframe.util.schedule import Schedule
 from fedframe.util.seeds import generator_for, seed_for
@@ -30,12 +30,12 @@ ALL = -1  # the unit of a reply that stands for several clients; no client has i
 
 
 class Observer(Protocol):
-    """Who looks on while rounds are run, to measure something; it changes nothing."""
+    """Measures something while rounds are run; it changes nothing."""
 
     def begin(self, server: Server, clients: Sequence[int]) -> None:
         """A round begins with these clients; the model is still the one they get."""
 
-    def saw(self, reply: Message) -> None:
+    def on_reply(self, reply: Message) -> None:
         """A client's reply was accepted; its tensors are lent."""
 
     def end(self, server: Server, record: RoundRecord) -> None:
@@ -54,7 +54,7 @@ class RoundRecord:
     seconds: float = 0.0
     bytes_up: int = 0
     bytes_down: int = 0
-    figures: dict[str, float] = field(default_factory=dict)  # what parts and observers have to tell
+    figures: dict[str, float] = field(default_factory=dict)  # what parts and observers report
     by_client: dict[str, list[Any]] = field(default_factory=dict)  # the same client by client: a line of `drift.jsonl`
     scores: Scores | None = None
     late: Scores | None = None  # of the model that the round began with, where clients score it on their own data
@@ -132,7 +132,7 @@ class Server:
                 losses.add(torch.tensor([float(reply.numbers["loss"])]), float(reply.numbers["samples"]))
                 self.uploads.add(reply, weight)
                 for observer in self.observers:
-                    observer.saw(reply)
+                    observer.on_reply(reply)
             progress(done, len(clients))
         record.dropped = len(clients) - accepted
         if accepted == 0 and lost < len(clients):
@@ -150,7 +150,7 @@ class Server:
             record.seconds = time.perf_counter() - began
             return record
         self.apply_update(merger.finish(), buffers.mean())
-        if not all_finite(self.model):  # nobody could train on it, and clients behind a network would refuse it
+        if not all_finite(self.model):  # no client could train on it, and nodes would refuse it
             raise DivergedError(
                 f"Round {round}: the mean of {accepted} updates is too large for the weights' type; start again with a "
                 f"smaller lr (now {record.lr:g}) or with clip = 10."
@@ -170,7 +170,7 @@ class Server:
         if count < total:
             private = self.job.settings.privacy_clip is not None
             seed = seed_for(self.job.settings.seed, "clients", round)
-            draw = secret_draw(self.job.folder, round) if private else np.random.default_rng(seed)
+            draw = secret_generator(self.job.folder, round) if private else np.random.default_rng(seed)
             chosen = draw.choice(total, count, replace=False, shuffle=False)
         clients: Sequence[int] = self.job.largest_first(chosen)
         for part in self.job.method.parts_with("select_clients"):
@@ -217,7 +217,7 @@ class Server:
         return total
 
     def accepts(self, reply: Message, request: Message, expected: dict[str, torch.Size]) -> bool:
-        """Whether a reply may be used; if not, say why."""
+        """Whether a reply may be used; if not, the reason is noted."""
         if self.is_lost(reply, request):
             return False
         limit = self.engine.sample_limit(reply.unit)
@@ -227,7 +227,7 @@ class Server:
         return problem is None
 
     def is_lost(self, reply: Message, request: Message) -> bool:
-        """Whether a reply never came; if so, say why."""
+        """Whether a reply never came; if so, the reason is noted."""
         if reply.kind == LOST:
             name = self.job.federation.names[reply.unit]
             self.note(f"Round {request.round}, {request.kind}: no reply of client {name}: {reply.numbers['reason']}.")
@@ -247,7 +247,7 @@ class Server:
         return replace(reply, tensors={"update": clipped(reply.tensors["update"], settings.privacy_clip)})
 
     def add_noise(self, merger: Merger, round: int) -> None:
-        """Hide every single client in the sum of updates, and say what was spent of its privacy so far."""
+        """Hide single clients in the sum of updates, and report the privacy spent so far."""
         settings = self.job.settings
         if settings.privacy_clip is None:
             return
@@ -317,7 +317,7 @@ class Server:
 
     @property
     def weight_of_all(self) -> float:
-        """What the weights of all clients add up to, whoever takes part in a round."""
+        """The sum of the weights of all clients, whether or not they take part in the round."""
         train = self.job.federation.train
         return float(len(train.values) if self.job.settings.weighting == "samples" else len(train))
 

@@ -39,7 +39,7 @@ class LocalModels:
         self.chosen = set(some_clients(clients, self.most, self.job.settings.seed))
         self.updates = {}
 
-    def saw(self, reply: Message) -> None:
+    def on_reply(self, reply: Message) -> None:
         """Keep an update if it is one of those."""
         if reply.unit in self.chosen:
             self.updates[reply.unit] = reply.tensors["update"].clone()

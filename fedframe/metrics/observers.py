@@ -56,9 +56,9 @@ class RoundMeasures:
                 "updates are not kept in memory at once."
             )
 
-    def saw(self, reply: Message) -> None:
+    def on_reply(self, reply: Message) -> None:
         """Keep what is needed of a reply."""
-        self.local.saw(reply)
+        self.local.on_reply(reply)
 
     def end(self, server: Server, record: RoundRecord) -> None:
         """Measure."""

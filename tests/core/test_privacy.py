@@ -15,7 +15,7 @@ pytest.importorskip("dp_accounting")
 
 from fedframe.core.client_runtime import ClientRuntime
 from fedframe.core.job import Job
-from fedframe.core.privacy import clipped, epsilon, own_noise, secret_of
+from fedframe.core.privacy import clipped, epsilon, local_noise, local_secret
 from fedframe.core.server import Server
 from fedframe.engines.inline import InlineEngine
 from fedframe.errors import SettingError
@@ -79,21 +79,21 @@ def test_noise_is_not_that_of_the_seed(tmp_path: Path) -> None:
 
 def test_a_client_asked_twice_gives_the_same_noise_and_another_order_gets_another(tmp_path: Path) -> None:
     update, model = torch.zeros(20_000), torch.zeros(5)
-    first = own_noise(update, 3.0, tmp_path / "a", "noise 1 0", model)
-    assert torch.equal(first, own_noise(update, 3.0, tmp_path / "a", "noise 1 0", model))
+    first = local_noise(update, 3.0, tmp_path / "a", "noise 1 0", model)
+    assert torch.equal(first, local_noise(update, 3.0, tmp_path / "a", "noise 1 0", model))
     others = [
-        own_noise(update, 3.0, tmp_path / "b", "noise 1 0", model),  # another place has another secret
-        own_noise(update, 3.0, tmp_path / "a", "noise 2 0", model),
-        own_noise(update, 3.0, tmp_path / "a", "noise 1 0", model + 1),
-        own_noise(
+        local_noise(update, 3.0, tmp_path / "b", "noise 1 0", model),  # another place has another secret
+        local_noise(update, 3.0, tmp_path / "a", "noise 2 0", model),
+        local_noise(update, 3.0, tmp_path / "a", "noise 1 0", model + 1),
+        local_noise(
             update + 1e-30, 3.0, tmp_path / "a", "noise 1 0", model
         ),  # else a difference would be that of updates
-        own_noise(update, 6.0, tmp_path / "a", "noise 1 0", model),  # else noise could be scaled away
+        local_noise(update, 6.0, tmp_path / "a", "noise 1 0", model),  # else noise could be scaled away
     ]
     for other in others:
         assert abs(float(torch.corrcoef(torch.stack([first, other]))[0, 1])) < 0.04
     assert float(first.std()) == pytest.approx(3.0, rel=0.03)
-    assert secret_of(tmp_path / "a") == secret_of(tmp_path / "a")
+    assert local_secret(tmp_path / "a") == local_secret(tmp_path / "a")
     assert (tmp_path / "a" / "privacy.key").stat().st_mode & 0o777 == 0o600
 
 

@@ -113,10 +113,10 @@ def test_tensor_that_the_server_moves_survives_a_resume(tmp_path: Path) -> None:
 def test_net_of_the_server_is_the_shared_model_with_what_the_server_has_set(tmp_path: Path) -> None:
     server = trained(job_of(tmp_path, MovingHead()), 1)
     inputs = server.job.federation.source.batch(server.job.federation.source.train, torch.arange(5))
-    site = server.engine.runtime  # type: ignore[attr-defined]
+    runtime = server.engine.runtime  # type: ignore[attr-defined]
     for _ in range(2):  # also after another round, though the net is made once
-        site.load(server.build_request("score", 1).tensors, {})
-        expected = site.predict([inputs])
+        runtime.load(server.build_request("score", 1).tensors, {})
+        expected = runtime.predict([inputs])
         torch.testing.assert_close(server.job.method.logits(server.net(), inputs), expected)
         server.run_round(2, nothing)
 

@@ -99,12 +99,12 @@ def test_central_is_scored_like_a_shared_model_and_fine_tuned_by_every_client(tm
 def test_counts_of_classes_are_those_of_the_pooled_data(tmp_path: Path) -> None:
     job = job_of(tmp_path, Central(), BalancedCrossEntropy())
     server = Server(job, InlineEngine(job), nothing)
-    site = server.engine.runtime  # type: ignore[attr-defined]
-    context = site.begin(server.build_request("train", 1), 0)
+    runtime = server.engine.runtime  # type: ignore[attr-defined]
+    context = runtime.begin(server.build_request("train", 1), 0)
     assert context.class_counts.tolist() == job.federation.table().sum(0).tolist()
     torch.testing.assert_close(context.scratch[PRIOR], job.federation.table().sum(0).clamp_min(1).log().float())
     assert (
-        site.begin(server.build_request("personalise", 1), 0).class_counts.tolist()
+        runtime.begin(server.build_request("personalise", 1), 0).class_counts.tolist()
         == job.federation.table()[0].tolist()
     )
 

@@ -97,8 +97,8 @@ def test_feddyn_equals_a_plain_loop(tmp_path: Path, weighting: str, momentum: fl
 
 def test_correction_rests_in_the_client_stage(tmp_path: Path) -> None:
     server = trained(job_of(tmp_path, FedDyn(alpha=1.0)), 1)
-    site = server.engine.runtime  # type: ignore[attr-defined]
-    context = site.begin(server.build_request("personalise", 2), 0)
+    runtime = server.engine.runtime  # type: ignore[attr-defined]
+    context = runtime.begin(server.build_request("personalise", 2), 0)
     assert SHIFT not in context.scratch
 
 

@@ -104,9 +104,9 @@ def test_clients_do_not_move_the_prototypes_and_get_them_with_the_next_order(tmp
     job = job_of(tmp_path, FedNH(rho=0.5), Normalise(), Temperature())
     server = trained(job, 1)
     assert not torch.equal(server.tensor(HEAD), job.template.state_dict()[HEAD])
-    site = server.engine.runtime  # type: ignore[attr-defined]
-    site.train(server.build_request("train", 2), 0)
-    assert torch.equal(site.model.state_dict()[HEAD], server.tensor(HEAD))
+    runtime = server.engine.runtime  # type: ignore[attr-defined]
+    runtime.train(server.build_request("train", 2), 0)
+    assert torch.equal(runtime.model.state_dict()[HEAD], server.tensor(HEAD))
 
 
 def test_rho_above_one_is_refused_with_the_default() -> None:

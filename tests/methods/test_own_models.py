@@ -85,11 +85,11 @@ def test_ditto_equals_a_plain_loop(tmp_path: Path, lam: float) -> None:
 def test_ditto_is_scored_with_its_own_models_between_rounds_and_at_the_end(tmp_path: Path) -> None:
     job = job_of(tmp_path, Ditto(), epochs=2)
     server = trained(job, 4)
-    site = server.engine.runtime  # type: ignore[attr-defined]
-    site.perform(server.build_request("own", 5), 1)
+    runtime = server.engine.runtime  # type: ignore[attr-defined]
+    runtime.perform(server.build_request("own", 5), 1)
     for name, value in kept(job, "ditto", 1).items():
         full = ("backbone." if name.startswith("0.") else "head.") + name[2:]
-        assert torch.equal(site.model.state_dict()[full], value)
+        assert torch.equal(runtime.model.state_dict()[full], value)
     assert score_round(server).personal is not None
     assert server.conclude(nothing).personal_count == 3
 
@@ -100,11 +100,11 @@ def test_client_that_was_in_no_round_gets_an_own_model_near_the_shared_one(tmp_p
     server.run_round(1, nothing)
     server.round = 1
     absent = next(client for client in range(3) if client not in server.select_clients(1))
-    site = server.engine.runtime  # type: ignore[attr-defined]
-    site.perform(server.build_request("own", 2), absent)
-    assert torch.equal(site.flat, server.model)  # between rounds it has the shared one
-    site.load_personal(site.begin(server.build_request("personalise", 2), absent))
-    assert not torch.equal(site.flat, server.model)
+    runtime = server.engine.runtime  # type: ignore[attr-defined]
+    runtime.perform(server.build_request("own", 2), absent)
+    assert torch.equal(runtime.flat, server.model)  # between rounds it has the shared one
+    runtime.load_personal(runtime.begin(server.build_request("personalise", 2), absent))
+    assert not torch.equal(runtime.flat, server.model)
 
 
 def test_client_that_was_in_no_round_is_pulled_towards_the_shared_model(tmp_path: Path) -> None:
@@ -113,9 +113,9 @@ def test_client_that_was_in_no_round_is_pulled_towards_the_shared_model(tmp_path
         job = job_of(tmp_path / str(lam), Ditto(lam=lam), participation=0.34, epochs=3)
         server = trained(job, 1)
         absent = next(client for client in range(3) if client not in server.select_clients(1))
-        site = server.engine.runtime  # type: ignore[attr-defined]
-        site.load_personal(site.begin(server.build_request("personalise", 2), absent))
-        far.append(float((site.flat - server.model).norm()))
+        runtime = server.engine.runtime  # type: ignore[attr-defined]
+        runtime.load_personal(runtime.begin(server.build_request("personalise", 2), absent))
+        far.append(float((runtime.flat - server.model).norm()))
     assert far[1] < 0.5 * far[0]
 
 
@@ -192,14 +192,14 @@ def test_client_that_was_in_no_round_of_pfedme_gets_theta_of_its_own_steps(tmp_p
     job = job_of(tmp_path, PFedMe(lam=4.0, eta=0.1), participation=0.34)
     server = trained(job, 1)
     absent = next(client for client in range(3) if client not in server.select_clients(1))
-    site = server.engine.runtime  # type: ignore[attr-defined]
-    site.perform(server.build_request("own", 2), absent)
-    assert torch.equal(site.flat, server.model)  # between rounds it has the shared one
-    context = site.begin(server.build_request("personalise", 2), absent)
-    site.load_personal(context)
-    assert not torch.equal(site.flat, server.model)
+    runtime = server.engine.runtime  # type: ignore[attr-defined]
+    runtime.perform(server.build_request("own", 2), absent)
+    assert torch.equal(runtime.flat, server.model)  # between rounds it has the shared one
+    context = runtime.begin(server.build_request("personalise", 2), absent)
+    runtime.load_personal(context)
+    assert not torch.equal(runtime.flat, server.model)
     for name, value in context.scratch[THETA].items():
-        assert torch.equal(dict(site.model.named_parameters())[name], value)
+        assert torch.equal(dict(runtime.model.named_parameters())[name], value)
 
 
 def test_mix_of_one_is_the_mean_bit_for_bit(tmp_path: Path) -> None:
@@ -288,12 +288,12 @@ def test_personal_head_of_fedrod_equals_a_plain_loop_and_predicts_with_the_sum(t
         average(locals_, weights, shared)
     same(job, server, shared)
     inputs = job.federation.source.batch(job.federation.source.train, torch.arange(9))
-    site, z = server.engine.runtime, shared[0](inputs.double())  # type: ignore[attr-defined]
-    site.load(server.build_request("score", 3).tensors, {})
+    runtime, z = server.engine.runtime, shared[0](inputs.double())  # type: ignore[attr-defined]
+    runtime.load(server.build_request("score", 3).tensors, {})
     generic, personal = shared[1](z), shared[1](z) + heads[1](z)
-    torch.testing.assert_close(job.method.logits(site.model, inputs).double(), generic, atol=1e-4, rtol=1e-4)
-    site.begin(server.build_request("own", 3), 1)
-    torch.testing.assert_close(job.method.logits(site.model, inputs).double(), personal, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(job.method.logits(runtime.model, inputs).double(), generic, atol=1e-4, rtol=1e-4)
+    runtime.begin(server.build_request("own", 3), 1)
+    torch.testing.assert_close(job.method.logits(runtime.model, inputs).double(), personal, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("method", ["fedrod+ffc", "fedrod+auxiliary_heads"])

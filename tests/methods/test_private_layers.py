@@ -196,9 +196,9 @@ def test_statistics_for_the_server_come_from_batch_norm_that_was_trained(tmp_pat
     server = Server(job, InlineEngine(job), nothing)
     server.run_round(1, nothing)
     absent = next(client for client in range(3) if client not in server.select_clients(1))
-    site = server.engine.runtime  # type: ignore[attr-defined]
-    site.perform(server.build_request("statistics", 2), absent)
-    assert not torch.equal(site.model.state_dict()["backbone.2.running_mean"], torch.zeros(12))
+    runtime = server.engine.runtime  # type: ignore[attr-defined]
+    runtime.perform(server.build_request("statistics", 2), absent)
+    assert not torch.equal(runtime.model.state_dict()["backbone.2.running_mean"], torch.zeros(12))
 
 
 # -- FedBABU -----------------------------------------------------------------------------------------------------------
