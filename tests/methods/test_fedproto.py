@@ -110,12 +110,12 @@ def test_without_weight_clients_train_alone(tmp_path: Path) -> None:
 
 
 def test_there_is_no_generic_score_but_a_personal_one(tmp_path: Path) -> None:
-    server = trained(job_of(tmp_path, FedProto(), FineTune(epochs=0), data=blobs(), lr=0.05, epochs=3), 10)
+    server = trained(job_of(tmp_path, FedProto(), FineTune(epochs=0), data=blobs(), lr=0.2, epochs=3), 10)
     between, final = score_round(server), server.conclude(nothing)
     assert between.generic is None
     assert final.generic is None
     assert between.personal is not None
-    assert between.personal > 0.8
+    assert between.personal > 0.8  # of 24 samples all are right: no single one decides
     assert final.personal == between.personal  # without fine-tuning the personal model is that of the last round
 
 
