@@ -15,7 +15,7 @@ from fedframe.core.job import Job, personal_path
 from fedframe.core.layout import named_tensors
 from fedframe.core.model import Model, load_tensors
 from fedframe.data.federation import Federation
-from fedframe.data.raw import Form
+from fedframe.data.spec import Form
 from fedframe.errors import DataError, SettingError
 from fedframe.jobs.build import FROM_PYTHON, JobMaker
 from fedframe.metrics.features import embeddings

@@ -1,17 +1,20 @@
-"""Plain arrays -> samples: any layout, number type, labels and users, or a sentence on what is wrong."""
+"""Arrays -> samples: any layout, number type, labels and users; from Python objects and from `npz:PATH` files."""
 
 from __future__ import annotations
 
+import zipfile
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch.utils.data import Dataset, TensorDataset
 
-from fedframe.data.raw import Raw
 from fedframe.data.source import ArrayInputs, Ints, Samples
-from fedframe.errors import DataError
+from fedframe.data.spec import Raw, Request
+from fedframe.errors import DataError, SettingError
 
 CHANNELS = (1, 3, 4)
 NAMES = ("x_train", "y_train", "x_test", "y_test", "user_train", "user_test")
@@ -142,3 +145,75 @@ def samples(x: ArrayInputs, y: Ints, user: Ints | None, what: str) -> Samples:
             raise DataError(f"{what}: x has {len(x)} rows and {other} has {len(column)}; they must be as many.")
     finite(x, what)
     return Samples(x, torch.from_numpy(np.ascontiguousarray(y, np.int64)), user)
+
+
+WHAT_WORKS = (
+    "a spec like 'digits' or 'npz:my.npz', (x_train, y_train), (x_train, y_train, x_test, y_test), a dict "
+    "with those names, a torch Dataset, a (training Dataset, test Dataset) pair or a fedframe Source would "
+    "do."
+)
+
+
+def from_python(data: object) -> Raw:
+    """Samples of Python objects."""
+    if isinstance(data, Mapping):
+        unknown = set(data) - {*NAMES, "x", "y", "user"}
+        if unknown:
+            raise SettingError(
+                f"the data dict has the unknown name {min(map(str, unknown))!r}: use {', '.join(NAMES)}."
+            )
+        return from_arrays("arrays", data, "the data dict")
+    if isinstance(data, Dataset):
+        x, y = _read(data)
+        return from_arrays("dataset", {"x_train": x, "y_train": y}, "the Dataset")
+    if isinstance(data, tuple | list):
+        if len(data) == 2 and all(isinstance(part, Dataset) for part in data):
+            (x, y), (x_test, y_test) = map(_read, data)
+            return from_arrays("dataset", dict(zip(NAMES, (x, y, x_test, y_test), strict=False)), "the Datasets")
+        if len(data) in (2, 4):
+            return from_arrays("arrays", dict(zip(NAMES, data, strict=False)), "the given arrays")
+    raise SettingError(f"data is a {type(data).__name__}, which is not understood: {WHAT_WORKS}")
+
+
+def _read(dataset: Dataset[Any]) -> tuple[Any, Any]:
+    """All samples of a map-style Dataset of (input, label) pairs."""
+    if isinstance(dataset, TensorDataset) and len(dataset.tensors) == 2:
+        return dataset.tensors
+    try:
+        length = len(dataset)  # type: ignore[arg-type]
+        pairs = [dataset[i] for i in range(length)]
+        x = [np.asarray(pair[0]) for pair in pairs]
+        y = np.array([int(pair[1]) for pair in pairs])
+    except (TypeError, IndexError, ValueError) as error:
+        raise DataError(
+            f"the Dataset {type(dataset).__name__} does not give (input, whole-number label) pairs by index ({error})."
+        ) from None
+    if not x:
+        raise DataError(f"the Dataset {type(dataset).__name__} is empty; it must hold at least two samples.")
+    shapes = {sample.shape for sample in x}
+    if len(shapes) > 1:
+        raise DataError(f"the Dataset's inputs have several shapes, e.g. {sorted(shapes)[:2]}; they must be alike.")
+    return torch.from_numpy(np.stack(x)), y
+
+
+def load_npz(request: Request) -> Raw:
+    """Read the file; no pickle is ever opened."""
+    request.allow(())
+    path = request.file
+    if path.is_file() and path.stat().st_size and path.open("rb").read(2) not in (b"PK", b"\x93N"):
+        raise DataError(f"{path} is no npz file; np.savez(path, x_train=..., y_train=...) writes one.")
+    try:
+        file = np.load(path, allow_pickle=False)
+        if not isinstance(file, np.lib.npyio.NpzFile):
+            raise DataError(f"{path} is no npz file; np.savez(path, x_train=..., y_train=...) writes one.")
+        with file:
+            arrays = {name: file[name] for name in file.files}
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, KeyError, RuntimeError, MemoryError) as error:
+        raise DataError(f"{path} is damaged or cut short ({error}); a complete npz file is expected.") from None
+    except ValueError as error:
+        if "allow_pickle" in str(error):
+            raise DataError(
+                f"{path} holds Python objects, which are never opened; save plain arrays of numbers or texts."
+            ) from None
+        raise DataError(f"{path} is damaged or no npz file ({error}).") from None
+    return from_arrays(path.stem, arrays, str(path))

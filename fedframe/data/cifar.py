@@ -10,8 +10,8 @@ import torch
 
 from fedframe.data.arrays import samples
 from fedframe.data.files import Remote, fetch, locate, places, read, unpack
-from fedframe.data.raw import Raw, Request
 from fedframe.data.source import ArrayInputs, Samples
+from fedframe.data.spec import Raw, Request
 from fedframe.errors import DataError
 
 SITE = "https://www.cs.toronto.edu/~kriz/"

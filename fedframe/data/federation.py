@@ -9,12 +9,12 @@ from typing import Literal, overload
 import numpy as np
 import torch
 
-from fedframe.data.local_test import from_global, hold_out
 from fedframe.data.partition import split
 from fedframe.data.ragged import Ragged, grouped
-from fedframe.data.seeds import generator
 from fedframe.data.source import Ints, Samples, Source
+from fedframe.data.stratified import from_global, hold_out
 from fedframe.errors import SettingError
+from fedframe.util.seeds import numpy_generator_for
 
 
 class Names(Sequence[str]):
@@ -124,7 +124,7 @@ def make_federation(
     result = split(source, partition, clients, seed, min_size)
     owner, count = result.owner, result.clients
     labels, rows = source.train.y.numpy(), np.arange(len(source.train.y))
-    rng = generator(seed, "local test")
+    rng = numpy_generator_for(seed, "local test")
     if pool == "test" and source.test is not None:
         tested = from_global(owner, labels, source.test.y.numpy(), count, len(source.classes), rng)
     else:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from fedframe.data.raw import Request
+from fedframe.data.spec import Request
 from fedframe.errors import DataError
 
 

@@ -1,20 +1,29 @@
-"""Image files -> pixels: one size for all, decoded at once or, where they would not fit, when asked for."""
+"""Image files -> pixels: `imagefolder:PATH` and `list:FILE`.
+
+All images of a set get one size. They are decoded at once or, where they would not fit into memory, on access.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from fedframe.data.source import ArrayInputs, Inputs
+from fedframe.data.arrays import codes
+from fedframe.data.files import read
+from fedframe.data.source import ArrayInputs, Inputs, Ints, Samples
+from fedframe.data.spec import Raw, Request
 from fedframe.errors import DataError
-from fedframe.util.progress_bar import shown
 
 SUFFIXES = frozenset((".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"))
 GREY = ("1", "L", "LA", "I;16")
@@ -22,6 +31,9 @@ DEFAULT_SIZE = 64
 LOOK_AT = 2000  # files whose headers decide on size and channels
 IN_MEMORY = 512 * 2**20  # bytes of pixels up to which a set is decoded at once
 CACHE = 64 * 2**20  # bytes of pixels that a lazy set keeps
+MIN_ITEMS_FOR_PROGRESS = 2000  # fewer are decoded in a second or two
+
+Item = TypeVar("Item")
 
 
 def pillow() -> ModuleType:
@@ -134,11 +146,156 @@ class LazyImages:
         return LazyImages([self._paths[row] for row in rows.tolist()], self._shape)
 
 
+def with_progress(items: Sequence[Item], what: str) -> Iterator[Item]:
+    """Yield the items; if there are many, show a progress bar on a terminal and a single line elsewhere."""
+    if len(items) < MIN_ITEMS_FOR_PROGRESS:
+        yield from items
+    elif sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import track
+
+        yield from track(items, description=what, console=Console(stderr=True), transient=True)
+    else:
+        print(f"{what}: {len(items):,}", file=sys.stderr, flush=True)
+        yield from items
+
+
 def image_inputs(paths: Sequence[Path], shape: tuple[int, int, int], lazy: bool | None = None) -> Inputs:
     """Images in memory if they take up to 512 MB there, else lazy ones."""
     if lazy or (lazy is None and len(paths) * int(np.prod(shape)) > IN_MEMORY):
         return LazyImages(paths, shape)
     out = np.empty((len(paths), *shape), np.uint8)
-    for i, path in enumerate(shown(paths, "Decoding images")):
+    for i, path in enumerate(with_progress(paths, "Decoding images")):
         out[i] = decode(path, shape)
     return ArrayInputs(torch.from_numpy(out))
+
+
+LAYOUT = "class/image or client/class/image, optionally below train and test"
+
+
+def load_imagefolder(request: Request) -> Raw:
+    """Images whose folders are their classes (and, one level up, their clients)."""
+    request.allow(("size",))
+    base = request.file
+    train, test = base, None
+    if (base / "train").is_dir():
+        train = base / "train"
+        test = next((base / name for name in ("test", "val", "valid") if (base / name).is_dir()), None)
+    paths = [_images(folder) for folder in (train, test) if folder is not None]
+    depth = _depth(base, [path for part in paths for path in part])
+    labels = [[path[-2] for path in part] for part in paths]
+    y, y_test, classes = codes(labels[0], labels[1] if test else None, f"class of {base}")
+    user: Ints | None = None
+    user_test: Ints | None = None
+    users = None
+    if depth == 3:
+        clients = [[path[0] for path in part] for part in paths]
+        user, user_test, users = codes(clients[0], clients[1] if test else None, f"client of {base}")
+    first = [train.joinpath(*path) for path in paths[0]]
+    shape = request.image_shape or common_shape(first, request.whole("size"))
+    made = Samples(image_inputs(first, shape), torch.from_numpy(y), user)
+    second = None
+    if test is not None and y_test is not None:
+        second_paths = [test.joinpath(*path) for path in paths[1]]
+        second = Samples(image_inputs(second_paths, shape), torch.from_numpy(y_test), user_test)
+    notes = fitted(first, shape) if request.image_shape else ()  # where a run's shape is given, and not the images' own
+    return Raw(base.name or "imagefolder", made, second, classes, users, notes=notes)
+
+
+def _images(folder: Path) -> list[tuple[str, ...]]:
+    """The parts of every image's path below a folder, sorted: the order of a disk is chance."""
+    found = []
+    for place, _, files in os.walk(folder):
+        above = Path(place).relative_to(folder).parts
+        found += [(*above, name) for name in files if Path(name).suffix.lower() in SUFFIXES]
+    if not found:
+        raise DataError(f"{folder} holds no images; {LAYOUT} is expected.")
+    return sorted(found)
+
+
+def _depth(base: Path, paths: list[tuple[str, ...]]) -> int:
+    """2 for class/image, 3 for client/class/image."""
+    depths = np.unique([len(path) for path in paths])
+    if len(depths) > 1 or depths[0] not in (2, 3):
+        odd = next(path for path in paths if len(path) != len(paths[0]) or len(path) not in (2, 3))
+        raise DataError(f"{base} mixes levels of folders, e.g. {'/'.join(odd)}; {LAYOUT} is expected.")
+    return int(depths[0])
+
+
+HEADERS = frozenset(("path", "file", "filename", "image", "image_path", "image_id"))
+
+
+@dataclass(frozen=True)
+class _Lines:
+    """The columns of a list file."""
+
+    paths: list[Path]
+    labels: list[str]
+    users: list[str] | None
+
+
+def load_list(request: Request) -> Raw:
+    """Images named by a list, decoded when asked for."""
+    request.allow(("test", "size", "root"))
+    file = request.file
+    below = Path(request.options["root"]).expanduser() if "root" in request.options else None
+    train, test = _lines(file, below), None
+    if "test" in request.options:
+        other = file.parent / Path(request.options["test"]).expanduser()
+        if not other.exists():
+            raise DataError(f"data {request.spec!r}: there is no {other.absolute()}.")
+        test = _lines(other, below)
+        if (train.users is None) != (test.users is None):
+            raise DataError(f"{file} and {other} must both name users or both name none.")
+    second = test.labels if test else None
+    y, y_test, classes = codes(_values(train.labels), _values(second), f"labels of {file}")
+    user: Ints | None = None
+    user_test: Ints | None = None
+    users = None
+    if train.users is not None:
+        others = test.users if test else None
+        user, user_test, users = codes(_values(train.users), _values(others), f"users of {file}")
+    shape = request.image_shape or common_shape(train.paths[:200], request.whole("size"))
+    first = Samples(image_inputs(train.paths, shape, lazy=True), torch.from_numpy(y), user)
+    if test is None or y_test is None:
+        return Raw(file.stem, first, None, classes, users)
+    tested = Samples(image_inputs(test.paths, shape, lazy=True), torch.from_numpy(y_test), user_test)
+    return Raw(file.stem, first, tested, classes, users)
+
+
+def _values(texts: list[str] | None) -> list[int] | list[str] | None:
+    """Whole numbers where all are: 10 then sorts behind 9."""
+    if texts is None:
+        return None
+    try:
+        return [int(text) for text in texts]
+    except ValueError:
+        return texts
+
+
+def _lines(file: Path, below: Path | None) -> _Lines:
+    """Read a list; its separator is the first of tab, comma and blank that its first line has."""
+    try:
+        text = read(file).decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise DataError(f"{file} is no text in UTF-8; lines of path, label and user are expected.") from None
+    lines = [line.strip() for line in text.splitlines()]
+    numbered = [(i, line) for i, line in enumerate(lines, 1) if line and not line.startswith("#")]
+    if not numbered:
+        raise DataError(f"{file} is empty; lines of path, label and user are expected.")
+    first = numbered[0][1]
+    separator = "\t" if "\t" in first else "," if "," in first else None
+    rows = [(i, [part.strip() for part in line.split(separator)]) for i, line in numbered]
+    if rows[0][1][0].lower() in HEADERS:
+        rows = rows[1:]
+    width = len(rows[0][1]) if rows else 0
+    for i, row in rows:
+        if len(row) != width or width not in (2, 3) or "" in row:
+            raise DataError(f"{file}, line {i}: path, label and (in every line or in none) a user are expected.")
+    if not rows:
+        raise DataError(f"{file} has a header and no lines.")
+    base = below or file.parent
+    paths = [base / row[0] for _, row in rows]
+    if not paths[0].exists():
+        raise DataError(f"{file} names {paths[0].absolute()}, which does not exist; set root=FOLDER in the spec.")
+    return _Lines(paths, [row[1] for _, row in rows], [row[2] for _, row in rows] if width == 3 else None)

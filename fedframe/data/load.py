@@ -1,4 +1,4 @@
-"""From a spec or Python objects to a Source: load, put a test set aside, normalise by the training data."""
+"""The data sources by name, and `load_source`: load, split off a test set, normalise by the training data."""
 
 from __future__ import annotations
 
@@ -8,16 +8,51 @@ from urllib.parse import parse_qsl
 import numpy as np
 import torch
 
-from fedframe.data.local_test import hold_out
-from fedframe.data.normalise import statistics
-from fedframe.data.objects import from_python
-from fedframe.data.raw import Raw, Request
-from fedframe.data.registry import LOADERS, SOURCES
-from fedframe.data.seeds import generator
-from fedframe.data.share import keep_share
-from fedframe.data.source import ArrayInputs, Ints, Samples, Source
-from fedframe.data.tables import complete
+from fedframe.data.arrays import from_python, load_npz
+from fedframe.data.cifar import load_cifar10, load_cifar100
+from fedframe.data.femnist import load_femnist
+from fedframe.data.images import load_imagefolder, load_list
+from fedframe.data.mnist import load_digits, load_emnist_letters, load_fashion_mnist, load_mnist
+from fedframe.data.source import ArrayInputs, Ints, Samples, Source, statistics
+from fedframe.data.spec import Loader, Raw, Request
+from fedframe.data.stratified import hold_out, keep_share
+from fedframe.data.tables import complete, load_csv, load_parquet
+from fedframe.data.tiny_imagenet import load_tiny_imagenet
 from fedframe.errors import DataError, SettingError, nearest
+from fedframe.util.seeds import numpy_generator_for
+
+SOURCES: dict[str, str] = {
+    "digits": "hand-written digits, 1,797 of 8x8; comes with the installation",
+    "mnist": "hand-written digits, 60,000 + 10,000 of 28x28",
+    "fashion-mnist": "clothes in 10 classes, 60,000 + 10,000 of 28x28",
+    "emnist-letters": "hand-written letters in 26 classes, 124,800 + 20,800 of 28x28",
+    "femnist": "hand-written characters in 62 classes by writer, 28x28; json files made by LEAF",
+    "cifar10": "photographs in 10 classes, 50,000 + 10,000 of 32x32",
+    "cifar100": "photographs in 100 classes, 50,000 + 10,000 of 32x32",
+    "tiny-imagenet": "photographs in 200 classes, 100,000 + 10,000 of 64x64",
+    "imagefolder:PATH": "own images in folders: class/image or client/class/image",
+    "list:FILE": "own images named in a text file: path, label and, if there, user",
+    "npz:PATH": "own arrays: x_train, y_train (or x, y) and, if there, x_test, y_test, user_train, user_test",
+    "csv:PATH": "own table with a header line: a label column, a client column if there",
+    "parquet:PATH": "own table, as csv",
+}
+
+LOADERS: dict[str, Loader] = {
+    "digits": load_digits,
+    "mnist": load_mnist,
+    "fashion-mnist": load_fashion_mnist,
+    "emnist-letters": load_emnist_letters,
+    "femnist": load_femnist,
+    "cifar10": load_cifar10,
+    "cifar100": load_cifar100,
+    "tiny-imagenet": load_tiny_imagenet,
+    "imagefolder": load_imagefolder,
+    "list": load_list,
+    "npz": load_npz,
+    "csv": load_csv,
+    "parquet": load_parquet,
+}
+
 
 STATISTICS_SAMPLE = 1000  # images decoded for the normalisation of a set that is not in memory
 
@@ -90,8 +125,8 @@ def _finish(raw: Raw, seed: int, test_share: float, data_share: float) -> Source
     """The steps that are the same for every source."""
     train, test = raw.train, raw.test
     if test is None:
-        train, test = _apart(train, raw, test_share, generator(seed, "test"))
-    train = keep_share(train, len(raw.classes), data_share, generator(seed, "data share"))
+        train, test = _apart(train, raw, test_share, numpy_generator_for(seed, "test"))
+    train = keep_share(train, len(raw.classes), data_share, numpy_generator_for(seed, "data share"))
     columns = raw.columns
     if columns is not None:
         train, test, columns = complete(train, test, columns)
@@ -117,5 +152,5 @@ def _values(train: Samples, seed: int) -> torch.Tensor:
     """The training inputs, or a bounded sample of inputs that are not in memory."""
     if isinstance(train.x, ArrayInputs):
         return train.x.tensor
-    rows = generator(seed, "statistics").permutation(len(train))[:STATISTICS_SAMPLE]
+    rows = numpy_generator_for(seed, "statistics").permutation(len(train))[:STATISTICS_SAMPLE]
     return train.x.take(torch.from_numpy(np.sort(rows)))

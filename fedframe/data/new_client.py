@@ -12,13 +12,12 @@ import torch
 
 from fedframe.data.federation import Federation
 from fedframe.data.load import load_raw, read_spec
-from fedframe.data.local_test import hold_out
-from fedframe.data.normalise import normalised
 from fedframe.data.ragged import grouped
-from fedframe.data.raw import Form, Raw
-from fedframe.data.seeds import generator
-from fedframe.data.source import Ints, Samples, Source
+from fedframe.data.source import Ints, Samples, Source, normalised
+from fedframe.data.spec import Form, Raw
+from fedframe.data.stratified import hold_out
 from fedframe.errors import DataError, SettingError, nearest
+from fedframe.util.seeds import numpy_generator_for
 
 LISTED = 20  # classes that a sentence names before it says how many there are
 LOOK_AT = 500  # samples whose spread is compared with the run's
@@ -60,7 +59,7 @@ def load_newcomer(
         tested = grouped(np.zeros(len(test), np.int64), np.arange(len(test)), 1)
     else:
         asked = usual_share if share is None else share
-        mask = hold_out(owner, train.y.numpy(), 1, len(form.classes), asked, generator(seed, "local test"))
+        mask = hold_out(owner, train.y.numpy(), 1, len(form.classes), asked, numpy_generator_for(seed, "local test"))
         tested = grouped(np.where(mask, 0, -1), rows, 1)
         owner = np.where(mask, -1, owner)
     pool: Literal["train", "test"] = "train" if test is None else "test"

@@ -33,6 +33,13 @@ class Ragged:
         """For every value, the list it is in: int64, as long as values."""
         return torch.repeat_interleave(torch.arange(len(self)), self.sizes())
 
+    def select(self, chosen: torch.Tensor) -> Ragged:
+        """Some of the lists, in this order."""
+        starts, sizes = self.offsets[chosen], self.sizes()[chosen]
+        offsets = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
+        shift = torch.repeat_interleave(starts - offsets[:-1], sizes)
+        return Ragged(offsets, self.values[shift + torch.arange(len(shift))])
+
 
 def grouped(owner: Ints, rows: Ints, lists: int) -> Ragged:
     """Sort rows into lists by their owner, in rising order inside a list; owner -1 is left out."""

@@ -13,8 +13,8 @@ import torch
 
 from fedframe.data.files import Remote, fetch, locate, places, read, write
 from fedframe.data.images import image_inputs
-from fedframe.data.raw import Raw, Request
 from fedframe.data.source import ArrayInputs, Inputs, Samples
+from fedframe.data.spec import Raw, Request
 from fedframe.errors import DataError
 
 FOLDER = "tiny-imagenet-200"

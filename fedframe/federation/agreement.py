@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import yaml
 
-from fedframe.data.raw import Form
+from fedframe.data.spec import Form
 from fedframe.errors import DataError, SettingError
 from fedframe.federation.hosts import plain_host
 from fedframe.settings import Settings, check

@@ -10,7 +10,7 @@ import torch
 
 from fedframe.core.model import count_parameters
 from fedframe.data import load_source
-from fedframe.data.raw import Form
+from fedframe.data.spec import Form
 from fedframe.errors import SettingError
 from fedframe.federation.agreement import Agreement, check_members
 from fedframe.federation.folder import FederationFolder

@@ -14,8 +14,7 @@ from fedframe.core.model import has_batch_norm
 from fedframe.core.privacy import check_private
 from fedframe.data import Federation, Source, load_source, make_federation
 from fedframe.data.augment import read_augment
-from fedframe.data.held_out_clients import keep_out
-from fedframe.data.validation import for_validation
+from fedframe.data.holdout import for_validation, keep_out
 from fedframe.errors import DataError, SettingError
 from fedframe.methods.recipes import make_method
 from fedframe.models import build_net, default_net

@@ -1,4 +1,4 @@
-"""The named nets: what each is called, what it is for and the smallest image it takes."""
+"""The nets by name, and `build_net`, which builds one by its name, import path or class."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from torch import nn
 
 from fedframe.errors import SettingError, nearest
-from fedframe.models.convnets import Plain
-from fedframe.models.lenet import ConvNet, WideConvNet
-from fedframe.models.mlp import MLP, parse_widths
-from fedframe.models.mobilenet import MobileNetV2
-from fedframe.models.resnet import ResNet
+from fedframe.models.convnets import MLP, ConvNet, PlainCNN, WideConvNet, parse_widths
+from fedframe.models.custom import build_own, channels_last, with_dim
+from fedframe.models.residual import MobileNetV2, ResNet
+from fedframe.util.locate import locate
 
 Shape = tuple[int, int, int]
 
@@ -30,10 +29,10 @@ IMAGE_NETS: dict[str, Entry] = {
     "convnet": Entry("LeNet-5 with a 64-d feature, for 28 to 40 pixels", 12, ConvNet),
     "cnn": Entry("FedAvg's CNN: two 5x5 convolutions and 512 units, for 28 to 40 pixels", 16, WideConvNet),
     "cnn7": Entry(
-        "seven layers with the classifier: six 3x3 convolutions, 256-d feature", 8, lambda s: Plain(s, "cnn7")
+        "seven layers with the classifier: six 3x3 convolutions, 256-d feature", 8, lambda s: PlainCNN(s, "cnn7")
     ),
-    "vgg11": Entry("VGG-11 without BatchNorm, 512-d feature", 16, lambda s: Plain(s, "vgg11")),
-    "vgg13": Entry("VGG-13 without BatchNorm, 512-d feature", 16, lambda s: Plain(s, "vgg13")),
+    "vgg11": Entry("VGG-11 without BatchNorm, 512-d feature", 16, lambda s: PlainCNN(s, "vgg11")),
+    "vgg13": Entry("VGG-13 without BatchNorm, 512-d feature", 16, lambda s: PlainCNN(s, "vgg13")),
     "resnet20": Entry("ResNet-20 for CIFAR, widths 16-32-64, 64-d feature", 8, lambda s: ResNet(s, "resnet20")),
     "resnet18": Entry("ResNet-18, 512-d feature", 8, lambda s: ResNet(s, "resnet18")),
     "resnet34": Entry("ResNet-34, 512-d feature", 8, lambda s: ResNet(s, "resnet34")),
@@ -81,3 +80,33 @@ def build_named(name: str, shape: tuple[int, ...]) -> nn.Module:
             f"not {height}x{width}: use model={works!r}."
         )
     return entry.build((channels, height, width))
+
+
+def build_net(net: str | nn.Module | Callable[..., nn.Module], shape: tuple[int, ...]) -> nn.Module:
+    """Build a backbone for samples of this shape: (channels, height, width) or (features,).
+
+    Parameters
+    ----------
+    net
+        A name of `NETS`, an import path such as `my_file.py:MyNet` or `package.module:MyNet`, an `nn.Module`
+        (copied, never changed), or a class or function that returns one, called with `shape=` if it has a
+        parameter of that name.
+    shape
+        The shape of one sample, without the batch.
+
+    Returns
+    -------
+    nn.Module
+        Maps (batch, *shape) to (batch, dim), with `dim` as an attribute. New weights are drawn from torch's
+        global random generator; convolution weights are stored channels_last, which is faster on CPUs.
+    """
+    if isinstance(net, str) and not _is_import_path(net):
+        return channels_last(build_named(net, shape))
+    thing = locate(net) if isinstance(net, str) else net
+    label = repr(net if isinstance(net, str) else getattr(net, "__name__", type(net).__name__))
+    return with_dim(build_own(thing, shape, label), shape, label)
+
+
+def _is_import_path(net: str) -> bool:
+    place = net.rpartition(":")[0]
+    return place not in ("", *NETS) or net.endswith(".py")

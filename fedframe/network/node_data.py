@@ -15,8 +15,8 @@ import torch
 
 from fedframe.data.federation import Federation
 from fedframe.data.ragged import Ragged
-from fedframe.data.raw import Form
 from fedframe.data.source import ArrayInputs, Samples, Source
+from fedframe.data.spec import Form
 from fedframe.settings import REMOTE_DATA
 from fedframe.util.files import read_tensors, write_tensors
 

@@ -9,8 +9,8 @@ import shlex
 from pathlib import Path
 
 from fedframe.data.new_client import load_newcomer
-from fedframe.data.raw import Form
 from fedframe.data.source import Samples
+from fedframe.data.spec import Form
 from fedframe.util.files import read_json
 
 NOTES = "federation.json"  # in the organiser's run folder: the run's name, and what the nodes said of themselves

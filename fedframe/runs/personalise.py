@@ -26,7 +26,7 @@ from fedframe.core.part import Part
 from fedframe.core.server import Server
 from fedframe.data.federation import Federation
 from fedframe.data.new_client import load_newcomer
-from fedframe.data.raw import Form
+from fedframe.data.spec import Form
 from fedframe.engines.inline import InlineEngine
 from fedframe.errors import DivergedError, RunError, SettingError
 from fedframe.jobs.build import FROM_PYTHON, Net, check_device

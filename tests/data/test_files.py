@@ -11,7 +11,7 @@ import pytest
 
 from fedframe.data import load_source
 from fedframe.data.files import Remote, fetch
-from fedframe.data.raw import Request
+from fedframe.data.spec import Request
 from fedframe.errors import DataError
 from tests.data.conftest import sentence
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedframe.data import PARTITIONS, Federation, make_federation
-from fedframe.data.longtail import tail_counts
 from fedframe.data.partition import read_partition
+from fedframe.data.stratified import tail_counts
 from fedframe.errors import SettingError
 from tests.data.conftest import sentence, source_of
 

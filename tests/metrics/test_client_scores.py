@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import fedframe
 from fedframe.data import Federation, load_source, make_federation
-from fedframe.data.held_out_clients import keep_out
+from fedframe.data.holdout import keep_out
 from fedframe.errors import SettingError
 from fedframe.settings import check
 from tests.helpers import blobs, equal_states, make_job, same_file

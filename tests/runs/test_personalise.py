@@ -177,7 +177,7 @@ def test_table_of_a_newcomer_is_encoded_as_the_runs(tmp_path: Path) -> None:
     columns = result.model.columns
     assert columns is not None
     from fedframe.data.new_client import load_newcomer
-    from fedframe.data.raw import Form
+    from fedframe.data.spec import Form
 
     form = Form(result.model.classes, result.model.stored_shape, columns, result.model.mean, result.model.std)
     client = load_newcomer(f"csv:{tmp_path / 'late.csv'}", form, share=0.0, usual_share=0.25)

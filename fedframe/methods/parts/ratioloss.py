@@ -29,7 +29,7 @@ from torch import Tensor
 
 from fedframe.core.batches import plain_batches
 from fedframe.core.part import Part, Slot
-from fedframe.data.server_samples import put_aside
+from fedframe.data.holdout import put_aside
 from fedframe.errors import SettingError
 from fedframe.methods.parts.cross_entropy import CrossEntropy
 

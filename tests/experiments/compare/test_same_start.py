@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedframe.data import Federation, load_source, make_federation
-from fedframe.data.validation import for_validation
+from fedframe.data.holdout import for_validation
 from fedframe.experiments.compare.make_plan import Request, make_plan
 from fedframe.experiments.compare.tuning import tuning_cells
 from fedframe.jobs.build import JobMaker, make_clients

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from fedframe.data.cifar import TEN
-from fedframe.data.idx import FILES
+from fedframe.data.mnist import FILES
 from fedframe.experiments.papers.cells import Choice
 from fedframe.experiments.papers.run import fill
 from tests.cli.test_cli import PROGRAM, fedframe

@@ -1,4 +1,4 @@
-"""What a loader is asked for and what it hands back, before the test split and the normalisation."""
+"""What a loader is asked for (`DataSpec`) and what it returns (`RawData`), before test split and normalisation."""
 
 from __future__ import annotations
 

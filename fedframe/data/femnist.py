@@ -17,8 +17,8 @@ import torch
 
 from fedframe.data.arrays import samples
 from fedframe.data.files import places, read, root
-from fedframe.data.raw import Raw, Request
 from fedframe.data.source import ArrayInputs, Samples
+from fedframe.data.spec import Raw, Request
 from fedframe.errors import DataError
 
 CLASSES = tuple(string.digits + string.ascii_uppercase + string.ascii_lowercase)

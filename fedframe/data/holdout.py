@@ -1,0 +1,121 @@
+"""What is held out of a federation's training: whole clients, samples for the server, a validation set."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from fedframe.data.federation import Federation, Names
+from fedframe.data.ragged import grouped
+from fedframe.data.source import Ints
+from fedframe.data.stratified import hold_out
+from fedframe.errors import SettingError
+from fedframe.util.seeds import numpy_generator_for
+
+
+def keep_out(federation: Federation, wanted: float, seed: int) -> Federation:
+    """The federation without some clients drawn by the seed; they follow the others in its `everyone`.
+
+    `wanted` is a share of the clients (below 1) or their number; 0 leaves the federation as it is. Input normalisation
+    and the global test set stay those of the whole data.
+    """
+    total = len(federation)
+    if not wanted:
+        return federation
+    count = max(1, round(wanted * total)) if wanted < 1 else int(wanted)
+    if count >= total:
+        raise SettingError(
+            f"new_clients = {wanted:g} leaves none of {total} clients to train; use at most {total - 1}."
+        )
+    drawn = np.sort(numpy_generator_for(seed, "new clients").choice(total, count, replace=False))
+    stays = np.setdiff1d(np.arange(total), drawn)
+    everyone = select(federation, np.concatenate([stays, drawn]))
+    return replace(select(federation, stays), with_new=everyone)
+
+
+def select(federation: Federation, clients: Ints) -> Federation:
+    """Some clients of a federation, in this order."""
+    chosen = torch.from_numpy(clients)
+    named = federation.source.user_names is not None
+    names = Names(len(clients), None, [federation.names[int(k)] for k in clients] if named else None)
+    return replace(
+        federation,
+        train=federation.train.select(chosen),
+        local_test=federation.local_test.select(chosen),
+        names=names,
+    )
+
+
+def put_aside(federation: Federation, each: int, seed: int, setting: str) -> Federation:
+    """The federation with `each` training samples of every class on the server (`aside`), drawn over all clients.
+
+    No more than half of a class, and never a client's last sample. `setting` names what asked for them.
+    """
+    labels, train = federation.source.train.y.numpy(), federation.train
+    rows, owner = train.values.numpy(), train.owners().numpy()
+    left = train.sizes().numpy().copy()
+    classes = federation.source.classes
+    taken: list[int] = []  # places in `rows`
+    most = each
+    for number, name in enumerate(classes):
+        places = np.flatnonzero(labels[rows] == number)
+        chosen: list[int] = []
+        for place in numpy_generator_for(seed, f"aside {number}").permutation(places)[: len(places) // 2]:
+            if len(chosen) < each and left[owner[place]] > 1:
+                left[owner[place]] -= 1
+                chosen.append(int(place))
+        if not chosen:
+            raise SettingError(
+                f"{setting} = {each}: the server needs samples of every class, and of class "
+                f"{name!r} the clients train on {len(places)}, too few to give one away; use data with more of it "
+                "(a milder long tail, data_share = 1), or a method that needs none, such as fedavg."
+            )
+        most = min(most, len(chosen))
+        taken += chosen
+    if most < each:
+        raise SettingError(f"{setting} = {each} is more than half of a class; {setting} = {most} works.")
+    kept = np.ones(len(rows), bool)
+    kept[taken] = False
+    note = (
+        f"The server holds {len(taken)} labelled training samples, {each} of each class, taken from the clients' data "
+        f"({setting}): {len(taken) / len(rows):.1%} of it. None of them is a test sample."
+    )
+    return dataclasses.replace(
+        federation,
+        train=grouped(owner[kept], rows[kept], len(train)),
+        aside=torch.from_numpy(np.sort(rows[taken])),
+        notes=(*federation.notes, note),
+    )
+
+
+def for_validation(federation: Federation, share: float, seed: int) -> Federation:
+    """The federation with `share` of every client's training samples in the place of all test data.
+
+    What a client holds out is its own test set; all of it together is the global one. Clients, their names and the
+    rest of their training samples stay as they are.
+    """
+    if not 0 <= share < 1:
+        raise SettingError(f"validate_share is {share}; use a share from 0 to below 1, e.g. 0.2.")
+    if share == 0:
+        return federation
+    source, train = federation.source, federation.train
+    rows, owner = train.values.numpy(), train.owners().numpy()
+    rng = numpy_generator_for(seed, "validation")
+    mask = hold_out(owner, source.train.y.numpy()[rows], len(train), len(source.classes), share, rng)
+    if not mask.any():
+        raise SettingError(
+            f"validate_share = {share:g} leaves no sample to score on: no client has two training samples of a class; "
+            "use fewer clients."
+        )
+    held_out = np.unique(rows[mask])
+    kept = ~np.isin(rows, held_out)  # nobody trains on it, not even where clients share samples
+    return dataclasses.replace(
+        federation,
+        source=dataclasses.replace(source, test=source.train.subset(torch.from_numpy(held_out))),
+        train=grouped(owner[kept], rows[kept], len(train)),
+        local_test=grouped(owner[mask], np.searchsorted(held_out, rows[mask]), len(train)),
+        local_test_pool="test",
+    )
