@@ -82,7 +82,7 @@ class Part:
         """Refuse a model, or so many clients with it, that this part cannot work with; before the run has a folder."""
 
     def reserve(self, federation: Federation, seed: int) -> Federation:
-        """Put training data aside on the server (`federation.aside`) before anybody trains, and say so in its notes."""
+        """Put training data aside on the server (`federation.server_rows`) before anybody trains, and say so in its notes."""
         raise NotImplementedError
 
     # -- the model -----------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Samples -> clients: sources of data, partitions, and the Federation, which copies nothing per client."""
+"""Data sources, partitions, and the Federation: the clients' views of one shared array, without copies."""
 
 from fedframe.data.augment import Augment, read_augment
 from fedframe.data.federation import Federation, make_federation

@@ -13,23 +13,23 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fedframe.data.arrays import from_arrays, samples
-from fedframe.data.files import Remote, fetch, locate, places, read, unpack
+from fedframe.data.arrays import from_arrays, make_samples
+from fedframe.data.files import RemoteFile, download_files, extract, find_first, read_bytes, search_folders
 from fedframe.data.source import ArrayInputs, Samples
-from fedframe.data.spec import Raw, Request
+from fedframe.data.spec import DataSpec, RawData
 from fedframe.errors import DataError
 
 
-def load_digits(request: Request) -> Raw:
-    """All of them as one set; the test set is a share of it."""
-    request.allow(())
-    # scikit-learn takes over a second to import, so its file is read where it lies: 64 pixels (0 to 16) and the digit.
+def load_digits(spec: DataSpec) -> RawData:
+    """1,797 hand-written digits of 8x8 pixels that scikit-learn carries, as one set: nothing to download."""
+    spec.allow_options(())
+    # scikit-learn takes over a second to import, so its file is read directly: 64 pixels (0 to 16) and the digit.
     package = find_spec("sklearn")
-    places = package.submodule_search_locations if package is not None else None
-    if not places:
+    locations = package.submodule_search_locations if package is not None else None
+    if not locations:
         raise DataError("the data set digits comes with scikit-learn: pip install scikit-learn.")
     try:
-        with gzip.open(Path(places[0]) / "datasets" / "data" / "digits.csv.gz", "rt") as file:
+        with gzip.open(Path(locations[0]) / "datasets" / "data" / "digits.csv.gz", "rt") as file:
             values = np.loadtxt(file, delimiter=",").astype(np.uint8)
     except OSError:
         from sklearn.datasets import load_digits as read  # a release that keeps its file elsewhere
@@ -74,7 +74,7 @@ DEBIAN = Path("/usr/share/datasets/fashion-mnist")  # where Debian's package dat
 EMNIST_FILES = tuple(
     f"emnist-letters-{part}-{kind}" for part in ("train", "test") for kind in ("images-idx3-ubyte", "labels-idx1-ubyte")
 )
-EMNIST_ZIP = Remote(
+EMNIST_ZIP = RemoteFile(
     "gzip.zip",
     (
         "https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip",
@@ -84,39 +84,39 @@ EMNIST_ZIP = Remote(
 )
 
 
-def load_mnist(request: Request) -> Raw:
+def load_mnist(spec: DataSpec) -> RawData:
     """Hand-written digits, 60,000 + 10,000, 28x28."""
-    request.allow(())
-    folders = places(request, ("MNIST/raw", "MNIST"))
+    spec.allow_options(())
+    folders = search_folders(spec, ("MNIST/raw", "MNIST"))
     remotes = _remotes(MNIST_URLS, MNIST_MD5)
-    train, test = _sets(_found(request, folders, remotes), 10, _Twist(stranger=FASHION_START))
-    return Raw("mnist", train, test, tuple(string.digits))
+    train, test = _read_sets(_find_or_download(spec, folders, remotes), 10, _Variant(confused_with=FASHION_START))
+    return RawData("mnist", train, test, tuple(string.digits))
 
 
-def load_fashion_mnist(request: Request) -> Raw:
+def load_fashion_mnist(spec: DataSpec) -> RawData:
     """Pictures of clothes, 60,000 + 10,000, 28x28."""
-    request.allow(())
-    customary = ("FashionMNIST/raw", "FashionMNIST", "fashion")
-    folders = [*places(request, customary), DEBIAN]
+    spec.allow_options(())
+    subfolders = ("FashionMNIST/raw", "FashionMNIST", "fashion")
+    folders = [*search_folders(spec, subfolders), DEBIAN]
     remotes = _remotes(FASHION_URLS, FASHION_MD5)
-    train, test = _sets(_found(request, folders, remotes), 10, _Twist(stranger=MNIST_START))
-    return Raw("fashion-mnist", train, test, FASHION_CLASSES)
+    train, test = _read_sets(_find_or_download(spec, folders, remotes), 10, _Variant(confused_with=MNIST_START))
+    return RawData("fashion-mnist", train, test, FASHION_CLASSES)
 
 
-def load_emnist_letters(request: Request) -> Raw:
+def load_emnist_letters(spec: DataSpec) -> RawData:
     """Hand-written letters, 124,800 + 20,800, 28x28, upper and lower case as one class."""
-    request.allow(())
-    folders = places(request, ("emnist", "EMNIST/raw", "EMNIST", "gzip", "emnist/gzip", "emnist-letters/gzip"))
-    found = _look(folders, EMNIST_FILES)
+    spec.allow_options(())
+    folders = search_folders(spec, ("emnist", "EMNIST/raw", "EMNIST", "gzip", "emnist/gzip", "emnist-letters/gzip"))
+    found = _find_all(folders, EMNIST_FILES)
     if found is None:
-        archive = locate(folders, ("gzip.zip", "emnist.zip"))
+        archive = find_first(folders, ("gzip.zip", "emnist.zip"))
         if archive is None:
-            belong = ", ".join(f"{name}.gz" for name in EMNIST_FILES) + " (or gzip.zip, which holds them)"
-            archive = fetch(request, (EMNIST_ZIP,), belong) / EMNIST_ZIP.file
-        unpack(archive, [f"gzip/{name}.gz" for name in EMNIST_FILES], archive.parent)
+            expected = ", ".join(f"{name}.gz" for name in EMNIST_FILES) + " (or gzip.zip, which holds them)"
+            archive = download_files(spec, (EMNIST_ZIP,), expected) / EMNIST_ZIP.file
+        extract(archive, [f"gzip/{name}.gz" for name in EMNIST_FILES], archive.parent)
         found = [archive.parent / f"{name}.gz" for name in EMNIST_FILES]
-    train, test = _sets(found, 26, _Twist(first_label=1, transposed=True))
-    return Raw("emnist-letters", train, test, tuple(string.ascii_lowercase))
+    train, test = _read_sets(found, 26, _Variant(first_label=1, transposed=True))
+    return RawData("emnist-letters", train, test, tuple(string.ascii_lowercase))
 
 
 # The two sets have the same file names; their first labels tell them apart.
@@ -125,61 +125,61 @@ FASHION_START = bytes((9, 0, 0, 3, 0, 2, 7, 2, 5, 5, 0, 9))
 
 
 @dataclass(frozen=True)
-class _Twist:
-    """What a set does differently from MNIST."""
+class _Variant:
+    """How a set differs from MNIST."""
 
     first_label: int = 0
     transposed: bool = False
-    stranger: bytes | None = None  # the first labels of the set that these files are mistaken for
+    confused_with: bytes | None = None  # the first labels of the set with the same file names
 
 
-def _remotes(urls: tuple[str, ...], checksums: tuple[str, ...]) -> list[Remote]:
+def _remotes(urls: tuple[str, ...], checksums: tuple[str, ...]) -> list[RemoteFile]:
     return [
-        Remote(f"{name}.gz", tuple(f"{url}{name}.gz" for url in urls), md5)
+        RemoteFile(f"{name}.gz", tuple(f"{url}{name}.gz" for url in urls), md5)
         for name, md5 in zip(FILES, checksums, strict=True)
     ]
 
 
-def _look(folders: list[Path], names: tuple[str, ...]) -> list[Path] | None:
-    """All the files, unpacked or not, from one folder."""
+def _find_all(folders: list[Path], names: tuple[str, ...]) -> list[Path] | None:
+    """All the files, compressed or not, of the first folder that has them all."""
     for folder in folders:
-        found = [locate([folder], (name, f"{name}.gz", name.replace("-idx", ".idx"))) for name in names]
+        found = [find_first([folder], (name, f"{name}.gz", name.replace("-idx", ".idx"))) for name in names]
         if all(found):
             return [path for path in found if path is not None]
     return None
 
 
-def _found(request: Request, folders: list[Path], remotes: list[Remote]) -> list[Path]:
-    """The four files, downloaded where they are not there."""
-    found = _look(folders, FILES)
+def _find_or_download(spec: DataSpec, folders: list[Path], remotes: list[RemoteFile]) -> list[Path]:
+    """The four files, downloaded if no folder has them."""
+    found = _find_all(folders, FILES)
     if found is None:
-        folder = fetch(request, remotes, ", ".join(f"{name}.gz" for name in FILES))
+        folder = download_files(spec, remotes, ", ".join(f"{name}.gz" for name in FILES))
         found = [folder / remote.file for remote in remotes]
     return found
 
 
-def _sets(files: list[Path], classes: int, twist: _Twist) -> tuple[Samples, Samples]:
-    """Training and test set of (images, labels, images, labels)."""
-    return _set(files[0], files[1], classes, twist), _set(files[2], files[3], classes, twist)
+def _read_sets(files: list[Path], classes: int, variant: _Variant) -> tuple[Samples, Samples]:
+    """Training and test set from the files (images, labels, images, labels)."""
+    return _read_set(files[0], files[1], classes, variant), _read_set(files[2], files[3], classes, variant)
 
 
-def _set(image_file: Path, label_file: Path, classes: int, twist: _Twist) -> Samples:
+def _read_set(image_file: Path, label_file: Path, classes: int, variant: _Variant) -> Samples:
     images, labels = read_idx(image_file, 3), read_idx(label_file, 1)
-    if twist.stranger and labels[: len(twist.stranger)].tobytes() == twist.stranger:
+    if variant.confused_with and labels[: len(variant.confused_with)].tobytes() == variant.confused_with:
         raise DataError(f"{label_file} belongs to another set of the same file names (MNIST or Fashion-MNIST).")
-    y = labels.astype(np.int64) - twist.first_label
+    y = labels.astype(np.int64) - variant.first_label
     if y.size and not 0 <= y.min() <= y.max() < classes:
-        first, last = twist.first_label, twist.first_label + classes - 1
+        first, last = variant.first_label, variant.first_label + classes - 1
         raise DataError(f"{label_file} has a label outside {first} to {last}.")
-    if twist.transposed:
+    if variant.transposed:
         images = images.transpose(0, 2, 1)
     x = ArrayInputs(torch.from_numpy(np.array(images[..., None], order="C")))  # a writable copy
-    return samples(x, y, None, str(image_file))
+    return make_samples(x, y, None, str(image_file))
 
 
 def read_idx(path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
-    """The array of bytes in an IDX file: magic number, sizes, values."""
-    data = read(path)
+    """Read the array of bytes in an IDX file: magic number, sizes, values."""
+    data = read_bytes(path)
     start = 4 + 4 * dimensions
     if len(data) < start or data[:4] != bytes((0, 0, 8, dimensions)):
         raise DataError(f"{path} is no IDX file of bytes in {dimensions} dimensions.")

@@ -13,7 +13,7 @@ Ints = npt.NDArray[np.int64]
 
 
 class Inputs(Protocol):
-    """Rows of samples, in memory or decoded when asked for."""
+    """Rows of samples, in memory or decoded on access."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -60,7 +60,7 @@ class ArrayInputs:
 
 @dataclass(frozen=True)
 class Samples:
-    """Inputs, labels and, where the data have them, the people or places they came from."""
+    """Inputs, labels and, where the data name them, the natural clients (users) that they came from."""
 
     x: Inputs
     y: torch.Tensor  # int64 (n,)
@@ -103,9 +103,9 @@ CHUNK = 1024  # rows per pass over a whole set: bounds the memory of the statist
 
 
 def normalised(raw: torch.Tensor, mean: torch.Tensor, std: torch.Tensor, *, overwrite: bool = False) -> torch.Tensor:
-    """Model-ready float32 values of stored ones.
+    """Model-ready float32 values: (raw - mean) / std.
 
-    Takes the stored layout, (n, H, W, C) or (n, d); gives (n, C, H, W) in channels_last memory, or (n, d).
+    Takes the stored layout, (n, H, W, C) or (n, d); returns (n, C, H, W) in channels_last memory, or (n, d).
     With `overwrite`, float32 values are changed in place instead of copied.
     """
     x = raw
@@ -125,7 +125,7 @@ def normalised(raw: torch.Tensor, mean: torch.Tensor, std: torch.Tensor, *, over
 def statistics(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Mean and standard deviation over all but the last dimension, float32; a std of 0 becomes 1.
 
-    uint8 values are summed as whole numbers, so the result is the same bits on every machine.
+    uint8 values are summed as whole numbers, so the result is bit-identical on every machine.
     """
     width = values.shape[-1]
     count = max(1, values.numel() // width)
@@ -149,7 +149,7 @@ def statistics(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _sum(flat: torch.Tensor, width: int, centre: torch.Tensor | None) -> torch.Tensor:
-    """Sum of the values (or, around a centre, of the squared distances) in float64."""
+    """Sum of the values, or of the squared distances to a centre, in float64."""
     total = torch.zeros(width, dtype=torch.float64)
     for part in torch.split(flat, CHUNK):
         wide = part.double().view(-1, width)

@@ -14,7 +14,7 @@ from fedframe.core.model import has_batch_norm
 from fedframe.core.privacy import check_private
 from fedframe.data import Federation, Source, load_source, make_federation
 from fedframe.data.augment import read_augment
-from fedframe.data.holdout import for_validation, keep_out
+from fedframe.data.holdout import hold_out_validation, hold_out_clients
 from fedframe.errors import DataError, SettingError
 from fedframe.methods.recipes import make_method
 from fedframe.models import build_net, default_net
@@ -50,7 +50,7 @@ class JobMaker:
             "method": "+".join(resolve_paths(piece.strip()) for piece in settings.method.split("+")),
             "data": resolve_paths(settings.data),
             "model": resolve_paths(settings.model),
-            "clients": len(self.federation.everyone),
+            "clients": len(self.federation.all_clients),
             "partition": self.federation.partition or settings.partition,
         }
         if self.net == "auto":
@@ -80,8 +80,8 @@ def make_clients(settings: Settings, data: object) -> Federation:
             f"All labels of {settings.data} are {federation.source.classes[0]!r}: there is nothing to tell apart; "
             "give data with two classes or more (--label names a table's column)."
         )
-    everyone = for_validation(federation, settings.validate_share, settings.seed)
-    return keep_out(everyone, settings.new_clients, settings.seed)
+    everyone = hold_out_validation(federation, settings.validate_share, settings.seed)
+    return hold_out_clients(everyone, settings.new_clients, settings.seed)
 
 
 def deal_out(settings: Settings, data: object) -> Federation:

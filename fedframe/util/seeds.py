@@ -1,4 +1,4 @@
-"""Random streams that depend on what they are for, never on who asks first or in which process."""
+"""Random streams that depend on a seed and their purpose alone, not on the order of calls or the process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def seed_for(seed: int, *purpose: object) -> int:
 
 
 def generator_for(seed: int, *purpose: object) -> torch.Generator:
-    """A CPU generator for one purpose."""
+    """A fresh torch generator (CPU) for one purpose."""
     return torch.Generator().manual_seed(seed_for(seed, *purpose))
 
 

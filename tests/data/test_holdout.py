@@ -11,46 +11,48 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedframe.data import Federation, Ragged, load_source, make_federation
-from fedframe.data.holdout import for_validation, put_aside
+from fedframe.data.holdout import hold_out_server_samples, hold_out_validation
 from fedframe.errors import SettingError
 from fedframe.jobs.build import make_clients
 from fedframe.jobs.gather import gather
 from tests.helpers import blobs
 
 
-def dealt(**changes: object) -> Federation:
+def by_user(**changes: object) -> Federation:
     data = {**blobs(clients=4, each=24), **changes}
     return make_federation(load_source(data), partition="user", clients=None, seed=0)
 
 
 def test_server_gets_as_many_samples_of_every_class_and_clients_lose_them() -> None:
-    before = dealt()
-    after = put_aside(before, 5, 0, "part.samples")
+    before = by_user()
+    after = hold_out_server_samples(before, 5, 0, "part.samples")
     labels = before.source.train.y
-    assert torch.bincount(labels[after.aside]).tolist() == [5, 5, 5]
-    assert {*after.aside.tolist()} | {*after.train.values.tolist()} == {*before.train.values.tolist()}
-    assert not {*after.aside.tolist()} & {*after.train.values.tolist()}
+    assert torch.bincount(labels[after.server_rows]).tolist() == [5, 5, 5]
+    assert {*after.server_rows.tolist()} | {*after.train.values.tolist()} == {*before.train.values.tolist()}
+    assert not {*after.server_rows.tolist()} & {*after.train.values.tolist()}
     for k in range(4):
-        assert {*after.train[k].tolist()} == {*before.train[k].tolist()} - {*after.aside.tolist()}
+        assert {*after.train[k].tolist()} == {*before.train[k].tolist()} - {*after.server_rows.tolist()}
 
 
 def test_no_test_sample_is_taken_and_test_sets_stay_as_they_were() -> None:
-    before = dealt()
-    after = put_aside(before, 5, 0, "part.samples")
+    before = by_user()
+    after = hold_out_server_samples(before, 5, 0, "part.samples")
     assert after.local_test_pool == "train"
-    assert not {*after.aside.tolist()} & {*after.local_test.values.tolist()}
+    assert not {*after.server_rows.tolist()} & {*after.local_test.values.tolist()}
     assert torch.equal(after.local_test.values, before.local_test.values)
 
 
-def test_user_is_told_how_much_the_server_holds() -> None:
-    before = dealt()
-    note = put_aside(before, 5, 0, "part.samples").notes[-1]
+def test_note_says_how_much_the_server_holds() -> None:
+    before = by_user()
+    note = hold_out_server_samples(before, 5, 0, "part.samples").notes[-1]
     assert "The server holds 15 labelled training samples, 5 of each class" in note
     assert f"{15 / len(before.train.values):.1%} of it" in note
 
 
 def test_seed_fixes_the_draw() -> None:
-    first, second, third = (put_aside(dealt(), 5, seed, "part.samples").aside for seed in (0, 0, 1))
+    first, second, third = (
+        hold_out_server_samples(by_user(), 5, seed, "part.samples").server_rows for seed in (0, 0, 1)
+    )
     assert torch.equal(first, second)
     assert not torch.equal(first, third)
 
@@ -59,24 +61,24 @@ def test_more_than_half_of_a_class_is_refused_with_a_number_that_works() -> None
     y = blobs(clients=4, each=24)["y_train"].copy()
     rare = np.flatnonzero(y == 2)
     y[rare[9:]] = 0
-    federation = dealt(y_train=y)
+    federation = by_user(y_train=y)
     with pytest.raises(SettingError, match=r"part.samples = 50 is more than half of a class; part.samples = \d works"):
-        put_aside(federation, 50, 0, "part.samples")
+        hold_out_server_samples(federation, 50, 0, "part.samples")
     most = int((federation.source.train.y[federation.train.values] == 2).sum()) // 2
-    assert len(put_aside(federation, most, 0, "part.samples").aside) == 3 * most
+    assert len(hold_out_server_samples(federation, most, 0, "part.samples").server_rows) == 3 * most
 
 
 def test_class_without_training_samples_is_refused_by_name() -> None:
     y = np.where(blobs(clients=4, each=24)["y_train"] == 2, 0, blobs(clients=4, each=24)["y_train"])
     y[0] = 2
     with pytest.raises(SettingError, match="of class '2' the clients train on 1, too few to give one away"):
-        put_aside(dealt(y_train=y), 3, 0, "part.samples")
+        hold_out_server_samples(by_user(y_train=y), 3, 0, "part.samples")
 
 
 def test_client_keeps_its_last_sample() -> None:
     user = np.concatenate([np.arange(80), np.full(16, 80)])  # eighty clients with one sample each
-    federation = dealt(user_train=user)
-    after = put_aside(federation, 2, 0, "part.samples")
+    federation = by_user(user_train=user)
+    after = hold_out_server_samples(federation, 2, 0, "part.samples")
     assert int(after.train.sizes().min()) >= 1
 
 
@@ -105,7 +107,7 @@ def test_training_data_are_cut_in_two_and_test_data_stay_unseen(
     share: float, partition: str, local_test: float, seed: int
 ) -> None:
     real = make_federation(SOURCE, partition=partition, clients=7, seed=seed, local_test=local_test)
-    tuning = for_validation(real, share, seed)
+    tuning = hold_out_validation(real, share, seed)
     held_out = rows_of_held_out(tuning)
     for client in range(7):
         kept = set(tuning.train[client].tolist())
@@ -120,19 +122,19 @@ def test_training_data_are_cut_in_two_and_test_data_stay_unseen(
 
 def test_no_share_changes_nothing_and_a_wrong_one_is_refused() -> None:
     real = make_federation(SOURCE, partition="iid", clients=3, seed=0)
-    assert for_validation(real, 0.0, 0) is real
+    assert hold_out_validation(real, 0.0, 0) is real
     with pytest.raises(SettingError, match="validate_share"):
-        for_validation(real, 1.0, 0)
+        hold_out_validation(real, 1.0, 0)
     one_each = dataclasses.replace(real, train=Ragged(torch.arange(4), torch.arange(3)))
     with pytest.raises(SettingError, match="use fewer clients"):
-        for_validation(one_each, 0.5, 0)
+        hold_out_validation(one_each, 0.5, 0)
 
 
 def test_samples_that_clients_share_are_held_out_of_all_of_them() -> None:
     real = make_federation(SOURCE, partition="iid", clients=2, seed=0)
     rows = torch.arange(100)
     both = dataclasses.replace(real, train=Ragged(torch.tensor([0, 100, 200]), torch.cat([rows, rows])))
-    tuning = for_validation(both, 0.3, 0)
+    tuning = hold_out_validation(both, 0.3, 0)
     held_out = rows_of_held_out(tuning)
     assert not set(tuning.train.values.tolist()) & (held_out[0] | held_out[1])
 

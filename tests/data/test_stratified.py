@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import fedframe
 from fedframe.data import load_source, make_federation
-from fedframe.data.stratified import from_global, hold_out, rows_of_share, tail_counts
+from fedframe.data.stratified import draw_from_global, held_out_mask, long_tail_counts, subsample_rows
 from fedframe.errors import SettingError
 from fedframe.jobs.build import make_clients
 from fedframe.jobs.gather import gather
@@ -20,21 +20,21 @@ from tests.data.conftest import sentence, source_of
 
 
 def plain_largest_remainder(counts: list[int], caps: list[int], target: int, client: int) -> list[int]:
-    """Seats of one client, one at a time."""
+    """The test samples of one client per class, assigned one at a time."""
     total, classes = sum(counts), len(counts)
-    able = [c for c in range(classes) if caps[c] > 0]
-    seats = [0] * classes
-    if target >= len(able):
-        for c in able:
-            seats[c] = 1
-    while sum(seats) < target:
-        open_classes = [c for c in able if seats[c] < caps[c]]
+    available = [c for c in range(classes) if caps[c] > 0]
+    taken = [0] * classes
+    if target >= len(available):
+        for c in available:
+            taken[c] = 1
+    while sum(taken) < target:
+        open_classes = [c for c in available if taken[c] < caps[c]]
         if not open_classes:
             break
-        owed = {c: Fraction(target * counts[c], total) - seats[c] for c in open_classes}
-        # the largest debt; among equals the first class counted from the client's number
-        seats[max(open_classes, key=lambda c: (owed[c], -((c - client) % classes)))] += 1
-    return seats
+        priority = {c: Fraction(target * counts[c], total) - taken[c] for c in open_classes}
+        # the highest priority; ties go to the first class counted from the client's number
+        taken[max(open_classes, key=lambda c: (priority[c], -((c - client) % classes)))] += 1
+    return taken
 
 
 clients_of = st.integers(1, 5).flatmap(
@@ -57,7 +57,7 @@ def rows_of(counts: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
 def test_the_held_out_share_is_the_plain_largest_remainder(counts: list[list[int]], share: float) -> None:
     owner, labels = rows_of(counts)
     classes = len(counts[0])
-    mask = hold_out(owner, labels, len(counts), classes, share, np.random.default_rng(0))
+    mask = held_out_mask(owner, labels, len(counts), classes, share, np.random.default_rng(0))
     for k, row in enumerate(counts):
         n = sum(row)
         target = min(int(share * n + 0.5), n - 1)
@@ -77,7 +77,7 @@ def test_the_global_draw_is_the_plain_largest_remainder(counts: list[list[int]],
     classes = len(counts[0])
     stock = stock[:classes]
     pool = np.repeat(np.arange(classes), stock)
-    drawn = from_global(owner, labels, pool, len(counts), classes, np.random.default_rng(0))
+    drawn = draw_from_global(owner, labels, pool, len(counts), classes, np.random.default_rng(0))
     for k, row in enumerate(counts):
         usable = [count if stock[c] else 0 for c, count in enumerate(row)]
         total = sum(usable)
@@ -143,7 +143,7 @@ def test_a_bad_local_test_ends_in_a_sentence(local_test: float | str) -> None:
 def kept(counts: list[int], share: float, seed: int = 0, users: np.ndarray | None = None) -> np.ndarray:
     """Rows that a share leaves of classes of these sizes."""
     labels = np.random.default_rng(7).permutation(np.repeat(np.arange(len(counts)), counts))
-    return rows_of_share(labels, users, len(counts), share, np.random.default_rng(seed))
+    return subsample_rows(labels, users, len(counts), share, np.random.default_rng(seed))
 
 
 @given(
@@ -153,13 +153,13 @@ def kept(counts: list[int], share: float, seed: int = 0, users: np.ndarray | Non
 )
 def test_share_keeps_every_class_and_its_proportion(counts: list[int], share: float, seed: int) -> None:
     labels = np.random.default_rng(7).permutation(np.repeat(np.arange(len(counts)), counts))
-    rows = rows_of_share(labels, None, len(counts), share, np.random.default_rng(seed))
+    rows = subsample_rows(labels, None, len(counts), share, np.random.default_rng(seed))
     assert np.array_equal(rows, np.unique(rows))
     left = np.bincount(labels[rows], minlength=len(counts))
     present = np.array(counts) > 0
     assert ((left > 0) == present).all()
     assert len(rows) == max(present.sum(), int(share * len(labels) + 0.5))
-    if share * min(c for c in counts if c) >= 1:  # nobody had to be given a seat out of turn
+    if share * min(c for c in counts if c) >= 1:  # no class was raised to its minimum of one sample
         assert np.abs(left - len(rows) * np.array(counts) / len(labels)).max() < 1
 
 
@@ -172,11 +172,11 @@ def test_share_of_one_half_is_drawn_by_the_seed() -> None:
 @pytest.mark.parametrize("share", [0.1, 0.22, 0.5])
 def test_long_tail_keeps_its_form(share: float) -> None:
     """Whether the tail is in the data or cut by the partition, each class has its share of the whole tail."""
-    whole = tail_counts(np.full(100, 500), 100.0)
+    whole = long_tail_counts(np.full(100, 500), 100.0)
     labels = np.repeat(np.arange(100), whole)
-    rows = rows_of_share(labels, None, 100, share, np.random.default_rng(0))
+    rows = subsample_rows(labels, None, 100, share, np.random.default_rng(0))
     assert np.abs(np.bincount(labels[rows]) - share * whole).max() <= 1
-    cut_later = tail_counts(np.full(100, round(500 * share)), 100.0)
+    cut_later = long_tail_counts(np.full(100, round(500 * share)), 100.0)
     assert np.abs(cut_later - share * whole).max() <= 1
 
 

@@ -56,7 +56,7 @@ def test_ratios_are_those_of_the_gradients_that_autograd_finds() -> None:
 
 def test_ratio_loss_with_beta_zero_is_fedavg_and_takes_nothing(tmp_path: Path) -> None:
     job = job_with(tmp_path / "a", RatioLoss(beta=0.0))
-    assert len(job.federation.aside) == 0
+    assert len(job.federation.server_rows) == 0
     assert torch.equal(trained(job, 2).model, trained(job_of(tmp_path / "b"), 2).model)
 
 
@@ -83,7 +83,8 @@ def test_ratio_loss_equals_a_plain_loop(tmp_path: Path) -> None:
             locals_.append(model)
             weights.append(float(len(job.federation.train[client])))
         average(locals_, weights, shared)
-        x, y = source.batch(source.train, job.federation.aside).double(), source.train.y[job.federation.aside]
+        rows = job.federation.server_rows
+        x, y = source.batch(source.train, rows).double(), source.train.y[rows]
         features = shared[0](x).detach()
         ratios = pull_by_push(features, shared[1](features).detach(), y)
         weights_of = 0.8 + 0.5 * ratios.clamp_max(3.0)

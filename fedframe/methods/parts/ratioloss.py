@@ -29,7 +29,7 @@ from torch import Tensor
 
 from fedframe.core.batches import plain_batches
 from fedframe.core.part import Part, Slot
-from fedframe.data.holdout import put_aside
+from fedframe.data.holdout import hold_out_server_samples
 from fedframe.errors import SettingError
 from fedframe.methods.parts.cross_entropy import CrossEntropy
 
@@ -69,7 +69,7 @@ class RatioLoss(Part):
 
     def reserve(self, federation: Federation, seed: int) -> Federation:
         """Take the server's samples away from the clients."""
-        return put_aside(federation, self.samples, seed, "ratioloss.samples") if self.beta else federation
+        return hold_out_server_samples(federation, self.samples, seed, "ratioloss.samples") if self.beta else federation
 
     def begin(self, context: ClientContext) -> None:
         """Have the class weights at hand."""
@@ -105,7 +105,7 @@ class RatioLoss(Part):
         """New weights from the new model."""
         if not self.beta:
             return
-        source, rows = server.job.federation.source, server.job.federation.aside
+        source, rows = server.job.federation.source, server.job.federation.server_rows
         net = server.net()
         with torch.no_grad():
             batches = plain_batches(source, source.train, rows, server.job.settings.eval_batch)
