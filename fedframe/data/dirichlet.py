@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedframe.data.source import Ints
+from fedframe.data.stratified import shuffle_by_label
 from fedframe.errors import SettingError
 
 MAX_DRAWS = 100
@@ -43,8 +44,7 @@ def dirichlet(
 
 def _draw(labels: Ints, clients: int, classes: int, alpha: float, rng: np.random.Generator) -> Ints:
     """One draw, class by class: a dense clients x classes matrix is never needed."""
-    shuffled = rng.permutation(len(labels))
-    order = shuffled[np.argsort(labels[shuffled], kind="stable")]
+    order = shuffle_by_label(labels, rng)
     counts = np.bincount(labels, minlength=classes)
     owner = np.empty(len(labels), np.int64)
     start = 0
@@ -75,8 +75,7 @@ def _top_up(owner: Ints, sizes: Ints, min_size: int, rng: np.random.Generator) -
 
 def _move(owner: Ints, sizes: Ints, donated: Ints, receivers: Ints, need: Ints, rng: np.random.Generator) -> None:
     """Move donated[k] random rows of each client k, donor by donor, to the receivers in their order."""
-    shuffled = rng.permutation(len(owner))
-    order = shuffled[np.argsort(owner[shuffled], kind="stable")]
+    order = shuffle_by_label(owner, rng)
     rank = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     leaving = order[rank < donated[owner[order]]]
     owner[leaving] = np.repeat(receivers, need[receivers])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import replace
 
 import numpy as np
@@ -84,7 +83,7 @@ def hold_out_server_samples(federation: Federation, each: int, seed: int, settin
         f"The server holds {len(taken)} labelled training samples, {each} of each class, taken from the clients' data "
         f"({setting}): {len(taken) / len(rows):.1%} of it. None of them is a test sample."
     )
-    return dataclasses.replace(
+    return replace(
         federation,
         train=grouped(owner[kept], rows[kept], len(train)),
         server_rows=torch.from_numpy(np.sort(rows[taken])),
@@ -114,9 +113,9 @@ def hold_out_validation(federation: Federation, share: float, seed: int) -> Fede
         )
     held_out = np.unique(rows[mask])
     kept = ~np.isin(rows, held_out)  # no client trains on them, even where clients share samples
-    return dataclasses.replace(
+    return replace(
         federation,
-        source=dataclasses.replace(source, test=source.train.subset(torch.from_numpy(held_out))),
+        source=replace(source, test=source.train.subset(torch.from_numpy(held_out))),
         train=grouped(owner[kept], rows[kept], len(train)),
         local_test=grouped(owner[mask], np.searchsorted(held_out, rows[mask]), len(train)),
         local_test_pool="test",

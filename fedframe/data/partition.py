@@ -9,7 +9,7 @@ import numpy as np
 
 from fedframe.data.dirichlet import dirichlet
 from fedframe.data.source import Ints, Source
-from fedframe.data.stratified import long_tail_rows
+from fedframe.data.stratified import long_tail_rows, shuffle_by_label
 from fedframe.errors import SettingError, nearest
 from fedframe.util.seeds import numpy_generator_for
 
@@ -184,7 +184,7 @@ def split_shards(labels: Ints, clients: int, per_client: int, rng: np.random.Gen
             f"shards:{per_client} with {clients} clients cuts {count} shards from {len(labels)} training "
             f"samples: use at most {len(labels) // per_client} clients."
         )
-    order = _by_label(labels, rng)
+    order = shuffle_by_label(labels, rng)
     bounds = np.arange(1, count) * len(labels) // count
     shard = np.searchsorted(bounds, np.arange(len(labels)), side="right")
     owner = np.empty(len(labels), np.int64)
@@ -217,7 +217,7 @@ def split_by_classes(labels: Ints, clients: int, classes: tuple[str, ...], held:
             f"classes:{held} with {clients} clients: class {classes[c]!r} has {counts[c]} samples for "
             f"{holders[c]} holders: {advice}."
         )
-    order = _by_label(labels, rng)
+    order = shuffle_by_label(labels, rng)
     starts = np.cumsum(counts) - counts
     label = labels[order]
     position = np.arange(len(labels)) - starts[label]
@@ -244,9 +244,3 @@ def _assign_classes(clients: int, classes: int, held: int, rng: np.random.Genera
         held_classes[a[allowed], i[allowed]] = second[allowed]
         held_classes[b[allowed], j[allowed]] = first[allowed]
     return held_classes
-
-
-def _by_label(labels: Ints, rng: np.random.Generator) -> Ints:
-    """Rows sorted by label, in random order within a label."""
-    shuffled = rng.permutation(len(labels))
-    return shuffled[np.argsort(labels[shuffled], kind="stable")]

@@ -17,6 +17,12 @@ from fedframe.data.source import Ints, Samples
 from fedframe.errors import SettingError
 
 
+def shuffle_by_label(labels: Ints, rng: np.random.Generator) -> Ints:
+    """All rows sorted by label, in random order within a label."""
+    shuffled = rng.permutation(len(labels))
+    return shuffled[np.argsort(labels[shuffled], kind="stable")]
+
+
 def largest_remainder(client: Ints, label: Ints, count: Ints, cap: Ints, target: Ints, classes: int) -> Ints:
     """Number of test samples per group, where a group is the samples of one class at one client.
 
@@ -95,8 +101,7 @@ def draw_from_global(
     taken = largest_remainder(client, label, count, np.minimum(count, stock[label]), target, classes)
 
     # Every class of the pool has one random order, of which a client takes a cyclic run from a random start.
-    shuffled = rng.permutation(len(pool))
-    order = shuffled[np.argsort(pool[shuffled], kind="stable")]
+    order = shuffle_by_label(pool, rng)
     begin = (np.cumsum(stock) - stock)[label]
     start = rng.integers(stock[label])
     step = np.arange(taken.sum()) - np.repeat(np.cumsum(taken) - taken, taken)
@@ -126,8 +131,7 @@ def long_tail_rows(labels: Ints, classes: tuple[str, ...], imbalance: float, rng
 
 def draw_per_class(labels: Ints, counts: Ints, keep: Ints, rng: np.random.Generator) -> Ints:
     """Draw keep[c] of the counts[c] rows of every class c; in rising order."""
-    shuffled = rng.permutation(len(labels))
-    order = shuffled[np.argsort(labels[shuffled], kind="stable")]
+    order = shuffle_by_label(labels, rng)
     rank = np.arange(len(labels)) - np.repeat(np.cumsum(counts) - counts, counts)
     return np.sort(order[rank < keep[labels[order]]])
 
