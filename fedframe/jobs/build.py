@@ -16,9 +16,7 @@ from fedframe.core.part import ALL_DATA
 from fedframe.core.privacy import check_private
 from fedframe.data import Federation, Source, load_source, make_federation
 from fedframe.data.augment import read_augment
-from fedframe.data.held_out_clients import keep_out
-from fedframe.data.server_samples import put_aside
-from fedframe.data.validation import for_validation
+from fedframe.data.holdout import hold_out_clients, hold_out_server_samples, hold_out_validation
 from fedframe.errors import DataError, SettingError
 from fedframe.methods.recipes import make_method
 from fedframe.models import build_net, default_net
@@ -50,14 +48,14 @@ class JobMaker:
         for part in self.method.parts:
             if 0 < part.server_samples < ALL_DATA:
                 each = int(part.server_samples)
-                self.federation = put_aside(self.federation, each, settings.seed, f"{part.name}.samples")
+                self.federation = hold_out_server_samples(self.federation, each, settings.seed, f"{part.name}.samples")
         shape = self.federation.source.input_shape
         self.net: Net = net if net is not None and not isinstance(net, str) else settings.model
         resolved: dict[str, Any] = {
             "method": "+".join(resolve_paths(piece.strip()) for piece in settings.method.split("+")),
             "data": resolve_paths(settings.data),
             "model": resolve_paths(settings.model),
-            "clients": len(self.federation.everyone),
+            "clients": len(self.federation.all_clients),
             "partition": self.federation.partition or settings.partition,
         }
         if self.net == "auto":
@@ -90,8 +88,8 @@ def make_clients(settings: Settings, data: object) -> Federation:
             f"All labels of {settings.data} are {federation.source.classes[0]!r}: there is nothing to tell apart; "
             "give data with two classes or more (--label names a table's column)."
         )
-    everyone = for_validation(federation, settings.validate_share, settings.seed)
-    return keep_out(everyone, settings.new_clients, settings.seed)
+    everyone = hold_out_validation(federation, settings.validate_share, settings.seed)
+    return hold_out_clients(everyone, settings.new_clients, settings.seed)
 
 
 def deal_out(settings: Settings, data: object) -> Federation:

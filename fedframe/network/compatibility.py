@@ -71,7 +71,7 @@ def check_fit(job: Job) -> None:
     check_secure(settings, job.method, len(job.federation))
     check_fewest(settings, len(job.federation))
     check_looks(settings, data_here=True)
-    check_method(job.method, takes_data=len(job.federation.aside) > 0)
+    check_method(job.method, takes_data=len(job.federation.server_rows) > 0)
     if settings.model == "python" or settings.device != "cpu":
         what = "model came from Python" if settings.model == "python" else f"device is {settings.device}"
         raise SettingError(

@@ -140,7 +140,7 @@ def execute_alone(job: Job, folder: RunFolder, display: Display, engine: OpenEng
         session.complete_line(session.server.late)
         session.watch_memory()
         new = None
-        if job.federation.with_new is not None:
+        if job.federation.with_new_clients is not None:
             session.engine.close()
             display.stage("clients that were kept out of the training")
             new = score_new_clients(session.server, session.note, display.client)

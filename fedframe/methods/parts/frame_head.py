@@ -86,7 +86,7 @@ class FrozenRandom(Part):
         generator, frame = _generator(), head.weight.detach()
         if self.init != "linear":
             frame = frames.random_frame(model.classes, model.dim, self.init, generator)
-        head.weight = nn.Parameter(frames.thin_out(frame, self.sparsity, generator, self.norm))
+        head.weight = nn.Parameter(frames.sparsify(frame, self.sparsity, generator, self.norm))
         model.head = head.requires_grad_(False)
 
 

@@ -101,7 +101,7 @@ class RatioLoss(Part):
         """New weights from the new model."""
         if not self.beta:
             return
-        source, rows = server.job.federation.source, server.job.federation.aside
+        source, rows = server.job.federation.source, server.job.federation.server_rows
         net = server.net()
         with torch.no_grad():
             batches = plain_batches(source, source.train, rows, server.job.settings.eval_batch)

@@ -13,8 +13,8 @@ from torch import nn
 
 from fedframe.core.model import has_batch_norm
 from fedframe.data.augment import read_augment
+from fedframe.data.load import LOADERS
 from fedframe.data.partition import read_partition
-from fedframe.data.registry import LOADERS
 from fedframe.errors import SettingError
 from fedframe.experiments.papers.cells import Choice, cell_settings, places
 from fedframe.experiments.papers.estimate import SIZES, local_steps
