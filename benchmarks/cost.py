@@ -88,7 +88,7 @@ class Running:
 
     def cpu_seconds(self) -> float:
         """Of this process and the workers, to the nanosecond: Linux has a clock for every process."""
-        pids = [hand.process.pid or 0 for hand in self.engine.hands]
+        pids = [worker.process.pid or 0 for worker in self.engine.workers]
         return time.process_time() + sum(time.clock_gettime((~pid << 3) | 2) for pid in pids)
 
     def measure(self, rounds: int) -> float:

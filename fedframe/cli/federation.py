@@ -21,24 +21,24 @@ federation = typer.Typer(
 )
 app.add_typer(federation, name="federation")
 
-# What a federation has no say in: data are the nodes', and so are the machines.
-ELSEWHERE = (
+# Settings that are not a federation's: the data and the machines are the nodes'.
+NODE_SETTINGS = (
     "data", "data_dir", "client_column", "partition", "clients", "min_client_size", "test_share", "validate_share",
     "data_share", "engine", "nodes", "workers", "device", "save_personal", "personal_clients", "eval_clients",
 )  # fmt: skip
 Folder = Annotated[Path, typer.Argument(help="the federation's folder")]
 
 
-def need_flower() -> None:
-    """Say what to install if Flower is not there; nothing of it calls home."""
-    from fedframe.network.flower.environment import quiet, require_packages
+def require_flower() -> None:
+    """Refuse with what to install if Flower is missing; nothing of it calls home."""
+    from fedframe.network.flower.environment import quiet_logs, require_packages
 
     require_packages("flwr", "cryptography")
-    quiet()
+    quiet_logs()
 
 
 @federation.command("new")
-@functools.partial(with_settings, without=ELSEWHERE)
+@functools.partial(with_settings, without=NODE_SETTINGS)
 def new_command(
     folder: Folder,
     nodes: Annotated[str, typer.Option(help="names of the nodes, separated by commas: north,south,west")],
@@ -61,15 +61,15 @@ def new_command(
     **settings: Any,
 ) -> None:
     """Make a federation: keys, certificates, a kit per node, and the run that all agree on."""
-    need_flower()
-    from fedframe.federation.create import form_from_words, form_like, new_federation
+    require_flower()
+    from fedframe.federation.create import form_from_data, form_from_description, new_federation
     from fedframe.jobs.gather import gather
 
     asked = gather({**settings, "method": method, "set": part_settings(set_ or [])}, config)
     if like is not None:
-        form = form_like(like, asked)
+        form = form_from_data(like, asked)
     elif classes is not None and shape is not None:
-        form = form_from_words(classes, shape, mean, std)
+        form = form_from_description(classes, shape, mean, std)
     else:
         raise SettingError("Say what data look like: --like imagefolder:sample/, or --classes cat,dog --shape 64x64x3.")
     hosts = [name.strip() for name in host.split(",") if name.strip()]
@@ -88,16 +88,16 @@ def serve(
     ] = None,
 ) -> None:
     """Start the SuperLink, wait for the nodes, and keep it running until Ctrl-C."""
-    need_flower()
+    require_flower()
     from fedframe.federation.folder import FederationFolder
     from fedframe.federation.serve import serve as serve_federation
 
-    over = threading.Event()
+    stopping = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: over.set())
+        signal.signal(number, lambda *_: stopping.set())
     made = FederationFolder.open(folder)
-    here = made.agreement().host in ("127.0.0.1", "localhost")  # nobody dials it from elsewhere
-    serve_federation(made, bind or ("127.0.0.1" if here else "0.0.0.0"), say, over)
+    is_local = made.agreement().host in ("127.0.0.1", "localhost")  # nobody dials it from elsewhere
+    serve_federation(made, bind or ("127.0.0.1" if is_local else "0.0.0.0"), echo, stopping)
     typer.echo("Stopped serving.")
 
 
@@ -111,7 +111,7 @@ def start(
     quiet: Annotated[bool, typer.Option("--quiet", help="show nothing but errors")] = False,
 ) -> None:
     """Train, or go on after the last finished round."""
-    need_flower()
+    require_flower()
     with interruptible():
         from fedframe.federation.folder import FederationFolder
         from fedframe.federation.start import start as start_training
@@ -122,7 +122,7 @@ def start(
 @federation.command()
 def status(folder: Folder) -> None:
     """Show who is connected and how far the training is."""
-    need_flower()
+    require_flower()
     from fedframe.federation.folder import FederationFolder
     from fedframe.federation.status import status_lines
 
@@ -164,41 +164,41 @@ def join(
     once: Annotated[bool, typer.Option("--once", help="leave when a run is over, instead of staying for more")] = False,
 ) -> None:
     """Take part with this node's own data: check them, say what leaves, join and stay."""
-    need_flower()
+    require_flower()
     with interruptible():
         from fedframe.federation.join import Membership, make_node
         from fedframe.federation.kit import Kit
-        from fedframe.federation.node_folder import check_place
+        from fedframe.federation.node_folder import check_node_folder
 
-        read = Kit.read(kit)
-        folder = (out or (kit if kit.is_dir() else Path(f"{read.name}-node"))).absolute()
+        own = Kit.read(kit)
+        folder = (out or (kit if kit.is_dir() else Path(f"{own.name}-node"))).absolute()
         if not check:  # before data are loaded for nothing
-            check_place(read, folder)
-        member = Membership(read, data, folder, test_share, label, device)
-        for line in (*member.check(), *member.what_leaves()):
-            say(line)
+            check_node_folder(own, folder)
+        member = Membership(own, data, folder, test_share, label, device)
+        for line in (*member.check(), *member.describe_outgoing()):
+            echo(line)
         if check:
             return
-        node = make_node(member, say)
-        say(f"Joining {read.agreement.name} at {read.agreement.address} as {read.name}; stop with Ctrl-C.")
+        node = make_node(member, echo)
+        echo(f"Joining {own.agreement.name} at {own.agreement.address} as {own.name}; stop with Ctrl-C.")
         if once:
-            threading.Thread(target=leave_when_done, args=(member, node.over), daemon=True).start()
+            threading.Thread(target=leave_when_done, args=(member, node.stopping), daemon=True).start()
         try:
-            node.stay()
+            node.serve_forever()
         except KeyboardInterrupt as stop:
-            stop.add_note(f"{read.name} has left; the same command joins again.")
+            stop.add_note(f"{own.name} has left; the same command joins again.")
             raise
 
 
-def leave_when_done(member: Any, over: threading.Event) -> None:
+def leave_when_done(member: Any, stopping: threading.Event) -> None:
     """End the node once a run is over and its last reply has gone out."""
-    while not over.wait(1.0):
+    while not stopping.wait(1.0):
         if member.done:
-            over.wait(20.0)  # the SuperNode looks for replies every half second, and sends the last one then
-            over.set()
+            stopping.wait(20.0)  # the SuperNode polls for replies every half second, and sends the last one then
+            stopping.set()
 
 
-def say(text: str) -> None:
+def echo(text: str) -> None:
     """Print and flush, so that a log file can be followed; a log on a full disk must not end a node."""
     with contextlib.suppress(OSError):
         print(text, flush=True)

@@ -1,1 +1,1 @@
-"""Engines: who runs the clients. They know orders and replies, never a method."""
+"""Engines run the clients on this machine. They know requests and replies, never a method."""

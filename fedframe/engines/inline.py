@@ -13,7 +13,7 @@ from fedframe.core.message import Message
 
 
 class InlineEngine(Engine):
-    """Runs every order in this process, with one torch thread so that results equal those of worker processes."""
+    """Runs every request in this process, with one torch thread so that results equal those of worker processes."""
 
     def __init__(self, job: Job) -> None:
         self._threads = torch.get_num_threads()
@@ -23,11 +23,11 @@ class InlineEngine(Engine):
         self.runtime = ClientRuntime(job)
 
     def run(self, request: Message, units: Sequence[int]) -> Iterator[Message]:
-        """Perform the order for every unit, when its reply is asked for."""
+        """Perform the request for every unit, lazily."""
         for unit in units:
             yield self.runtime.perform(request, unit)
 
     def close(self) -> None:
-        """Give the process back its threads and its random state."""
+        """Restore the threads and the random state of the process."""
         torch.set_num_threads(self._threads)
         torch.set_rng_state(self._random_state)

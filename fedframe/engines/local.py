@@ -1,4 +1,4 @@
-"""The engine `local`: this process, or worker processes where they can be had."""
+"""The engine `local`: this process, or worker processes where they are possible."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedframe.engines.worker_pool import WorkerEngine
 
 
 def worker_count(job: Job) -> int:
-    """How many processes work: as asked, or one per core; one where processes cannot share memory or a GPU."""
+    """How many processes to use: as set, or one per core; one where processes cannot share memory or a GPU."""
     if job.settings.device != "cpu" or "fork" not in multiprocessing.get_all_start_methods():
         return 1
     return job.settings.workers or available_cores()

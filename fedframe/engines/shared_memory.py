@@ -1,6 +1,6 @@
-"""A piece of memory that processes share: tensors are written into it once and read from it in place.
+"""Memory that processes share: tensors are written into it once and read from it in place.
 
-It is an anonymous mapping made before the processes part, so it needs no name, no file and no `/dev/shm` (which
+It is an anonymous mapping made before the processes are forked, so it needs no name, no file and no `/dev/shm` (which
 containers often limit to 64 MB), and it takes up only the pages that are used.
 """
 
@@ -27,7 +27,7 @@ class Slab:
         self._bytes = torch.frombuffer(self._map, dtype=torch.uint8)
 
     def write(self, tensors: Mapping[str, Tensor]) -> list[Spec] | None:
-        """Put tensors in and say where they are; None when they do not fit."""
+        """Write tensors and return where each is; None when they do not fit."""
         specs: list[Spec] = []
         offset = 0
         for name, tensor in tensors.items():

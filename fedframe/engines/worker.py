@@ -21,7 +21,7 @@ from fedframe.core.message import Message
 from fedframe.engines.shared_memory import Slab
 from fedframe.errors import FedframeError
 
-STOPS = (signal.SIGINT, signal.SIGTERM)
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def send_message(pipe: Connection, slab: Slab, message: Message, **more: Any) -> None:
@@ -33,18 +33,20 @@ def send_message(pipe: Connection, slab: Slab, message: Message, **more: Any) ->
 
 
 def receive_message(pipe: Connection, slab: Slab, head: dict[str, Any]) -> Message:
-    """The message whose head has just come through the pipe; its tensors are lent until the next one."""
+    """The message whose head has just come through the pipe; its tensors are valid until the next one."""
     if head["specs"] is None:
         return Message.from_bytes(pipe.recv_bytes())
     return Message(tensors=slab.read(head["specs"]), **head["message"])
 
 
-def work(job: Job, pipe: Connection, inbox: Slab, outboxes: Sequence[Slab], not_mine: Sequence[Connection]) -> None:
-    """The life of a worker: until the pipe says stop or closes."""
-    for connection in not_mine:
+def worker_main(
+    job: Job, pipe: Connection, inbox: Slab, outboxes: Sequence[Slab], others: Sequence[Connection]
+) -> None:
+    """Perform requests until the pipe says stop or closes."""
+    for connection in others:
         connection.close()  # inherited ends of other pipes would keep them open after their owner's death
     prepare_process()
-    site: ClientRuntime | None = None
+    runtime: ClientRuntime | None = None
     request = Message("none", 0)
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         while True:
@@ -52,21 +54,21 @@ def work(job: Job, pipe: Connection, inbox: Slab, outboxes: Sequence[Slab], not_
             if "message" in head:
                 request = receive_message(pipe, inbox, head)
             elif "unit" in head:
-                site = answer(site or job, request, int(head["unit"]), pipe, outboxes[int(head["slot"])])
+                runtime = reply_for(runtime or job, request, int(head["unit"]), pipe, outboxes[int(head["slot"])])
             else:
                 break
     # Skip the parent's exit handlers and buffers, which a forked child inherits but must not run.
     os._exit(0)
 
 
-def answer(
-    place: ClientRuntime | Job, request: Message, unit: int, pipe: Connection, outbox: Slab
+def reply_for(
+    given: ClientRuntime | Job, request: Message, unit: int, pipe: Connection, outbox: Slab
 ) -> ClientRuntime | None:
-    """Perform an order for one unit and send the reply, or what went wrong; returns the site for the next unit."""
+    """Perform a request for one unit and send the reply, or what went wrong; returns the runtime for the next unit."""
     try:
-        site = place if isinstance(place, ClientRuntime) else ClientRuntime(place)
-        send_message(pipe, outbox, site.perform(request, unit), unit=unit)
-        return site
+        runtime = given if isinstance(given, ClientRuntime) else ClientRuntime(given)
+        send_message(pipe, outbox, runtime.perform(request, unit), unit=unit)
+        return runtime
     except OSError:
         raise  # the parent is gone
     except Exception as error:
@@ -77,9 +79,9 @@ def answer(
 
 
 @contextlib.contextmanager
-def stops_held() -> Iterator[None]:
-    """Fork without being stopped in its midst, which would end in a traceback of the child's."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+def signals_blocked() -> Iterator[None]:
+    """Hold back signals that stop this process during a fork, which would end in a traceback of the child."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
         yield
     finally:
@@ -87,12 +89,12 @@ def stops_held() -> Iterator[None]:
 
 
 def prepare_process() -> None:
-    """One torch thread; Ctrl-C is the parent's business, its death is ours; freed memory is kept for the next batch."""
+    """Set up a worker: one torch thread, Ctrl-C left to the parent, death with the parent, freed memory kept."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)  # see stops_held
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)  # see stops_held
     torch.set_num_threads(1)
-    gc.freeze()  # the parent's objects are not ours to collect: touching them would copy their pages
+    gc.freeze()  # the parent's objects are not collected here: touching them would copy their pages
     with contextlib.suppress(OSError, AttributeError):
         # By default large blocks go back to the system on every free and are faulted in again, zeroed, on every batch:
         # a tenth to a fifth of the time of a small convolutional net.
@@ -101,13 +103,13 @@ def prepare_process() -> None:
         libc.mallopt(m_mmap_threshold, 1 << 30)
         libc.mallopt(m_trim_threshold, 1 << 30)
     with contextlib.suppress(OSError, AttributeError):
-        # The closed pipe would tell us too, but only after the client at hand, whose private state we would write into
-        # a folder that a resumed run may be using by then.
+        # The closed pipe would show it too, but only after the current client, whose private state would be written
+        # into a folder that a resumed run may be using by then.
         pr_set_pdeathsig = 1
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
-def tidy_before_fork() -> None:
+def release_free_memory() -> None:
     """Give memory that loading the data has left free back to the system, so that workers do not inherit it."""
     gc.collect()
     with contextlib.suppress(OSError, AttributeError):

@@ -1,4 +1,4 @@
-"""Clients in worker processes, one per core: units are handed out one by one, replies come back in their order.
+"""Clients in worker processes, one per core: units are assigned one by one, replies come back in their order.
 
 Workers are forked, so they share the data and the program with this process, start in milliseconds, and work from a
 script, a notebook or a test alike. A worker that dies is replaced and its unit done again, once.
@@ -25,16 +25,16 @@ from fedframe.core.job import Job
 from fedframe.core.message import Message
 from fedframe.core.optimizers import make_optimizer
 from fedframe.engines.shared_memory import Slab
-from fedframe.engines.worker import receive_message, stops_held, tidy_before_fork, work
+from fedframe.engines.worker import receive_message, release_free_memory, signals_blocked, worker_main
 from fedframe.errors import RunError
 
-MOST_HELD = 512 << 20  # bytes of replies that may wait for their turn before workers pause
+MAX_HELD_BYTES = 512 << 20  # bytes of replies that may wait for their turn before workers pause
 HEADROOM = 4  # shared memory for messages of up to four models; larger ones go through the pipe
 
 
 @dataclass
 class WorkerHandle:
-    """One worker process as seen from here."""
+    """The parent's handle of one worker process."""
 
     outboxes: tuple[Slab, Slab]  # two, so that a worker can write one reply while the last is still being read
     slot: int = 0
@@ -44,123 +44,124 @@ class WorkerHandle:
 
 
 class WorkerEngine(Engine):
-    """Runs orders in worker processes."""
+    """Runs requests in worker processes."""
 
-    def __init__(self, job: Job, workers: int, notify: Callable[[str], None]) -> None:
+    def __init__(self, job: Job, count: int, notify: Callable[[str], None]) -> None:
         self.job = job
         self.notify = notify
         self._context = multiprocessing.get_context("fork")
         capacity = HEADROOM * 4 * job.roles.layout.size + (1 << 20)
         self._inbox = Slab(capacity)
-        # Threads here would take their time from the workers: waiting threads of torch spin.
+        # Threads of this process would take time from the workers: waiting threads of torch spin.
         self._threads = torch.get_num_threads()
         torch.set_num_threads(1)
         # Torch's own optimisers import its compiler when the first is made: once here, not once per worker.
         make_optimizer(job.settings, [nn.Parameter(torch.zeros(1))], 0.1)
-        tidy_before_fork()
+        release_free_memory()
         self._announcement: list[bytes] = []
-        self._held = 0
-        self.hands: list[WorkerHandle] = []
-        for _ in range(workers):
-            hand = WorkerHandle((Slab(capacity), Slab(capacity)))
-            self._start(hand)
-            self.hands.append(hand)
+        self._held_bytes = 0
+        self.workers: list[WorkerHandle] = []
+        for _ in range(count):
+            worker = WorkerHandle((Slab(capacity), Slab(capacity)))
+            self._start(worker)
+            self.workers.append(worker)
 
     def run(self, request: Message, units: Sequence[int]) -> Iterator[Message]:
-        """Have the order performed for every unit; the reply's tensors are lent until the next one is asked for."""
+        """Have the request performed for every unit; a reply's tensors are valid until the next one is asked for."""
         expected = deque(units)
         early: dict[int, Message] = {}  # replies that came before their turn
-        self._held = 0
-        for reply in self._as_they_come(request, units):
+        self._held_bytes = 0
+        for reply in self._replies_as_completed(request, units):
             if reply.unit != expected[0]:
                 own = {name: tensor.clone() for name, tensor in reply.tensors.items()}
                 early[reply.unit] = replace(reply, tensors=own)
-                self._held += reply.nbytes
+                self._held_bytes += reply.nbytes
                 continue
             expected.popleft()
             yield reply
             while expected and expected[0] in early:
                 waited = early.pop(expected.popleft())
-                self._held -= waited.nbytes
+                self._held_bytes -= waited.nbytes
                 yield waited
 
     def processes(self) -> list[int]:
         """Ids of the worker processes."""
-        return [hand.process.pid for hand in self.hands if hand.process.pid is not None]
+        return [worker.process.pid for worker in self.workers if worker.process.pid is not None]
 
     def close(self) -> None:
         """End the worker processes; they hold nothing that would be lost."""
-        for hand in self.hands:
-            hand.process.kill()
-            hand.pipe.close()
-        for hand in self.hands:
-            hand.process.join()
-        self.hands = []
+        for worker in self.workers:
+            worker.process.kill()
+            worker.pipe.close()
+        for worker in self.workers:
+            worker.process.join()
+        self.workers = []
         torch.set_num_threads(self._threads)
 
-    def _as_they_come(self, request: Message, units: Sequence[int]) -> Iterator[Message]:
+    def _replies_as_completed(self, request: Message, units: Sequence[int]) -> Iterator[Message]:
         self._announce(request)
         waiting = deque(units)
         retried: set[int] = set()
         for _ in units:
-            self._hand_out(waiting)
-            reply = self._next(request, retried)
+            self._assign_units(waiting)
+            reply = self._next_reply(request, retried)
             # The worker gets its next unit before the reply is merged, so that it never waits for the merge.
-            self._hand_out(waiting)
+            self._assign_units(waiting)
             yield reply
 
     def _announce(self, request: Message) -> None:
-        while any(hand.unit is not None for hand in self.hands):
-            self._next(request, set())  # of an earlier order, from which nobody wanted all replies
+        while any(worker.unit is not None for worker in self.workers):
+            self._next_reply(request, set())  # of an earlier request, of which not all replies were wanted
         specs = self._inbox.write(request.tensors)
         self._announcement = [json.dumps({"message": request.head(), "specs": specs}).encode()]
         if specs is None:
             self._announcement.append(request.to_bytes())
-        for hand in self.hands:
-            self._tell(hand, *self._announcement)
+        for worker in self.workers:
+            self._send(worker, *self._announcement)
 
-    def _hand_out(self, waiting: deque[int]) -> None:
+    def _assign_units(self, waiting: deque[int]) -> None:
         """Give idle workers their next unit, unless too many replies wait for one that is late."""
-        for hand in self.hands:
-            if hand.unit is None and waiting and self._held < MOST_HELD:
-                hand.unit = waiting.popleft()
-                self._tell(hand, json.dumps({"unit": hand.unit, "slot": hand.slot}).encode())
+        for worker in self.workers:
+            if worker.unit is None and waiting and self._held_bytes < MAX_HELD_BYTES:
+                worker.unit = waiting.popleft()
+                self._send(worker, json.dumps({"unit": worker.unit, "slot": worker.slot}).encode())
 
-    def _next(self, request: Message, retried: set[int]) -> Message:
+    def _next_reply(self, request: Message, retried: set[int]) -> Message:
         """The next reply of any worker; one that died on the way is replaced."""
         while True:
-            busy = {hand.pipe: hand for hand in self.hands if hand.unit is not None}
-            hand = busy[wait(list(busy))[0]]  # type: ignore[index]
-            reply = self._take(hand, request, retried)
+            busy = {worker.pipe: worker for worker in self.workers if worker.unit is not None}
+            worker = busy[wait(list(busy))[0]]  # type: ignore[index]
+            reply = self._receive(worker, request, retried)
             if reply is not None:
                 return reply
 
-    def _tell(self, hand: WorkerHandle, *messages: bytes) -> None:
+    def _send(self, worker: WorkerHandle, *messages: bytes) -> None:
         # A worker that is dead by now is noticed, and replaced, when its reply is awaited.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             for message in messages:
-                hand.pipe.send_bytes(message)
+                worker.pipe.send_bytes(message)
 
-    def _take(self, hand: WorkerHandle, request: Message, retried: set[int]) -> Message | None:
+    def _receive(self, worker: WorkerHandle, request: Message, retried: set[int]) -> Message | None:
         """The reply of a worker, or None when it died and was replaced."""
         try:
-            head = json.loads(hand.pipe.recv_bytes())
+            head = json.loads(worker.pipe.recv_bytes())
             if "error" in head:
                 error = RunError(head["error"])
                 error.add_note(head["trace"])
                 raise error
-            reply = receive_message(hand.pipe, hand.outboxes[hand.slot], head)
+            reply = receive_message(worker.pipe, worker.outboxes[worker.slot], head)
         except (EOFError, OSError):  # it died while idle, or in the middle of a message
-            self._replace(hand, request, retried)
+            self._replace(worker, request, retried)
             return None
-        hand.slot, hand.unit = 1 - hand.slot, None
+        worker.slot, worker.unit = 1 - worker.slot, None
         return reply
 
-    def _replace(self, hand: WorkerHandle, request: Message, retried: set[int]) -> None:
-        hand.process.join()
-        unit = hand.unit
+    def _replace(self, worker: WorkerHandle, request: Message, retried: set[int]) -> None:
+        worker.process.join()
+        unit = worker.unit
         assert unit is not None
-        died = f"the worker process of round {request.round}, {request.kind}, unit {unit} died ({cause(hand.process)})"
+        reason = exit_reason(worker.process)
+        died = f"the worker process of round {request.round}, {request.kind}, unit {unit} died ({reason})"
         if unit in retried:
             raise RunError(
                 f"Twice, {died}; with fewer --workers or a smaller --batch it needs less memory. "
@@ -168,28 +169,28 @@ class WorkerEngine(Engine):
             )
         retried.add(unit)
         self.notify(f"{died[0].upper()}{died[1:]}; it was replaced and the unit is done again.")
-        hand.pipe.close()
-        self._start(hand)
-        self._tell(hand, *self._announcement, json.dumps({"unit": unit, "slot": hand.slot}).encode())
+        worker.pipe.close()
+        self._start(worker)
+        self._send(worker, *self._announcement, json.dumps({"unit": unit, "slot": worker.slot}).encode())
 
-    def _start(self, hand: WorkerHandle) -> None:
-        here, there = self._context.Pipe()
-        others = [other.pipe for other in self.hands if other is not hand]
+    def _start(self, worker: WorkerHandle) -> None:
+        own_end, worker_end = self._context.Pipe()
+        others = [other.pipe for other in self.workers if other is not worker]
         process = self._context.Process(
-            target=work,
-            args=(self.job, there, self._inbox, hand.outboxes, [here, *others]),
-            name=f"fedframe-worker-{len(self.hands)}",
+            target=worker_main,
+            args=(self.job, worker_end, self._inbox, worker.outboxes, [own_end, *others]),
+            name=f"fedframe-worker-{len(self.workers)}",
             daemon=True,
         )
-        with warnings.catch_warnings(), stops_held():
+        with warnings.catch_warnings(), signals_blocked():
             # Python warns of threads at a fork. The worker touches none of them: it runs one torch thread of its own.
             warnings.simplefilter("ignore", DeprecationWarning)
             process.start()
-        there.close()
-        hand.process, hand.pipe = process, here
+        worker_end.close()
+        worker.process, worker.pipe = process, own_end
 
 
-def cause(process: ForkProcess) -> str:
+def exit_reason(process: ForkProcess) -> str:
     """Why a process ended, for people."""
     code = process.exitcode
     if code is not None and code < 0:

@@ -1,1 +1,1 @@
-"""A federation among organisations: its folder and kits, the node's work, and the letters between them."""
+"""A federation among organisations: agreement, folder, kits, and the commands of the organiser and the nodes."""

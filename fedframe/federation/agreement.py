@@ -20,9 +20,9 @@ from fedframe.settings import Settings, check
 from fedframe.util.files import write_text
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
-HEAD = "# A Fedframe federation: what all its members have agreed on. Nothing here is secret.\n"
+HEADER = "# A Fedframe federation: what all its members have agreed on. Nothing here is secret.\n"
 
-# What reading a damaged one raises: torch and deep YAML give RuntimeErrors, infinite numbers ArithmeticErrors.
+# What reading a damaged file raises: torch and deep YAML give RuntimeErrors, infinite numbers ArithmeticErrors.
 DAMAGE = (yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError, RuntimeError, ArithmeticError)
 
 
@@ -33,21 +33,21 @@ class Agreement:
     name: str
     host: str
     port: int
-    members: tuple[str, ...]  # names of the nodes; a client's number is its place here
+    members: tuple[str, ...]  # names of the nodes; a client's number is its index here
     form: DataSchema
     settings: Settings
 
     @property
     def address(self) -> str:
-        """Where nodes dial."""
+        """Where nodes connect to."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def write(self, path: Path) -> None:
-        """Write it."""
+        """Write it as YAML."""
         write_text(path, self.text())
 
     def text(self) -> str:
-        """It as YAML."""
+        """The agreement as YAML."""
         form = {
             "classes": list(self.form.classes),
             "shape": list(self.form.shape),
@@ -63,11 +63,11 @@ class Agreement:
             "data": form,
             "settings": self.settings.model_dump(mode="json"),
         }
-        return HEAD + yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+        return HEADER + yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
 
     @classmethod
-    def read(cls, text: str, where: str) -> Agreement:
-        """Read it; a damaged one is a clear error."""
+    def read(cls, text: str, source: str) -> Agreement:
+        """Read it; a damaged one is a clear error that names its source."""
         try:
             values: dict[str, Any] = yaml.safe_load(text)
             data = values["data"]
@@ -81,13 +81,13 @@ class Agreement:
             )  # fmt: skip
             agreement.check()
         except SettingError as error:
-            raise DataError(f"{where}: {error}") from error
+            raise DataError(f"{source}: {error}") from error
         except DAMAGE as error:
-            raise DataError(f"{where} is no federation's agreement: {' '.join(str(error).split())[:200]}.") from error
+            raise DataError(f"{source} is no federation's agreement: {' '.join(str(error).split())[:200]}.") from error
         return agreement
 
     def check(self) -> None:
-        """Refuse what no federation is made with."""
+        """Refuse values that no federation can have."""
         check_members(self.members)
         mean, std = self.form.mean, self.form.std
         if plain_host(self.host) is None or not 1 <= self.port <= 65535:
@@ -99,7 +99,7 @@ class Agreement:
 
 
 def check_members(names: tuple[str, ...]) -> None:
-    """Refuse names that cannot be files' or mean two nodes."""
+    """Refuse names that cannot be file names or that two nodes share."""
     for name in names:
         if not NAME.fullmatch(name) or name.isdecimal():
             raise SettingError(f"nodes: {name[:60]!r} is no name; use letters, digits, - and _, such as north-clinic.")

@@ -1,4 +1,4 @@
-"""`fedframe federation new`: from the organiser's words to an agreement and a folder with keys and kits."""
+"""`fedframe federation new`: from what the organiser specifies to an agreement and a folder with keys and kits."""
 
 from __future__ import annotations
 
@@ -18,13 +18,18 @@ from fedframe.federation.hosts import read_host
 from fedframe.jobs.build import JobMaker
 from fedframe.methods.recipes import make_method
 from fedframe.models import NETS, build_net, default_net
-from fedframe.network.compatibility import check_fewest, check_looks, check_method, check_secure
+from fedframe.network.compatibility import (
+    check_data_stay_local,
+    check_measures,
+    check_min_clients,
+    check_secure_aggregation,
+)
 from fedframe.network.node_data import federation_without_data, form_of
 from fedframe.settings import REMOTE_DATA, Settings
 
 BYTE = 255.0  # images are stored as 0 to 255; mean and std are given as shares of that
-MOST_VALUES = 1 << 26  # of one sample: 4096 x 4096 pixels in four channels
-MOST_NUMBERS = 500_000_000  # of a net: 2 GB, which node and organiser hold several times
+MAX_SAMPLE_VALUES = 1 << 26  # of one sample: 4096 x 4096 pixels in four channels
+MAX_PARAMETERS = 500_000_000  # of a net: 2 GB, which node and organiser hold several times
 
 
 def new_federation(
@@ -46,10 +51,10 @@ def new_federation(
         }
     )
     method = make_method(settings.method, settings.set)
-    check_method(method)
-    check_secure(settings, method, len(names))
-    check_looks(settings, data_here=False)
-    check_fewest(settings, len(names))
+    check_data_stay_local(method)
+    check_secure_aggregation(settings, method, len(names))
+    check_measures(settings, data_is_local=False)
+    check_min_clients(settings, len(names))
     check_size(settings.model, form)
     # The net, the method and the data's form must fit: found out here, not at the nodes.
     maker = JobMaker(settings, federation_without_data(form, names, [1] * len(names), [0] * len(names), None), None)
@@ -62,28 +67,28 @@ def check_size(model: str, form: DataSchema) -> None:
     shape = tuple(form.shape) if len(form.shape) == 1 else (form.shape[2], *form.shape[:2])
     name = default_net(shape) if model == "auto" else model
     if name.partition(":")[0] not in NETS:
-        return  # somebody's own code, which may look at its weights while it makes them
+        return  # a user's own code, which may read its weights while it makes them
     try:
         with torch.device("meta"):
             size: float = count_parameters(build_net(name, shape))
     except (RuntimeError, OverflowError):  # more than torch can count
         size = math.inf
-    if size > MOST_NUMBERS:
+    if size > MAX_PARAMETERS:
         raise SettingError(
             f"shape = {'x'.join(map(str, form.shape))}: the net {name} would have {size:,} numbers, more than "
-            f"{MOST_NUMBERS:,}; use smaller samples, such as --shape {'64x64x3' if len(shape) == 3 else 1000}, or a "
+            f"{MAX_PARAMETERS:,}; use smaller samples, such as --shape {'64x64x3' if len(shape) == 3 else 1000}, or a "
             "smaller net, such as --model mlp:64."
         )
 
 
-def form_like(data: str, settings: Settings) -> DataSchema:
-    """The form of some data that the organiser has at hand, such as a public sample."""
-    place = Path(settings.data_dir) if settings.data_dir else None
-    return form_of(load_source(data, data_dir=place, seed=settings.seed, label=settings.label))
+def form_from_data(data: str, settings: Settings) -> DataSchema:
+    """The form of data that the organiser has, such as a public sample."""
+    folder = Path(settings.data_dir) if settings.data_dir else None
+    return form_of(load_source(data, data_dir=folder, seed=settings.seed, label=settings.label))
 
 
-def form_from_words(classes: str, shape: str, mean: str, std: str) -> DataSchema:
-    """The form of data that the organiser only describes."""
+def form_from_description(classes: str, shape: str, mean: str, std: str) -> DataSchema:
+    """The form of data that the organiser describes in options."""
     names = tuple(name.strip() for name in classes.split(",") if name.strip())
     if len(names) < 2 or len(set(names)) < len(names):
         raise SettingError(
@@ -95,18 +100,19 @@ def form_from_words(classes: str, shape: str, mean: str, std: str) -> DataSchema
         sizes = ()
     if len(sizes) not in (1, 3) or min(sizes) < 1:
         raise SettingError(f"shape = {shape!r}: write HEIGHTxWIDTHxCHANNELS, such as 64x64x3, or a number.")
-    if math.prod(sizes) > MOST_VALUES:
+    if math.prod(sizes) > MAX_SAMPLE_VALUES:
         raise SettingError(
-            f"shape = {shape[:80]!r}: a sample has {MOST_VALUES:,} values at most; use smaller ones, such as 64x64x3."
+            f"shape = {shape[:80]!r}: a sample has {MAX_SAMPLE_VALUES:,} values at most; use smaller ones, such as "
+            "64x64x3."
         )
     scale = BYTE if len(sizes) == 3 else 1.0
-    centre, spread = (numbers(text, sizes[-1], what, scale) for what, text in (("mean", mean), ("std", std)))
+    centre, spread = (per_channel(text, sizes[-1], what, scale) for what, text in (("mean", mean), ("std", std)))
     if not bool((spread > 0).all()):
         raise SettingError(f"std = {std!r}: must be above 0, such as 0.25.")
     return DataSchema(names, sizes, None, centre, spread)
 
 
-def numbers(text: str, count: int, what: str, scale: float) -> torch.Tensor:
+def per_channel(text: str, count: int, what: str, scale: float) -> torch.Tensor:
     """One number for all channels, or one for each, times the scale."""
     try:
         values = [float(item) for item in text.split(",")]

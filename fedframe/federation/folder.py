@@ -12,27 +12,22 @@ serve.sh, start.sh   the two commands of the organiser
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 import shlex
 import shutil
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
+from filelock import FileLock, Timeout
 
 from fedframe.errors import DataError, RunError, SettingError
 from fedframe.federation.agreement import Agreement
 from fedframe.federation.kit import Kit
 from fedframe.util.files import write_text
+from fedframe.util.processes import lock_with_pid, read_pid
 
 AGREEMENT = "federation.yaml"
-PATIENCE = 3.0  # seconds to wait for a process that ends, or that only looks
+LOCK_TIMEOUT = 3.0  # seconds to wait for a process that ends, or that only checks the lock
 GUIDE = """# The federation "{name}"
 
 Members: {members}. They meet at {address}.
@@ -75,7 +70,7 @@ class FederationFolder:
 
     @property
     def state(self) -> Path:
-        """What running processes leave."""
+        """What running processes write."""
         return self.path / "state"
 
     @property
@@ -85,7 +80,7 @@ class FederationFolder:
 
     @classmethod
     def open(cls, path: Path) -> FederationFolder:
-        """An existing one."""
+        """Open an existing folder."""
         if not (path / AGREEMENT).exists():
             raise DataError(
                 f"{path} is no federation's folder: it has no {AGREEMENT}; 'fedframe federation new' makes one."
@@ -94,13 +89,13 @@ class FederationFolder:
 
     @classmethod
     def create(cls, path: Path, agreement: Agreement, hosts: Sequence[str]) -> FederationFolder:
-        """A new one, with all keys and kits."""
+        """Create a new folder, with all keys and kits."""
         from fedframe.network.certificates import make_certificates, make_node_key, write_secret
 
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise SettingError(f"{path} is there already; choose a new folder.")
         target = path.absolute()
-        folder = cls(target.with_name(f".{target.name}.part"))  # becomes the folder when it is whole
+        folder = cls(target.with_name(f".{target.name}.part"))  # becomes the folder when it is complete
         shutil.rmtree(folder.path, ignore_errors=True)
         try:
             folder.path.mkdir(parents=True, mode=0o700)  # runs/ holds models and the scores of every member
@@ -128,7 +123,7 @@ class FederationFolder:
         return cls(path)
 
     def agreement(self) -> Agreement:
-        """What is agreed."""
+        """What all members have agreed on."""
         path = self.path / AGREEMENT
         return Agreement.read(path.read_text(), str(path))
 
@@ -159,44 +154,32 @@ class FederationFolder:
 
     # -- running processes ---------------------------------------------------------------------------------------------
     @contextlib.contextmanager
-    def alone(self, what: str, does: str) -> Iterator[None]:
+    def exclusive(self, what: str, does: str) -> Iterator[None]:
         """Serve or train as the only process, and be found by `process` meanwhile.
 
-        What counts is a lock, of which the system lets go when the process ends, however it does: the id in the file
-        may be another process's by then, or even this one's.
+        What counts is a lock, which the system releases when the process ends, however it does: the id in the file may
+        be another process's by then, or even this one's.
         """
-        with (self.state / f"{what}.pid").open("a+") as file:
-            deadline = time.monotonic() + PATIENCE
-            while not locked(file):
-                if time.monotonic() > deadline:
-                    raise RunError(
-                        f"Process {self.process(what)} {does} {self.path} already; stop it with "
-                        "'fedframe federation stop'."
-                    )
-                time.sleep(0.05)
-            file.truncate(0)
-            file.write(str(os.getpid()))
-            file.flush()
-            try:
-                yield
-            finally:
-                file.truncate(0)
+        path = self.state / f"{what}.pid"
+        try:
+            lock = lock_with_pid(path, LOCK_TIMEOUT)
+        except Timeout as error:
+            raise RunError(
+                f"Process {read_pid(path)} {does} {self.path} already; stop it with 'fedframe federation stop'."
+            ) from error
+        try:
+            yield
+        finally:
+            path.write_text("")
+            lock.release()
 
     def process(self, what: str) -> int | None:
         """The id of the process that serves or trains, if there is one."""
-        try:
-            with (self.state / f"{what}.pid").open() as file:
-                return None if locked(file) else int(file.read())
-        except (OSError, ValueError):
+        path = self.state / f"{what}.pid"
+        if not path.exists():
             return None
-
-
-def locked(file: IO[str]) -> bool:
-    """Lock a file until it is closed; False if another process has."""
-    if fcntl is None:
-        return True
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+        try:
+            with FileLock(path, timeout=0):
+                return None
+        except Timeout:
+            return read_pid(path)

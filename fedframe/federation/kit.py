@@ -15,11 +15,11 @@ from pathlib import Path
 from fedframe.errors import DataError
 from fedframe.federation.agreement import Agreement
 from fedframe.federation.node_folder import check_owner
-from fedframe.network.certificates import is_certificate, public_of, write_secret
+from fedframe.network.certificates import is_certificate, public_key_of, write_secret
 
 FILES = ("ca.pem", "node.key", "federation.yaml", "node.txt", "README.txt")
 NEEDED = FILES[:4]
-MOST = 1 << 20  # bytes of one file in a kit
+MAX_FILE_BYTES = 1 << 20  # of one file in a kit
 KIT = "a kit is the archive that the organiser has handed over, named after the node, such as north-kit.zip."
 AGAIN = "ask the organiser for the kit again, such as north-kit.zip."
 # What zipfile raises for archives that are damaged in one place or another.
@@ -62,7 +62,7 @@ class Kit:
         return dict(zip(NEEDED, (self.ca, self.key, self.agreement.text().encode(), self.name.encode()), strict=True))
 
     def write(self, path: Path) -> None:
-        """Write the archive, for its owner's eyes only."""
+        """Write the archive, readable by its owner only."""
         readme = README.format(name=self.name, federation=self.agreement.name, address=self.agreement.address)
         block = io.BytesIO()
         with zipfile.ZipFile(block, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -72,8 +72,8 @@ class Kit:
                 archive.writestr(info, content)
         write_secret(path, block.getvalue())
 
-    def keep(self, folder: Path) -> None:
-        """Keep it in the node's folder, which must be this node's already or nobody's."""
+    def install(self, folder: Path) -> None:
+        """Write it into the node's folder, which must be this node's already or nobody's."""
         check_owner(self, folder)
         for name, content in self.contents.items():
             path = folder / name
@@ -84,7 +84,7 @@ class Kit:
     def read(cls, path: Path) -> Kit:
         """Read a kit from an archive or from the folder of a node; no file is read but those that a kit has."""
         try:
-            found = cls._files(path)
+            found = cls._read_files(path)
         except FileNotFoundError as error:
             if path.is_dir():
                 raise DataError(f"{path} is no folder of a node: it has no {Path(error.filename).name}.") from error
@@ -95,7 +95,7 @@ class Kit:
             raise DataError(f"The kit {path} is damaged ({error}); {AGAIN}") from error
         if not is_certificate(found["ca.pem"]):
             raise DataError(f"{path}: ca.pem is no certificate; {AGAIN}")
-        if public_of(found["node.key"]) is None:
+        if public_key_of(found["node.key"]) is None:
             raise DataError(f"{path}: node.key is no key of a node; {AGAIN}")
         agreement = Agreement.read(found["federation.yaml"].decode(errors="replace"), f"{path}: federation.yaml")
         name = found["node.txt"].decode(errors="replace").strip()
@@ -104,7 +104,7 @@ class Kit:
         return cls(name, agreement, found["ca.pem"], found["node.key"])
 
     @classmethod
-    def _files(cls, path: Path) -> dict[str, bytes]:
+    def _read_files(cls, path: Path) -> dict[str, bytes]:
         if path.is_dir():
             return {name: (path / name).read_bytes() for name in NEEDED}
         with path.open("rb") as file:
@@ -113,11 +113,11 @@ class Kit:
         with zipfile.ZipFile(path) as archive:
             if missing := sorted(set(NEEDED) - set(archive.namelist())):
                 raise DataError(f"{path} is no kit, for it has no {missing[0]}; {KIT}")
-            return {name: cls._member(archive, name) for name in NEEDED}
+            return {name: cls._read_member(archive, name) for name in NEEDED}
 
     @staticmethod
-    def _member(archive: zipfile.ZipFile, name: str) -> bytes:
-        if archive.getinfo(name).file_size > MOST:
-            raise DataError(f"The kit's {name} is larger than {MOST:,} bytes.")
+    def _read_member(archive: zipfile.ZipFile, name: str) -> bytes:
+        if archive.getinfo(name).file_size > MAX_FILE_BYTES:
+            raise DataError(f"The kit's {name} is larger than {MAX_FILE_BYTES:,} bytes.")
         with archive.open(name) as file:
-            return file.read(MOST)
+            return file.read(MAX_FILE_BYTES)

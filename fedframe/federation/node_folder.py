@@ -1,4 +1,7 @@
-"""A node's folder: whose it is, and whether it can be used; found out before anything is written into it."""
+"""A node's folder: whose it is and whether it can be used, checked before anything is written into it, and its lock.
+
+One process uses it at a time: two would write the same files, and the SuperLink lets in only one.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +13,37 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedframe.errors import FedframeError, SettingError
+from filelock import FileLock, Timeout
+
+from fedframe.errors import FedframeError, RunError, SettingError
 from fedframe.federation.agreement import NAME, Agreement
-from fedframe.network.certificates import public_of
+from fedframe.network.certificates import public_key_of
+from fedframe.util.processes import lock_with_pid, read_pid
 
 if TYPE_CHECKING:
     from fedframe.federation.kit import Kit
 
 
-def check_place(kit: Kit, folder: Path) -> None:
+LOCK = "node.pid"  # what counts is the lock on it; the number in it is for people
+
+
+def lock_node_folder(folder: Path) -> FileLock:
+    """Take a node's folder until the lock is released or this process ends, however it does."""
+    try:
+        return lock_with_pid(folder / LOCK)
+    except Timeout as error:
+        raise RunError(
+            f"Process {read_pid(folder / LOCK) or 'of somebody else'} takes part with {folder} already; leave it to "
+            "that one, or stop it there (Ctrl-C) and join again."
+        ) from error
+
+
+def check_node_folder(kit: Kit, folder: Path) -> None:
     """Refuse a folder that cannot be this node's."""
-    with in_words(kit, folder):
+    with explain_os_errors(kit, folder):
         there = next(path for path in (folder, *folder.parents) if path.exists())
         if not there.is_dir():
-            raise NotADirectoryError(errno.ENOTDIR, f"{shown(there)} is a file")
+            raise NotADirectoryError(errno.ENOTDIR, f"{display_path(there)} is a file")
         if not os.access(there, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         check_owner(kit, folder)
@@ -35,20 +55,20 @@ def check_owner(kit: Kit, folder: Path) -> None:
     The key says whose a folder is. Where there is none, or one that is damaged, the rest of the kit does.
     """
     there = {name: (folder / name).read_bytes() for name in kit.contents if (folder / name).exists()}
-    key = public_of(there.pop("node.key", b""))
+    key = public_key_of(there.pop("node.key", b""))
     if key is not None:
-        mine, what = key == public_of(kit.key), "key is another"
+        mine, what = key == public_key_of(kit.key), "key is another"
     else:
         mine, what = there.items() <= kit.contents.items(), "files are others"
     if not mine:
         raise SettingError(
-            f"{shown(folder)} belongs to {owner(there)} (its {what} than the kit's); "
-            f"use --out {shown(free_beside(folder))}."
+            f"{display_path(folder)} belongs to {describe_owner(there)} (its {what} than the kit's); "
+            f"use --out {display_path(unused_sibling(folder))}."
         )
 
 
-def owner(files: Mapping[str, bytes]) -> str:
-    """Whose folder it is, as far as its files say."""
+def describe_owner(files: Mapping[str, bytes]) -> str:
+    """Whose folder it is, as far as its files show."""
     try:
         federation = f"the federation {Agreement.read(files['federation.yaml'].decode(), '').name}"
     except (KeyError, UnicodeDecodeError, FedframeError):
@@ -58,24 +78,24 @@ def owner(files: Mapping[str, bytes]) -> str:
 
 
 @contextlib.contextmanager
-def in_words(kit: Kit, folder: Path) -> Iterator[None]:
-    """What goes wrong with the files of a node's folder, in one sentence."""
+def explain_os_errors(kit: Kit, folder: Path) -> Iterator[None]:
+    """Turn errors of the file system about a node's folder into one sentence."""
     try:
         yield
     except OSError as error:
         raise SettingError(
-            f"out = {shown(folder)}: cannot be this node's folder ({error.strerror}); choose one that you can write, "
-            f"such as --out ~/{kit.name}-node."
+            f"out = {display_path(folder)}: cannot be this node's folder ({error.strerror}); choose one that you can "
+            f"write, such as --out ~/{kit.name}-node."
         ) from error
 
 
-def free_beside(folder: Path) -> Path:
-    """A folder that is not there yet: the same name with a number."""
+def unused_sibling(folder: Path) -> Path:
+    """A folder beside it that does not exist yet: the same name with a number."""
     names = (folder.with_name(f"{folder.name}-{number}") for number in itertools.count(2))
     return next(path for path in names if not path.exists())
 
 
-def shown(path: Path) -> Path:
-    """A path as one would type it here."""
-    here = Path.cwd()
-    return path.relative_to(here) if path.is_relative_to(here) and path != here else path
+def display_path(path: Path) -> Path:
+    """A path as one would type it in the current folder."""
+    current = Path.cwd()
+    return path.relative_to(current) if path.is_relative_to(current) and path != current else path

@@ -1,4 +1,4 @@
-"""`fedframe federation serve`: the SuperLink of a federation, kept running, with a word on who comes and goes."""
+"""`fedframe federation serve`: keeps the SuperLink of a federation running, and reports who comes and goes."""
 
 from __future__ import annotations
 
@@ -10,82 +10,84 @@ from pathlib import Path
 from fedframe.errors import RunError
 from fedframe.federation.folder import FederationFolder
 from fedframe.network.flower.local_deployment import start_superlink
-from fedframe.network.flower.superlink_client import Link
-from fedframe.util.processes import Child, need_port, wait_for_port
+from fedframe.network.flower.superlink_client import SuperLinkClient
+from fedframe.util.processes import ChildProcess, require_free_port, wait_for_port
 
-WHOLE = "superlink.whole"  # beside the database: it was made to its end
-LOOK = 5.0  # seconds between two looks at who is connected
-PAUSE = 3.0  # seconds before a SuperLink that ended is started again
+DATABASE_COMPLETE = "superlink.whole"  # beside the database: its creation was not cut off
+POLL_INTERVAL = 5.0  # seconds between two polls of who is connected
+RESTART_DELAY = 3.0  # seconds before a SuperLink that ended is started again
 
 
-def link_to(folder: FederationFolder) -> Link:
-    """The organiser's own line to the SuperLink."""
+def connect_superlink(folder: FederationFolder) -> SuperLinkClient:
+    """The organiser's own client of the SuperLink."""
     ca, serve = (folder.keys / "ca.pem").read_bytes(), f"fedframe federation serve {folder.path}"
-    return Link(f"127.0.0.1:{folder.agreement().port}", ca, folder.secret(), serve)
+    return SuperLinkClient(f"127.0.0.1:{folder.agreement().port}", ca, folder.secret(), serve)
 
 
-def serve(folder: FederationFolder, bind: str, say: Callable[[str], None], over: threading.Event) -> None:
-    """Run the SuperLink until `over` is set; if it ends by itself, start it again."""
-    with folder.alone("serve", "serves"):
-        need_port(bind, folder.agreement().port)
-        while not over.is_set():
+def serve(folder: FederationFolder, bind: str, notify: Callable[[str], None], stopping: threading.Event) -> None:
+    """Run the SuperLink until `stopping` is set; if it ends by itself, start it again."""
+    with folder.exclusive("serve", "serves"):
+        require_free_port(bind, folder.agreement().port)
+        while not stopping.is_set():
             try:
-                serve_once(folder, bind, say, over)
+                serve_once(folder, bind, notify, stopping)
             except RunError as error:
-                say(f"{error} Starting it again in {PAUSE:g} s.")
-                over.wait(PAUSE)
+                notify(f"{error} Starting it again in {RESTART_DELAY:g} s.")
+                stopping.wait(RESTART_DELAY)
 
 
-def serve_once(folder: FederationFolder, bind: str, say: Callable[[str], None], over: threading.Event) -> None:
-    """One life of the SuperLink."""
+def serve_once(folder: FederationFolder, bind: str, notify: Callable[[str], None], stopping: threading.Event) -> None:
+    """Start the SuperLink and watch it until it ends."""
     agreement = folder.agreement()
-    discard_half(folder.state)
-    need_port(bind, agreement.port)
+    discard_partial_database(folder.state)
+    require_free_port(bind, agreement.port)
     child = start_superlink(folder.keys, bind, agreement.port, folder.state)
     try:
-        wait_for_port(child, "127.0.0.1", agreement.port, over)
-        if over.is_set():
+        wait_for_port(child, "127.0.0.1", agreement.port, stopping)
+        if stopping.is_set():
             return
-        link = link_to(folder)
+        superlink = connect_superlink(folder)
         try:
-            register(folder, link)
-            (folder.state / WHOLE).touch()
-            say(f"The SuperLink listens at {bind}:{agreement.port}; waiting for {', '.join(agreement.members)}.")
-            watch(child, link, say, over)
+            register_members(folder, superlink)
+            (folder.state / DATABASE_COMPLETE).touch()
+            notify(f"The SuperLink listens at {bind}:{agreement.port}; waiting for {', '.join(agreement.members)}.")
+            report_connections(child, superlink, notify, stopping)
         finally:
-            link.close()
+            superlink.close()
     finally:
-        child.end()
+        child.stop()
 
 
-def discard_half(state: Path) -> None:
-    """Remove a database whose first start was cut off: Flower makes its tables in many steps, and trips over half."""
-    if not (state / WHOLE).exists():
+def discard_partial_database(state: Path) -> None:
+    """Remove a database whose creation was cut off: Flower makes its tables in many steps, and cannot finish them."""
+    if not (state / DATABASE_COMPLETE).exists():
         for path in state.glob("superlink.db*"):
             path.unlink()
 
 
-def register(folder: FederationFolder, link: Link) -> None:
-    """Let the members' keys in; a database that knows them already is left alone."""
-    known = link.nodes()
+def register_members(folder: FederationFolder, superlink: SuperLinkClient) -> None:
+    """Register the members' keys, unless the database knows them already."""
+    known = superlink.nodes()
     for name, key in folder.public_keys().items():
         if name not in known:
-            link.register(name, key)
+            superlink.register(name, key)
 
 
-def watch(child: Child, link: Link, say: Callable[[str], None], over: threading.Event) -> None:
-    """Say who comes and who goes."""
+def report_connections(
+    child: ChildProcess, superlink: SuperLinkClient, notify: Callable[[str], None], stopping: threading.Event
+) -> None:
+    """Report who comes and who goes."""
     online: set[str] = set()
-    while not over.wait(LOOK):
+    while not stopping.wait(POLL_INTERVAL):
         if not child.alive:
-            raise RunError(f"The SuperLink {child.ending()} (see {child.log}).")
+            raise RunError(f"The SuperLink {child.how_it_ended()} (see {child.log}).")
         try:
-            now = {name for name, node in link.nodes().items() if node.status == "online"}
+            now = {name for name, node in superlink.nodes().items() if node.status == "online"}
         except RunError:
             continue  # it lives and is busy: no reason to end it
         stamp = time.strftime("%H:%M:%S")
         for name in sorted(now - online):
-            say(f"{stamp} {name} is connected.")
+            notify(f"{stamp} {name} is connected.")
         for name in sorted(online - now):
-            say(f"{stamp} {name} is gone.")
+            notify(f"{stamp} {name} is gone.")
         online = now

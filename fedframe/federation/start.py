@@ -10,14 +10,13 @@ from typing import Any
 
 from fedframe.core.job import Job
 from fedframe.core.message import Number
-from fedframe.data.source import Samples
 from fedframe.errors import RunError, SettingError
 from fedframe.federation.agreement import Agreement
 from fedframe.federation.folder import FederationFolder
-from fedframe.federation.serve import link_to
+from fedframe.federation.serve import connect_superlink
 from fedframe.jobs.build import JobMaker
-from fedframe.network.engine import NetworkEngine, check_hello, keys_of
-from fedframe.network.flower.superlink_client import Link, ServerTask
+from fedframe.network.engine import NetworkEngine, check_hello, masking_keys
+from fedframe.network.flower.superlink_client import ServerTask, SuperLinkClient
 from fedframe.network.flower.transport import FlowerTransport
 from fedframe.network.node import template_digest
 from fedframe.network.node_data import federation_without_data
@@ -30,30 +29,30 @@ from fedframe.runs.session import execute, sanitize_log_line
 from fedframe.util.files import read_json, write_json
 from fedframe.util.locate import resolve_paths
 
-MOST_SAMPLES = 10**9  # of one member: more is a mistake, or meant to outweigh everybody
+MAX_SAMPLES = 10**9  # of one member: more is a mistake, or meant to outweigh everybody
 
 
-class LinkPost(FlowerTransport):
-    """Flower's post over the organiser's line."""
+class SuperLinkTransport(FlowerTransport):
+    """Flower's transport over a run of the organiser's SuperLink."""
 
-    def __init__(self, link: Link) -> None:
-        self.link = link
-        self.task: ServerTask = link.open_run()
+    def __init__(self, superlink: SuperLinkClient) -> None:
+        self.superlink = superlink
+        self.task: ServerTask = superlink.open_run()
         super().__init__(self.task.grid)
 
     def close(self) -> None:
         """End the run at the SuperLink."""
         self.task.close()
-        self.link.close()
+        self.superlink.close()
 
 
 def start(
     folder: FederationFolder, *, new: bool = False, test_data: str | None = None, progress: bool | Display = True
 ) -> Result:
-    """Train, or go on with the last training that was not finished."""
+    """Train, or resume the last training that was not finished."""
     agreement = folder.agreement()
-    with folder.alone("start", "trains"), choose_display(progress) as display:
-        path = unfinished(folder) if not new else None
+    with folder.exclusive("start", "trains"), choose_display(progress) as display:
+        path = unfinished_run(folder) if not new else None
         notes = read_json(path / NOTES) if path is not None else {"run": secrets.token_hex(8)}
         if test_data is not None:
             if path is not None and notes.get("test_data") != resolve_paths(test_data):
@@ -62,39 +61,38 @@ def start(
                     "--test-data out, or begin a new training with --new."
                 )
             notes["test_data"] = resolve_paths(test_data)
-        post = LinkPost(link_to(folder))
+        transport = SuperLinkTransport(connect_superlink(folder))
 
-        def say(text: str) -> None:
+        def notify(text: str) -> None:
             display.note(sanitize_log_line(text))
 
         try:
             if path is None:
-                notes |= {"members": ask_members(agreement, post, notes["run"], folder, say)}
-            job, run = prepare(agreement, folder, path, notes)
+                notes |= {"members": ask_members(agreement, transport, notes["run"], folder, notify)}
+            job, run = prepare_run(agreement, folder, path, notes)
         except BaseException:
-            post.close()
+            transport.close()
             raise
-        seats = agreement.members
-        again = f"fedframe federation start {shlex.quote(str(folder.path))}"
+        resume_command = f"fedframe federation start {shlex.quote(str(folder.path))}"
 
-        def engine(job: Job, note: Callable[[str], None]) -> NetworkEngine:
-            made = NetworkEngine(job, post, seats, notes["run"], note)
-            made.keys = {client: member["key"] for client, member in enumerate(notes["members"]) if "key" in member}
+        def open_engine(job: Job, notify: Callable[[str], None]) -> NetworkEngine:
+            engine = NetworkEngine(job, transport, agreement.members, notes["run"], notify)
+            engine.keys = {client: member["key"] for client, member in enumerate(notes["members"]) if "key" in member}
             if path is not None:
-                greet_again(made)
-            return made
+                check_members_again(engine)
+            return engine
 
-        execute(job, run, display, engine, again)
+        execute(job, run, display, open_engine, resume_command)
     return Result(run.path, job.settings)
 
 
-def greet_again(engine: NetworkEngine) -> None:
-    """Before a run goes on, those who are there say anew who they are: a program may have been replaced meanwhile."""
+def check_members_again(engine: NetworkEngine) -> None:
+    """Before a run is resumed, ask the connected members again who they are: a program may have been replaced."""
     job = engine.job
     try:
-        said = engine.hello(job.fewest(job.clients_per_round))
-        check_hello(job, said, template_digest(job))
-        for client, key in keys_of(said).items():
+        replies = engine.hello(job.fewest(job.clients_per_round))
+        check_hello(job, replies, template_digest(job))
+        for client, key in masking_keys(replies).items():
             if key != engine.keys.get(client):
                 raise RunError(
                     f"{job.federation.names[client]} has another key for adding up than when this training began (was "
@@ -105,49 +103,53 @@ def greet_again(engine: NetworkEngine) -> None:
         raise
 
 
-def unfinished(folder: FederationFolder) -> Path | None:
+def unfinished_run(folder: FederationFolder) -> Path | None:
     """The last run, if it was begun and not finished."""
     found = sorted(folder.runs.glob("[0-9]*"), key=lambda path: int(path.name)) if folder.runs.is_dir() else []
     return found[-1] if found and (found[-1] / NOTES).exists() and not RunFolder(found[-1]).finished else None
 
 
 def ask_members(
-    agreement: Agreement, post: LinkPost, run: str, folder: FederationFolder, note: Callable[[str], None]
+    agreement: Agreement,
+    transport: SuperLinkTransport,
+    run: str,
+    folder: FederationFolder,
+    notify: Callable[[str], None],
 ) -> list[dict[str, Any]]:
-    """How many samples each member has; waits until all have spoken, for the first round is everybody's."""
-    everyone = len(agreement.members)
-    blank = federation_without_data(agreement.form, agreement.members, [1] * everyone, [0] * everyone, None)
+    """How many samples each member has; waits until all have replied, as all take part in the first round."""
+    count = len(agreement.members)
+    blank = federation_without_data(agreement.form, agreement.members, [1] * count, [0] * count, None)
     job = JobMaker(agreement.settings, blank, None).make(folder.path)
-    engine = NetworkEngine(job, post, agreement.members, run, note)
-    said = engine.hello(everyone)
-    check_hello(job, said, template_digest(job))
-    return [member(name, said[client].numbers) for client, name in enumerate(agreement.members)]
+    engine = NetworkEngine(job, transport, agreement.members, run, notify)
+    replies = engine.hello(count)
+    check_hello(job, replies, template_digest(job))
+    return [member_record(name, replies[client].numbers) for client, name in enumerate(agreement.members)]
 
 
-def member(name: str, said: Mapping[str, Number]) -> dict[str, Any]:
-    """What is kept of a member's first word; numbers of samples that cannot be right are refused."""
-    sizes = {key: said.get(key) for key in ("train", "test")}
-    if not all(type(size) is int and 0 <= size <= MOST_SAMPLES for size in sizes.values()):
-        raise RunError(f"{name} did not say how many samples it has, from 0 to {MOST_SAMPLES:,} ({HELLO}).")
+def member_record(name: str, hello: Mapping[str, Number]) -> dict[str, Any]:
+    """What is kept of a member's first reply; numbers of samples that cannot be right are refused."""
+    sizes = {key: hello.get(key) for key in ("train", "test")}
+    if not all(type(size) is int and 0 <= size <= MAX_SAMPLES for size in sizes.values()):
+        raise RunError(f"{name} did not say how many samples it has, from 0 to {MAX_SAMPLES:,} ({HELLO}).")
     if sizes["train"] == 0:
         raise RunError(f"{name} has no training samples; it cannot take part.")
-    return {"name": name, **sizes, **{key: said[key] for key in ("version", "template", "key") if key in said}}
+    return {"name": name, **sizes, **{key: hello[key] for key in ("version", "template", "key") if key in hello}}
 
 
-def prepare(
+def prepare_run(
     agreement: Agreement, folder: FederationFolder, path: Path | None, notes: dict[str, Any]
 ) -> tuple[Job, RunFolder]:
     """The job of a run, and its folder: the given one, or a new one."""
     members = notes["members"]
-    train, tested = ([int(member[key]) for member in members] for key in ("train", "test"))
-    test = organisers_test_set(agreement, notes.get("test_data"))
-    federation = federation_without_data(agreement.form, agreement.members, train, tested, test)
+    train_sizes, test_sizes = ([int(member[key]) for member in members] for key in ("train", "test"))
+    test = load_test_set(agreement.form, notes.get("test_data"), agreement.settings.label)  # the organiser's own
+    federation = federation_without_data(agreement.form, agreement.members, train_sizes, test_sizes, test)
     maker = JobMaker(agreement.settings, federation, None)
     if path is None:
         number = 1
         while (folder.runs / str(number)).exists():
             number += 1
-        folder.runs.mkdir(mode=0o700, exist_ok=True)  # models and scores of every member: for its owner only
+        folder.runs.mkdir(mode=0o700, exist_ok=True)  # models and scores of every member: readable by its owner only
         run = RunFolder.create(folder.runs / str(number), maker.settings)
         run.write_settings(maker.settings, start_command("../..", notes.get("test_data")))
         run.write_names(federation.names)
@@ -155,8 +157,3 @@ def prepare(
     else:
         run = RunFolder.open(path)
     return maker.make(run.path), run
-
-
-def organisers_test_set(agreement: Agreement, data: str | None) -> Samples | None:
-    """Test data that the organiser has of its own, in the form that is agreed: all samples of these data."""
-    return load_test_set(agreement.form, data, agreement.settings.label)

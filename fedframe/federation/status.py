@@ -8,43 +8,43 @@ from typing import Any
 
 from fedframe.errors import RunError
 from fedframe.federation.folder import FederationFolder
-from fedframe.federation.serve import link_to
+from fedframe.federation.serve import connect_superlink
 from fedframe.runs.folder import RunFolder
 from fedframe.util.text import percent
 
 
 def status_lines(folder: FederationFolder) -> list[str]:
-    """What to print."""
+    """The lines that describe a federation's state."""
     agreement = folder.agreement()
     serving, training = folder.process("serve"), folder.process("start")
     lines = [
         f"{agreement.name}: {agreement.settings.method}, {agreement.settings.rounds} rounds, at {agreement.address}"
     ]
     try:
-        link = link_to(folder)
+        superlink = connect_superlink(folder)
         try:
-            known = link.nodes()
+            known = superlink.nodes()
         finally:
-            link.close()
+            superlink.close()
         lines.append(f"SuperLink: running{f' (process {serving})' if serving else ''}")
         lines += [
             f"  {name:20} {known[name].status if name in known else 'not registered'}" for name in agreement.members
         ]
     except RunError:
-        here = shlex.quote(folder.path.as_posix())
-        lines.append(f"SuperLink: not running; start it with: fedframe federation serve {here}")
+        path = shlex.quote(folder.path.as_posix())
+        lines.append(f"SuperLink: not running; start it with: fedframe federation serve {path}")
     runs = sorted(folder.runs.glob("[0-9]*"), key=lambda path: int(path.name)) if folder.runs.is_dir() else []
-    for path in runs:
-        run = RunFolder(path)
+    for run_path in runs:
+        run = RunFolder(run_path)
         metrics = run.metrics()
         state = "finished" if run.finished else f"training (process {training})" if training else "stopped"
         scores = "".join(f", {text}" for text in last_scores(metrics))
-        lines.append(f"run {path.name}: {len(metrics)} of {agreement.settings.rounds} rounds, {state}{scores}")
+        lines.append(f"run {run_path.name}: {len(metrics)} of {agreement.settings.rounds} rounds, {state}{scores}")
     return lines
 
 
 def last_scores(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The newest value of every score; what nodes measure comes a round later, so the round is said with it."""
+    """The newest value of every score, with its round where that is not the last: nodes' scores come a round later."""
     found = []
     for score in ("generic", "client", "personal"):
         values = [(line["round"], line[score]) for line in metrics if line.get(score) is not None]

@@ -1,4 +1,4 @@
-"""What cannot be done where data stay with the clients, refused by name before anything starts."""
+"""Checks that refuse what cannot be done where data stay with the clients, by name and before anything starts."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from fedframe.errors import SettingError
 from fedframe.settings import Settings
 
 
-def check_method(method: Method, takes_data: bool = True) -> None:
-    """Refuse methods that need data in one place; `takes_data`: whether samples were set aside for the server."""
+def check_data_stay_local(method: Method, reserves_data: bool = True) -> None:
+    """Refuse methods that need data on the server; `reserves_data`: whether parts that may reserve data do so."""
     for part in method.parts:
-        if part.server_samples == ALL_DATA or (part.server_samples and takes_data):
+        if part.server_samples == ALL_DATA or (part.server_samples and reserves_data):
             raise SettingError(
                 f"{method.name!r} cannot run over a network: {part.name!r} needs clients' training data on the server; "
                 "choose a method whose data stay with the clients, such as fedavg, or engine = local."
             )
 
 
-def check_secure(settings: Settings, method: Method, clients: int) -> None:
-    """Refuse what cannot be added up securely among so many clients."""
+def check_secure_aggregation(settings: Settings, method: Method, clients: int) -> None:
+    """Refuse what cannot be summed securely among so many clients."""
     if settings.secure:
         if clients < 2:
             raise SettingError("secure = true hides a client among others, and there are no two clients; leave it out.")
@@ -31,12 +31,12 @@ def check_secure(settings: Settings, method: Method, clients: int) -> None:
             )
         if settings.min_clients == 1:
             raise SettingError("min_clients = 1 with secure = true would show one client's update; use 2 or more.")
-        from fedframe.network.secure_sums import check_adds_up
+        from fedframe.network.secure_aggregation import check_summable
 
-        check_adds_up(method)
+        check_summable(method)
 
 
-def check_fewest(settings: Settings, clients: int) -> None:
+def check_min_clients(settings: Settings, clients: int) -> None:
     """Refuse to wait for more replies than are asked for."""
     drawn = per_round(settings.participation, clients)
     if settings.min_clients is not None and settings.min_clients > drawn:
@@ -47,31 +47,31 @@ def check_fewest(settings: Settings, clients: int) -> None:
         )
 
 
-def check_looks(settings: Settings, data_here: bool) -> None:
-    """Refuse measures of what the server does not see; `data_here`: whether the clients' data are on this machine."""
+def check_measures(settings: Settings, data_is_local: bool) -> None:
+    """Refuse measures of what the server does not see; `data_is_local`: the clients' data are on this machine."""
     asked = set(settings.measures)
     if settings.secure and (single := sorted(asked & {"drift", "cka"})):
         raise SettingError(
             f"measure = {','.join(single)} looks at single updates, which secure = true hides; leave measure out."
         )
-    if not data_here and (needy := sorted(asked - {"drift"})):
+    if not data_is_local and (needy := sorted(asked - {"drift"})):
         raise SettingError(
             f"measure = {','.join(needy)} needs samples on the server, and they are at the nodes; use measure = drift."
         )
-    if not data_here and settings.new_clients:
+    if not data_is_local and settings.new_clients:
         raise SettingError(
             "new_clients keeps clients out of the training whose data are here, and nodes' data are not; use 0 and, "
             "for a site that comes later, fedframe personalise."
         )
 
 
-def check_fit(job: Job) -> None:
+def check_local_deployment(job: Job) -> None:
     """Refuse jobs that node processes on this machine cannot do."""
     settings = job.settings
-    check_secure(settings, job.method, len(job.federation))
-    check_fewest(settings, len(job.federation))
-    check_looks(settings, data_here=True)
-    check_method(job.method, takes_data=len(job.federation.server_rows) > 0)
+    check_secure_aggregation(settings, job.method, len(job.federation))
+    check_min_clients(settings, len(job.federation))
+    check_measures(settings, data_is_local=True)
+    check_data_stay_local(job.method, reserves_data=len(job.federation.server_rows) > 0)
     if settings.model == "python" or settings.device != "cpu":
         what = "model came from Python" if settings.model == "python" else f"device is {settings.device}"
         raise SettingError(

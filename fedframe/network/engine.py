@@ -1,9 +1,8 @@
-"""Clients at nodes of a network: one letter per node and order, replies in the order of the units.
+"""Clients at nodes of a network: one message per node and request, replies in the order of the units.
 
-What carries the letters is a `Transport`. Whatever happens on the way (a node that is
-gone, slow or raises, a letter that is none) ends as a `lost` reply with its reason. With fewer replies that can be used
-than `min_clients` the engine waits, says so, and asks again; a client that is asked twice gives the same reply, so
-nothing is counted twice.
+A `Transport` carries the messages. Whatever happens on the way (a node that is gone, slow or raises, an answer that
+cannot be decoded) ends as a `lost` reply with its reason. With fewer usable replies than `min_clients` the engine says
+so, waits and asks again; a client that is asked twice gives the same reply, so nothing is counted twice.
 """
 
 from __future__ import annotations
@@ -23,84 +22,88 @@ from fedframe.core.message import Message, has_numbers, validate_reply
 from fedframe.core.remote_evaluation import RemoteEvaluation
 from fedframe.errors import DataError, DivergedError, RunError
 from fedframe.network.node import versions
-from fedframe.network.node_request import HELLO, UNMASK, NodeRequest, read_answer
-from fedframe.network.request_numbers import Numbers
+from fedframe.network.node_request import HELLO, UNMASK, NodeRequest, RequestNumbers, decode_replies
 from fedframe.network.transport import PendingRequest, Transport
 
 if TYPE_CHECKING:
     from fedframe.network.masks import MaskingGroup
 
-POLL = 0.25  # seconds between two looks for replies
-RETRY = 5.0  # seconds between two attempts to reach enough clients
-REMIND = 60.0  # seconds between two sentences that say what is waited for
-LEFT_OUT = "its node's answer leaves it out"
-MOST_REASON = 200  # characters of each, where the reasons of all nodes stand in one sentence
-SUMMED = ("train", "statistics")  # orders whose replies are added up with secure aggregation
-ROOM = 4  # a reply is at most so many times what is expected of the largest client's, plus a little
+POLL_INTERVAL = 0.25  # seconds between two looks for replies
+RETRY_INTERVAL = 5.0  # seconds between two attempts to reach enough clients
+REMINDER_INTERVAL = 60.0  # seconds between two sentences that say what is awaited
+NO_REPLY = "its node's answer leaves it out"
+MAX_REASON_LENGTH = 200  # characters of each, where the reasons of all nodes stand in one sentence
+SUMMED_KINDS = ("train", "statistics")  # requests whose replies are summed with secure aggregation
+REPLY_SIZE_FACTOR = 4  # a reply is at most so many times what is expected of the largest client's, plus a little
 
 
 class NetworkEngine(Engine):
-    """Has orders performed by nodes; only the server's own test data are used here."""
+    """Has requests performed by nodes; only the server's own test data are used here."""
 
-    def __init__(self, job: Job, post: Transport, seats: Sequence[str], run: str, note: Callable[[str], None]) -> None:
-        self.job, self.post, self.run_name, self.note = job, post, run, note
-        self.seats = tuple(seats)  # the node of every client
-        self.numbers = Numbers(job.folder)
-        self.seen = torch.zeros(len(seats), dtype=torch.int64)  # the last round in which a client's reply was merged
+    def __init__(
+        self, job: Job, transport: Transport, node_of_client: Sequence[str], run: str, notify: Callable[[str], None]
+    ) -> None:
+        self.job, self.transport, self.run_name, self.notify = job, transport, run, notify
+        self.node_of_client = tuple(node_of_client)
+        self.numbers = RequestNumbers(job.folder)
+        # The last round in which a client's reply was merged.
+        self.seen = torch.zeros(len(node_of_client), dtype=torch.int64)
         self.keys: dict[int, str] = {}  # clients' public keys, for secure aggregation
         self.summed: list[int] = []
         self.expected: dict[str, dict[str, torch.Size]] = {}  # names and shapes of replies; the server fills it
-        self.seconds: list[float] = []  # how long each order took, for those who measure
-        self._also: dict[str, list[int]] = {}
-        self._heard: dict[str, list[Message]] = {}
-        self._site: ClientRuntime | None = None
-        self._said = (0.0, "")
+        self.durations: list[float] = []  # seconds that each request took
+        self._piggybacked: dict[str, list[int]] = {}
+        self._piggyback_replies: dict[str, list[Message]] = {}
+        self._runtime: ClientRuntime | None = None
+        self._last_reminder = (0.0, "")
         self.evaluation = RemoteEvaluation(self)
 
     # -- what the server asks ------------------------------------------------------------------------------------------
     def run(self, request: Message, units: Sequence[int]) -> Iterator[Message]:
-        """Have the order performed for every unit, and what was asked for beside it."""
+        """Have the request performed for every unit, and what was piggybacked on it."""
         if request.kind == "score":
-            self._site = self._site or ClientRuntime(self.job)
+            self._runtime = self._runtime or ClientRuntime(self.job)
             for unit in units:
-                yield self._site.perform(request, unit)
+                yield self._runtime.perform(request, unit)
             return
-        also, self._also = self._also, {}
-        wanted = {**also, **({request.kind: list(units)} if units else {})}
-        circle = None
-        if self.job.settings.secure and request.kind in SUMMED and units:
-            from fedframe.network.secure_rounds import added_up, circle_of
+        piggybacked, self._piggybacked = self._piggybacked, {}
+        wanted = {**piggybacked, **({request.kind: list(units)} if units else {})}
+        group = None
+        if self.job.settings.secure and request.kind in SUMMED_KINDS and units:
+            from fedframe.network.secure_aggregation import masking_group_for, sum_securely
 
-            circle = circle_of(self, request, units)
-        found, reasons = self.fetch(request, wanted, self.job.fewest(len(units)), circle)
+            group = masking_group_for(self, request, units)
+        found, reasons = self.gather_replies(request, wanted, self.job.fewest(len(units)), group)
 
         def reply(kind: str, client: int) -> Message:
-            reason = reasons.get(self.seats[client], LEFT_OUT)
+            reason = reasons.get(self.node_of_client[client], NO_REPLY)
             return found.get((kind, client)) or Message.lost(request, client, reason)
 
-        self._heard = {kind: [reply(kind, client) for client in clients] for kind, clients in also.items()}
-        if circle is not None:
-            yield from added_up(self, request, [reply(request.kind, unit) for unit in units], circle)
+        self._piggyback_replies = {
+            kind: [reply(kind, client) for client in clients] for kind, clients in piggybacked.items()
+        }
+        if group is not None:
+            yield from sum_securely(self, request, [reply(request.kind, unit) for unit in units], group)
             return
         for unit in units:
             yield reply(request.kind, unit)
 
     def piggyback(self, kind: str, clients: Sequence[int]) -> None:
-        """With the next order these clients do this too, before it."""
-        self._also[kind] = sorted({*self._also.get(kind, ()), *clients})
+        """Have these clients do this too with the next request, before it."""
+        self._piggybacked[kind] = sorted({*self._piggybacked.get(kind, ()), *clients})
 
     def awaits(self) -> bool:
-        """Whether something was asked for that no order has taken along yet."""
-        return bool(self._also)
+        """Whether something was piggybacked that no request has taken along yet."""
+        return bool(self._piggybacked)
 
     def pop_replies(self, kind: str) -> list[Message] | None:
-        """What the last order brought back of this kind, once."""
-        return self._heard.pop(kind, None)
+        """What the last request brought back of this piggybacked kind, once."""
+        return self._piggyback_replies.pop(kind, None)
 
-    def hello(self, fewest: int) -> dict[int, Message]:
-        """Every client's word on who it is; waits for at least so many."""
+    def hello(self, min_clients: int) -> dict[int, Message]:
+        """Ask every client who it is; waits for at least so many."""
         request = Message(HELLO, 0)
-        found, _ = self.fetch(request, {HELLO: list(range(len(self.seats)))}, fewest)
+        found, _ = self.gather_replies(request, {HELLO: list(range(len(self.node_of_client)))}, min_clients)
         return {client: reply for (_, client), reply in found.items()}
 
     def expect(self, kind: str, shapes: Mapping[str, torch.Size]) -> None:
@@ -129,99 +132,101 @@ class NetworkEngine(Engine):
 
     def processes(self) -> list[int]:
         """Ids of the processes on this machine."""
-        return self.post.processes()
+        return self.transport.processes()
 
     def close(self) -> None:
         """End what was started."""
-        self.post.close()
+        self.transport.close()
 
     # -- how it is done ------------------------------------------------------------------------------------------------
-    def fetch(
+    def gather_replies(
         self,
         request: Message,
         wanted: Mapping[str, Sequence[int]],
-        fewest: int,
-        circle: MaskingGroup | None = None,
-        seconds: float = float("inf"),
+        min_replies: int,
+        group: MaskingGroup | None = None,
+        timeout: float = float("inf"),
     ) -> tuple[dict[tuple[str, int], Message], dict[str, str]]:
-        """Replies by kind and client, and for nodes without a good one the reason.
+        """Replies by kind and client, and for nodes without a usable one the reason.
 
-        At least `fewest` of the order's own can be used, unless so many seconds have passed, or every one has come and
-        none can be used: then asking again would not help, and the server says what would.
+        At least `min_replies` to the request itself are usable, unless the timeout has passed, or all have arrived and
+        none is usable: then asking again would not help, and the server says what would.
         """
         began = time.monotonic()
-        tasks = self.by_node(wanted)
+        tasks = self.tasks_by_node(wanted)
         found: dict[tuple[str, int], Message] = {}
         reasons: dict[str, str] = {}
         units = set(wanted.get(request.kind, ()))
-        fine: set[int] = set()  # clients whose replies to the order itself can be used
-        waiting, pause = list(tasks), RETRY / 2
+        usable: set[int] = set()  # clients whose replies to the request itself can be used
+        waiting, pause = list(tasks), RETRY_INTERVAL / 2
         while True:
-            connected = self.post.nodes()
+            connected = self.transport.nodes()
             reasons |= {node: "its node is not connected" for node in waiting if node not in connected}
             reachable = [node for node in waiting if node in connected]
-            within_reach = fine.union(*(tasks[node].get(request.kind, ()) for node in reachable))
-            asked = len(within_reach) >= fewest
+            within_reach = usable.union(*(tasks[node].get(request.kind, ()) for node in reachable))
+            asked = len(within_reach) >= min_replies
             if asked:
-                self.exchange(request, {node: tasks[node] for node in reachable}, found, reasons, circle)
-                problems = {client: self.problem(request, client, found, circle) for client in units}
-                fine = {client for client, problem in problems.items() if problem is None}
-                reasons = {self.seats[client]: text for client, text in problems.items() if text is not None} | reasons
-                waiting, within_reach = [node for node in waiting if node in reasons], fine
-                self.check_diverged(request, units - fine, found, fewest, len(units))
-            hopeless = circle is None and not fine and all((request.kind, client) in found for client in units)
-            over = time.monotonic() - began >= seconds
-            if not waiting or over or len(fine) >= fewest or hopeless:
-                self.seconds.append(time.monotonic() - began)
+                self.exchange(request, {node: tasks[node] for node in reachable}, found, reasons, group)
+                problems = {client: self.reply_problem(request, client, found, group) for client in units}
+                usable = {client for client, problem in problems.items() if problem is None}
+                refused = {self.node_of_client[client]: text for client, text in problems.items() if text is not None}
+                reasons = refused | reasons
+                waiting, within_reach = [node for node in waiting if node in reasons], usable
+                self.check_diverged(request, units - usable, found, min_replies, len(units))
+            hopeless = group is None and not usable and all((request.kind, client) in found for client in units)
+            timed_out = time.monotonic() - began >= timeout
+            if not waiting or timed_out or len(usable) >= min_replies or hopeless:
+                self.durations.append(time.monotonic() - began)
                 return found, reasons
             self.remind(
-                request, fewest, len(within_reach), {node: reasons[node] for node in waiting if node in reasons}
+                request, min_replies, len(within_reach), {node: reasons[node] for node in waiting if node in reasons}
             )
-            pause = min(2 * pause, REMIND) if asked else RETRY  # whoever is asked for the same again does work for it
+            # A node that is asked for the same again does work for it.
+            pause = min(2 * pause, REMINDER_INTERVAL) if asked else RETRY_INTERVAL
             time.sleep(pause)
 
-    def by_node(self, wanted: Mapping[str, Sequence[int]]) -> dict[str, dict[str, list[int]]]:
+    def tasks_by_node(self, wanted: Mapping[str, Sequence[int]]) -> dict[str, dict[str, list[int]]]:
         """The tasks of every node that has any."""
         tasks: dict[str, dict[str, list[int]]] = {}
         for kind, clients in wanted.items():
             for client in clients:
-                tasks.setdefault(self.seats[client], {}).setdefault(kind, []).append(client)
+                tasks.setdefault(self.node_of_client[client], {}).setdefault(kind, []).append(client)
         return tasks
 
-    def problem(
-        self, request: Message, client: int, found: Mapping[tuple[str, int], Message], circle: MaskingGroup | None
+    def reply_problem(
+        self, request: Message, client: int, found: Mapping[tuple[str, int], Message], group: MaskingGroup | None
     ) -> str | None:
-        """Why a client's reply to the order itself cannot be used, if so; the server says it where it refuses one."""
+        """Why a client's reply to the request itself cannot be used, if so."""
         reply, shapes = found.get((request.kind, client)), self.expected.get(request.kind)
         if reply is None:
-            return LEFT_OUT
+            return NO_REPLY
         if shapes is None:
             return None
-        most = len(self.job.federation.train[client])
-        if circle is None:
-            return validate_reply(reply, request, shapes, most)
-        from fedframe.network.secure_sums import masked_words
+        max_samples = len(self.job.federation.train[client])
+        if group is None:
+            return validate_reply(reply, request, shapes, max_samples)
+        from fedframe.network.secure_aggregation import masked_vector
 
-        words = masked_words(reply, 1 + sum(shape.numel() for shape in shapes.values()), most)
-        return words if isinstance(words, str) else None
+        vector = masked_vector(reply, 1 + sum(shape.numel() for shape in shapes.values()), max_samples)
+        return vector if isinstance(vector, str) else None
 
     def check_diverged(
         self,
         request: Message,
-        flawed: Collection[int],
+        unusable: Collection[int],
         found: Mapping[tuple[str, int], Message],
-        fewest: int,
+        min_replies: int,
         asked: int,
     ) -> None:
-        """End the run if too few can ever be left whose replies hold numbers: the same order gives the same replies."""
-        blown = [client for client in flawed if not has_numbers(found.get((request.kind, client)))]
-        if blown and asked - len(blown) < fewest:
-            names = ", ".join(str(self.job.federation.names[client]) for client in blown[:5])
+        """End the run if too few finite replies can ever be left: the same request gives the same replies."""
+        diverged = [client for client in unusable if not has_numbers(found.get((request.kind, client)))]
+        if diverged and asked - len(diverged) < min_replies:
+            names = ", ".join(str(self.job.federation.names[client]) for client in diverged[:5])
             private = ", or with less privacy_noise or a smaller net" if self.job.settings.privacy_noise else ""
             raise DivergedError(
                 f"Round {request.round}: the training of {names} gives no finite numbers any more, and at least "
-                f"{fewest} of {asked} clients must; start again with a smaller lr (now {request.numbers.get('lr')}) "
-                f"or with clip = 10{private}."
+                f"{min_replies} of {asked} clients must; start again with a smaller lr (now "
+                f"{request.numbers.get('lr')}) or with clip = 10{private}."
             )
 
     def exchange(
@@ -230,86 +235,88 @@ class NetworkEngine(Engine):
         tasks: Mapping[str, dict[str, list[int]]],
         found: dict[tuple[str, int], Message],
         reasons: dict[str, str],
-        circle: MaskingGroup | None = None,
+        group: MaskingGroup | None = None,
     ) -> None:
         """Send to these nodes and wait for what comes back, good or bad."""
         patience = self.job.settings.patience
         late = f"it took longer than patience = {patience:g} seconds" if patience is not None else "it took too long"
-        out: dict[
-            str, PendingRequest
-        ] = {}  # by ticket; a letter that was sent twice has two, and the first answer counts
-        began, usual = time.monotonic(), 2 * max(self.seconds[-5:], default=0.0)
-        say_at = began + max(REMIND, usual)
+        pending: dict[str, PendingRequest] = {}  # by ticket; one that was sent twice has two, and the first counts
+        began, usual = time.monotonic(), 2 * max(self.durations[-5:], default=0.0)
+        remind_at = began + max(REMINDER_INTERVAL, usual)
 
-        def send(letter: PendingRequest) -> None:
-            letter.sent(time.monotonic())
-            out[self.post.send(letter.node, letter.errand.to_bytes(), request.round, patience)] = letter
+        def send(each: PendingRequest) -> None:
+            each.mark_sent(time.monotonic())
+            pending[self.transport.send(each.node, each.node_request.to_bytes(), request.round, patience)] = each
 
         for node, asked in tasks.items():
-            notes = circle.notes() if circle is not None else None
+            described = group.to_json() if group is not None else None
             number = self.numbers.next() if request.kind != HELLO else 0
-            errand = NodeRequest(self.run_name, request, asked, self.merged(request, asked), notes, number)
+            node_request = NodeRequest(
+                self.run_name, request, asked, self.merged_rounds(request, asked), described, number
+            )
             reasons.pop(node, None)
-            limit = time.monotonic() + (patience if patience is not None else float("inf"))
+            deadline = time.monotonic() + (patience if patience is not None else float("inf"))
             try:
-                send(PendingRequest(node, errand, limit))
+                send(PendingRequest(node, node_request, deadline))
             except DataError as error:
                 reasons[node] = str(error)
-        while out:
-            for delivery in self.post.collect({ticket: self.most(letter.errand) for ticket, letter in out.items()}):
-                letter = out.get(delivery.ticket)
-                if letter is None:  # an answer to nothing that was asked
+        while pending:
+            limits = {ticket: self.max_answer_bytes(each.node_request) for ticket, each in pending.items()}
+            for delivery in self.transport.collect(limits):
+                answered = pending.get(delivery.ticket)
+                if answered is None:  # an answer to nothing that was asked
                     continue
                 if delivery.doubtful:
-                    letter.doubt()
+                    answered.mark_doubtful()
                     continue
-                out = {ticket: other for ticket, other in out.items() if other is not letter}
+                pending = {ticket: other for ticket, other in pending.items() if other is not answered}
                 try:
-                    if delivery.problem:  # a letter that has expired on the way is one that took too long
-                        raise DataError(late if time.monotonic() >= letter.limit else delivery.problem)
-                    found |= read_answer(delivery.content, letter.errand, self.most(letter.errand))
+                    if delivery.problem:  # a request that has expired on the way is one that took too long
+                        raise DataError(late if time.monotonic() >= answered.deadline else delivery.problem)
+                    found |= decode_replies(
+                        delivery.content, answered.node_request, self.max_answer_bytes(answered.node_request)
+                    )
                 except DataError as error:
-                    reasons[letter.node] = str(error).rstrip(".")
+                    reasons[answered.node] = str(error).rstrip(".")
             now = time.monotonic()
-            reasons |= {letter.node: late for letter in out.values() if now >= letter.limit}
-            out = {ticket: letter for ticket, letter in out.items() if now < letter.limit}
-            for letter in dict.fromkeys(letter for letter in out.values() if now >= letter.again):
+            reasons |= {each.node: late for each in pending.values() if now >= each.deadline}
+            pending = {ticket: each for ticket, each in pending.items() if now < each.deadline}
+            for due in dict.fromkeys(each for each in pending.values() if now >= each.resend_at):
                 with contextlib.suppress(DataError):
-                    send(letter)
-            if out and now >= say_at:
-                names = ", ".join(sorted({letter.node for letter in out.values()}))
-                self.note(f"{what_of(request)}: still no answer of {names} after {now - began:.0f} s.")
-                say_at = now + (now - began)
-            if out:
-                time.sleep(POLL)
+                    send(due)
+            if pending and now >= remind_at:
+                names = ", ".join(sorted({each.node for each in pending.values()}))
+                self.notify(f"{describe(request)}: still no answer of {names} after {now - began:.0f} s.")
+                remind_at = now + (now - began)
+            if pending:
+                time.sleep(POLL_INTERVAL)
 
-    def merged(self, request: Message, asked: Mapping[str, Sequence[int]]) -> dict[int, int]:
-        """The last round of each client that was merged: states of later ones are to be forgotten."""
+    def merged_rounds(self, request: Message, asked: Mapping[str, Sequence[int]]) -> dict[int, int]:
+        """The last round of each client that was merged: its node forgets the states of later ones."""
         if request.kind in (HELLO, UNMASK):  # asked before a resumed run knows which rounds it has
             return {}
         return {client: int(self.seen[client]) for clients in asked.values() for client in clients}
 
-    def most(self, errand: NodeRequest) -> int:
-        """Bytes that the answer to an errand may have."""
-        clients = sum(len(clients) for clients in errand.tasks.values())
+    def max_answer_bytes(self, node_request: NodeRequest) -> int:
+        """How many bytes the answer to a request may have."""
+        clients = sum(len(clients) for clients in node_request.tasks.values())
         # Statistics are small beside a model but for tiny nets: the square of a feature's width, in float64.
         model = self.job.template
-        one = 4 * self.job.roles.layout.size + 8 * model.dim * (model.dim + model.classes) + errand.request.nbytes
-        return (1 << 20) + ROOM * one * clients
+        one = 4 * self.job.roles.layout.size + 8 * model.dim * (model.dim + model.classes)
+        return (1 << 20) + REPLY_SIZE_FACTOR * (one + node_request.request.nbytes) * clients
 
-    def remind(self, request: Message, fewest: int, within_reach: int, reasons: Mapping[str, str]) -> None:
-        """Say what is waited for: at once when it changes, else from time to time."""
-        text = "; ".join(f"{node}: {reason[:MOST_REASON]}" for node, reason in sorted(reasons.items()))
-        when, before = self._said
-        if text != before or time.monotonic() - when > REMIND:
-            self._said = (time.monotonic(), text)
-            self.note(
-                f"{what_of(request)}: waiting for {fewest - within_reach} more of at least {fewest} clients ({text})."
-            )
+    def remind(self, request: Message, min_replies: int, within_reach: int, reasons: Mapping[str, str]) -> None:
+        """Say what is awaited: at once when it changes, else from time to time."""
+        text = "; ".join(f"{node}: {reason[:MAX_REASON_LENGTH]}" for node, reason in sorted(reasons.items()))
+        when, before = self._last_reminder
+        if text != before or time.monotonic() - when > REMINDER_INTERVAL:
+            self._last_reminder = (time.monotonic(), text)
+            missing = min_replies - within_reach
+            self.notify(f"{describe(request)}: waiting for {missing} more of at least {min_replies} clients ({text}).")
 
 
-def what_of(request: Message) -> str:
-    """What is waited for, in words."""
+def describe(request: Message) -> str:
+    """Name what is awaited, for people."""
     return "The nodes' first word" if request.kind == HELLO else f"Round {request.round}, {request.kind}"
 
 
@@ -317,11 +324,11 @@ def check_hello(job: Job, replies: Mapping[int, Message], digest: str) -> None:
     """Refuse clients that would not do the same work: another program, another initial model."""
     for client, reply in replies.items():
         name = job.federation.names[client]
-        for what, here in versions().items():
-            if reply.numbers.get(what) != here:
+        for what, own in versions().items():
+            if reply.numbers.get(what) != own:
                 raise RunError(
                     f"{name} has {'Fedframe' if what == 'version' else what} {str(reply.numbers.get(what))[:40]!r} and "
-                    f"the server {here!r}: install the same versions of Fedframe and torch everywhere."
+                    f"the server {own!r}: install the same versions of Fedframe and torch everywhere."
                 )
         if reply.numbers.get("template") != digest:
             raise RunError(
@@ -331,6 +338,6 @@ def check_hello(job: Job, replies: Mapping[int, Message], digest: str) -> None:
             raise RunError(f"{name} has told no key, and secure = true needs one of everybody; look at its log.")
 
 
-def keys_of(replies: Mapping[int, Message]) -> dict[int, str]:
-    """Clients' public keys, where they have told one."""
+def masking_keys(replies: Mapping[int, Message]) -> dict[int, str]:
+    """The public keys for secure aggregation of the clients that have sent one."""
     return {client: str(reply.numbers["key"]) for client, reply in replies.items() if "key" in reply.numbers}

@@ -1,7 +1,7 @@
-"""A federation seen from one of its places: a node that holds some clients' data, or a server that holds none.
+"""A federation as one of its machines sees it: a node that holds some clients' data, or a server that holds none.
 
-Everywhere a client has the same number among all clients, so that its random streams are the same whoever runs it. What
-a place does not hold is an empty list of rows.
+A client has the same number everywhere, so that its random streams are the same wherever it runs. Data that a machine
+does not hold are an empty list of rows.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ Pool = Literal["train", "test"]
 
 
 def form_of(source: Source) -> DataSchema:
-    """What data must look like to belong to this source."""
+    """The form that data must have to fit this source."""
     return DataSchema(source.classes, source.train.x.shape, source.columns, source.mean, source.std)
 
 
-# -- one client at its own place ---------------------------------------------------------------------------------------
-def seated(federation: Federation, number: int, names: Sequence[str]) -> Federation:
+# -- one client at its own node ----------------------------------------------------------------------------------------
+def as_client_of(federation: Federation, number: int, names: Sequence[str]) -> Federation:
     """The federation of a single client as that client's part of a larger one."""
-    sizes = [Ragged(torch.zeros(len(names) + 1, dtype=torch.int64), each.values) for each in _lists(federation)]
-    for ragged, each in zip(sizes, _lists(federation), strict=True):
-        ragged.offsets[number + 1 :] = len(each.values)
-    return dataclasses.replace(federation, train=sizes[0], local_test=sizes[1], names=tuple(names))
 
+    def alone(rows: Ragged) -> Ragged:
+        offsets = torch.zeros(len(names) + 1, dtype=torch.int64)
+        offsets[number + 1 :] = len(rows.values)
+        return Ragged(offsets, rows.values)
 
-def _lists(federation: Federation) -> tuple[Ragged, Ragged]:
-    return federation.train, federation.local_test
+    train, local_test = alone(federation.train), alone(federation.local_test)
+    return dataclasses.replace(federation, train=train, local_test=local_test, names=tuple(names))
 
 
 # -- a server without data ---------------------------------------------------------------------------------------------
 @dataclasses.dataclass(frozen=True)
-class NoInputs:
-    """Inputs that are elsewhere: only their shape is known."""
+class RemoteInputs:
+    """Inputs on other machines, of which only the shape is known."""
 
     shape: tuple[int, ...]
 
@@ -52,29 +52,29 @@ class NoInputs:
         return 0
 
     def take(self, rows: torch.Tensor) -> torch.Tensor:
-        """There is nothing to take."""
+        """Refuse: there is nothing to take."""
         raise LookupError("these data are with the clients")
 
-    def subset(self, rows: torch.Tensor) -> NoInputs:
-        """Nothing of nothing."""
+    def subset(self, rows: torch.Tensor) -> RemoteInputs:
+        """These inputs again, as there are none to choose from."""
         return self
 
 
 def federation_without_data(
-    form: DataSchema, names: Sequence[str], train: Sequence[int], tested: Sequence[int], test: Samples | None
+    form: DataSchema, names: Sequence[str], train_sizes: Sequence[int], test_sizes: Sequence[int], test: Samples | None
 ) -> Federation:
     """Clients of which only the names and the numbers of samples are known; the test set, if any, is the server's."""
-    nothing = Samples(NoInputs(form.shape), torch.empty(0, dtype=torch.int64))
+    nothing = Samples(RemoteInputs(form.shape), torch.empty(0, dtype=torch.int64))
     source = Source(REMOTE_DATA, nothing, test, form.classes, form.mean, form.std, tuple(names), form.columns)
-    # Of rows that are elsewhere only the number is known: one zero, seen as often as it takes, without its memory.
+    # Of rows that are elsewhere only the number is known: one zero, expanded so that it takes no memory.
     row = torch.zeros(1, dtype=torch.int64)
-    lists = [Ragged(torch.tensor([0, *each]).cumsum(0), row.expand(sum(each))) for each in (train, tested)]
+    lists = [Ragged(torch.tensor([0, *each]).cumsum(0), row.expand(sum(each))) for each in (train_sizes, test_sizes)]
     return Federation(source, lists[0], lists[1], "train", tuple(names), "nodes")
 
 
 # -- some clients' data as a file --------------------------------------------------------------------------------------
 def write_share(path: Path, federation: Federation, clients: Sequence[int]) -> None:
-    """Write what these clients hold, and nothing else."""
+    """Write the data of these clients, and nothing else."""
     source = federation.source
     mine = torch.zeros(len(federation), dtype=torch.bool)
     mine[torch.tensor(list(clients), dtype=torch.int64)] = True
@@ -107,7 +107,7 @@ def write_share(path: Path, federation: Federation, clients: Sequence[int]) -> N
 
 
 def read_share(path: Path) -> Federation:
-    """What `write_share` wrote."""
+    """Read what `write_share` wrote."""
     tensors, notes = read_tensors(path)
     train, test = (
         Samples(ArrayInputs(tensors[f"{pool}/x"]), tensors[f"{pool}/y"]) if f"{pool}/x" in tensors else None

@@ -1,78 +1,121 @@
-"""What goes to a node and what comes back: one letter each way, whatever is to be done there.
+"""What is sent to a node and what comes back: one envelope each way, whatever is to be done there.
 
-An errand is an order with the model, and a list of what to do with it for which of the node's clients. The answer
-holds a reply per task and client. Both name the run they belong to: a letter of another run is refused.
+A `NodeRequest` is a request with the model, and a list of what to do with it for which of the node's clients. The
+answer holds a reply per task and client. Both name the run they belong to: an envelope of another run is refused.
+
+Requests of a run are numbered, so that a node recognises one that arrives after a newer one and refuses it: a request
+says which states of a client were merged, and a node forgets the others, so an old request would make it forget states
+that have been merged since. Numbers grow across sessions of the organiser too, however a session ends: each counts from
+the second in which it began, and from more than the last one even if the clock was set back. So they grow also if the
+organiser's folder was restored from an older copy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from fedframe.core.message import Message
-from fedframe.errors import ProtocolError
-from fedframe.network.envelope import decode_envelope, encode_envelope, refusal
+from fedframe.errors import DataError, ProtocolError
+from fedframe.network.envelope import decode_envelope, encode_envelope, invalid_envelope
+from fedframe.util.files import read_json, write_json
 
-HELLO = "hello"  # who are you: no model, no work
-UNMASK = "unmask"  # what masks were made of, once masked replies have arrived: with secure aggregation only
+HELLO = "hello"  # asks who a client is: no model, no work
+UNMASK = "unmask"  # asks for the seeds of masks once masked replies have arrived: with secure aggregation only
 KINDS = (HELLO, UNMASK, "client", "own", "train", "statistics", "personalise")  # all that a node can be asked
+NUMBERS_FOLDER = "letters"  # in a run's folder, at the organiser and at the node; in a local deployment both are one
+NUMBERS_PER_SESSION = 1 << 28  # more than a session ever sends; times the seconds of some centuries it is below 2**63
 Tasks = Mapping[str, Sequence[int]]  # client numbers by kind of work, in the order in which it is done
 
 
 @dataclass(frozen=True)
 class NodeRequest:
-    """An order for a node's clients."""
+    """A request for a node's clients."""
 
     run: str
     request: Message
     tasks: Tasks
     seen: Mapping[int, int] = field(default_factory=dict)  # the last round of each client that the server has merged
-    circle: Mapping[str, Any] | None = None  # with whom replies are added up securely, as notes of `masks.MaskingGroup`
-    number: int = 0  # grows from letter to letter: see `numbering`
+    group: Mapping[str, Any] | None = None  # whose replies are summed securely, as `MaskingGroup.to_json` gives it
+    number: int = 0  # grows from request to request
 
     def to_bytes(self) -> bytes:
-        """As a letter."""
+        """Encode it as an envelope."""
         tasks = {kind: list(clients) for kind, clients in self.tasks.items()}
         seen = {str(client): round for client, round in self.seen.items()}
         notes = {"run": self.run, "tasks": tasks, "seen": seen, "number": self.number}
-        return encode_envelope([self.request], notes if self.circle is None else {**notes, "circle": self.circle})
+        return encode_envelope([self.request], notes if self.group is None else {**notes, "circle": self.group})
 
     @classmethod
     def from_bytes(cls, content: bytes) -> NodeRequest:
-        """Read an errand; what is not one is refused."""
+        """Decode a request, or refuse what is none."""
         messages, notes = decode_envelope(content)
         run, tasks, seen, number = (notes.get(name) for name in ("run", "tasks", "seen", "number"))
         if len(messages) != 1 or not isinstance(run, str) or not isinstance(tasks, dict) or not isinstance(seen, dict):
-            raise refusal("it is no errand")
+            raise invalid_envelope("it is no request")
         if not all(client.isdecimal() and type(round) is int and round >= 0 for client, round in seen.items()):
-            raise refusal("which rounds were merged cannot be read")
+            raise invalid_envelope("which rounds were merged cannot be read")
         if type(number) is not int or not 0 <= number < 1 << 63:
-            raise refusal("its number cannot be read")
+            raise invalid_envelope("its number cannot be read")
         for kind, clients in tasks.items():
             if kind not in KINDS:
-                raise refusal(f"nobody here does {kind[:80]!r}")
+                raise invalid_envelope(f"nobody here does {kind[:80]!r}")
             if not isinstance(clients, list) or not all(type(client) is int for client in clients):
-                raise refusal(f"whose {kind} it wants cannot be read")
+                raise invalid_envelope(f"whose {kind} it wants cannot be read")
         merged = {int(client): round for client, round in seen.items()}
         return cls(run, messages[0], tasks, merged, notes.get("circle"), number)
 
 
-def answer_bytes(run: str, replies: Sequence[Message]) -> bytes:
-    """A node's replies as a letter."""
+def encode_replies(run: str, replies: Sequence[Message]) -> bytes:
+    """Encode a node's replies as an envelope."""
     return encode_envelope(replies, {"run": run})
 
 
-def read_answer(content: bytes, errand: NodeRequest, most: int) -> dict[tuple[str, int], Message]:
-    """A node's replies by kind and client; a letter of another run, or with what was not asked, is refused."""
-    replies, notes = decode_envelope(content, most)
-    if notes.get("run") != errand.run:
-        raise ProtocolError(f"it belongs to the run {str(notes.get('run'))[:40]!r}, not to {errand.run!r}")
+def decode_replies(content: bytes, node_request: NodeRequest, max_bytes: int) -> dict[tuple[str, int], Message]:
+    """A node's replies by kind and client; an answer of another run, or to what was not asked, is refused."""
+    replies, notes = decode_envelope(content, max_bytes)
+    if notes.get("run") != node_request.run:
+        raise ProtocolError(f"it belongs to the run {str(notes.get('run'))[:40]!r}, not to {node_request.run!r}")
     found: dict[tuple[str, int], Message] = {}
     for reply in replies:
-        if reply.unit not in errand.tasks.get(reply.kind, ()) or (reply.kind, reply.unit) in found:
+        if reply.unit not in node_request.tasks.get(reply.kind, ()) or (reply.kind, reply.unit) in found:
             raise ProtocolError(f"it answers {reply.kind[:40]!r} for client {reply.unit}, which was not asked of it")
-        if reply.round != errand.request.round:
-            raise ProtocolError(f"it answers round {reply.round}, not round {errand.request.round}")
+        if reply.round != node_request.request.round:
+            raise ProtocolError(f"it answers round {reply.round}, not round {node_request.request.round}")
         found[reply.kind, reply.unit] = reply
     return found
+
+
+# -- numbers -----------------------------------------------------------------------------------------------------------
+class RequestNumbers:
+    """The organiser's side: numbers for requests, each larger than all before."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / NUMBERS_FOLDER / "sent.json"
+        self.last: int | None = None
+
+    def next(self) -> int:
+        """A new number."""
+        if self.last is None:
+            before = int(read_json(self.path)["began"]) if self.path.exists() else 0
+            began = max(before + 1, int(time.time()))
+            write_json(self.path, {"began": began})
+            self.last = began * NUMBERS_PER_SESSION
+        self.last += 1
+        return self.last
+
+
+def refuse_stale(folder: Path, clients: Collection[int], number: int) -> None:
+    """The node's side: refuse a request with a smaller number than one before; a repeated request does no harm."""
+    path = folder / NUMBERS_FOLDER / f"taken-{min(clients)}.json"  # local nodes share a folder, but no client
+    try:
+        newest = int(read_json(path)["number"]) if path.exists() else 0
+    except (DataError, KeyError, TypeError, ValueError):
+        newest = 0  # a damaged file must not keep a node out for good
+    if number < newest:
+        raise ProtocolError("This letter came after a newer one and is not obeyed.")
+    if number > newest:
+        write_json(path, {"number": number})

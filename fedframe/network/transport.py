@@ -1,4 +1,4 @@
-"""What carries letters to nodes and brings answers: Flower, or a few lines in a test."""
+"""What carries requests to nodes and brings back their answers: Flower, or a few lines in a test."""
 
 from __future__ import annotations
 
@@ -8,54 +8,54 @@ from typing import Protocol
 
 from fedframe.network.node_request import NodeRequest
 
-DOUBT = 5.0  # seconds before a letter is sent again whose answer may have been lost, then twice as many
-REPEAT = 600.0  # seconds without an answer before a letter is sent again, then twice as many, and so on
+DOUBT_DELAY = 5.0  # seconds before a request is resent whose answer may have been lost, doubled each time
+REPEAT_DELAY = 600.0  # seconds without an answer before a request is resent, doubled each time
 
 
 @dataclass(frozen=True)
 class Delivery:
-    """What became of a letter: the answer, or what went wrong."""
+    """What became of a request: the answer, or what went wrong."""
 
     ticket: str
     content: bytes = b""
     problem: str = ""
-    doubtful: bool = False  # neither: an answer may have been lost on its last step, or may still come
+    doubtful: bool = False  # neither: the answer may have been lost on its last step, or may still come
 
 
 @dataclass(eq=False)
 class PendingRequest:
-    """A letter that is out: to whom, until when it is waited for, and when it is sent again."""
+    """A request without an answer yet: its node, its deadline, and when it is sent again."""
 
     node: str
-    errand: NodeRequest
-    limit: float
-    again: float = 0.0
-    last: float = 0.0  # when it was sent
-    pause: float = field(default_factory=lambda: REPEAT / 2)
-    soon: float = field(default_factory=lambda: DOUBT / 2)
+    node_request: NodeRequest
+    deadline: float
+    resend_at: float = 0.0
+    sent_at: float = 0.0
+    repeat_delay: float = field(default_factory=lambda: REPEAT_DELAY / 2)
+    doubt_delay: float = field(default_factory=lambda: DOUBT_DELAY / 2)
 
-    def sent(self, now: float) -> None:
-        """It was sent. No answer means that one of both was lost, or that the node is slow: ask ever less often."""
-        self.pause *= 2
-        self.last, self.again = now, now + self.pause
+    def mark_sent(self, now: float) -> None:
+        """Schedule the next repetition: without an answer something was lost or the node is slow, so ever later."""
+        self.repeat_delay *= 2
+        self.sent_at, self.resend_at = now, now + self.repeat_delay
 
-    def doubt(self) -> None:
-        """Its answer may have been lost just now: ask soon, but do not flood a network in trouble with models."""
-        self.soon *= 2
-        self.again = min(self.again, self.last + self.soon)
+    def mark_doubtful(self) -> None:
+        """Resend soon, as the answer may have been lost, without flooding a network in trouble with models."""
+        self.doubt_delay *= 2
+        self.resend_at = min(self.resend_at, self.sent_at + self.doubt_delay)
 
 
 class Transport(Protocol):
-    """Carries letters to nodes and brings their answers."""
+    """Carries requests to nodes and brings back their answers."""
 
     def nodes(self) -> Collection[str]:
         """Names of the nodes that can be reached now."""
 
-    def send(self, node: str, letter: bytes, round: int, seconds: float | None) -> str:
-        """Send a letter that is good for so many seconds; a ticket for its answer."""
+    def send(self, node: str, payload: bytes, round: int, timeout: float | None) -> str:
+        """Send a request that is valid for so many seconds; returns the ticket under which its answer arrives."""
 
     def collect(self, tickets: Mapping[str, int]) -> list[Delivery]:
-        """What has arrived for these tickets, each with the bytes that its answer may have; each comes once."""
+        """What has arrived for these tickets, given with the size limit of each answer; each arrives once."""
 
     def processes(self) -> list[int]:
         """Ids of the processes that were started for it on this machine."""

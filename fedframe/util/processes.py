@@ -1,4 +1,4 @@
-"""Processes that this one starts and must end: each writes to a log of its own and dies with its parent."""
+"""Processes that this one starts, each with its own log and ended with its parent, and locks that name a process."""
 
 from __future__ import annotations
 
@@ -16,26 +16,28 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from filelock import FileLock
+
 from fedframe.errors import RunError
 
-START = 600.0  # seconds in which a process must listen: on a busy machine a new one would only start as slowly again
-GRACE = 5.0  # seconds between a polite end and a hard one
-TAIL = 4000  # bytes of a log that are looked at
-COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")  # and whatever else a terminal is told
+START_TIMEOUT = 600.0  # seconds in which a process must listen: on a busy machine another one would start as slowly
+GRACE = 5.0  # seconds between SIGTERM and SIGKILL
+TAIL_BYTES = 4000  # of a log that are read
+TERMINAL_CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")  # colours and the like
 NO_ERROR = "uvicorn.error"  # the name of a log that is about anything
-MOST_LOG = 20 << 20  # bytes of a log above which a new one is begun; one old one is kept
+MAX_LOG_BYTES = 20 << 20  # bytes of a log above which a new one is begun; one old one is kept
 
 
-class Child:
-    """One process, known by its id."""
+class ChildProcess:
+    """A process started by this one, with a log of its own."""
 
     def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
         self.command, self.log = list(command), log
         log.parent.mkdir(parents=True, exist_ok=True)
-        if log.exists() and log.stat().st_size > MOST_LOG:
+        if log.exists() and log.stat().st_size > MAX_LOG_BYTES:
             log.replace(log.with_name(f"{log.name}.old"))
         with log.open("ab") as file:
-            self._begins = file.tell()  # what stands before is of an earlier life
+            self._log_start = file.tell()  # what stands before is of an earlier process
             self.process = subprocess.Popen(
                 self.command,
                 stdin=subprocess.DEVNULL,
@@ -48,16 +50,16 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Its id."""
+        """The id of the process."""
         return self.process.pid
 
     @property
     def alive(self) -> bool:
-        """Whether it runs."""
+        """Whether the process runs."""
         return self.process.poll() is None
 
-    def end(self) -> None:
-        """End it politely, then hard; what it has started itself ends with it."""
+    def stop(self) -> None:
+        """Terminate it, then kill it; what it has started itself ends with it."""
         if self.alive:
             self.process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -66,29 +68,29 @@ class Child:
             os.killpg(self.process.pid, signal.SIGKILL)  # its own session: nobody else's processes are in it
         self.process.wait()
 
-    def said(self) -> str:
-        """The end of what it has written so far."""
+    def log_tail(self) -> str:
+        """The end of its log so far."""
         try:
             with self.log.open("rb") as file:
-                file.seek(max(self._begins, self.log.stat().st_size - TAIL))
-                return COLOURS.sub("", file.read().decode(errors="replace"))
+                file.seek(max(self._log_start, self.log.stat().st_size - TAIL_BYTES))
+                return TERMINAL_CODES.sub("", file.read().decode(errors="replace"))
         except OSError:
             return ""
 
-    def last_words(self) -> str:
+    def last_error(self) -> str:
         """Why it ended, in one line: its last error with the line after it, or else its last line."""
-        lines = [" ".join(line.split()) for line in self.said().splitlines() if line.strip()]
+        lines = [" ".join(line.split()) for line in self.log_tail().splitlines() if line.strip()]
         errors = [number for number, line in enumerate(lines) if "error" in line.replace(NO_ERROR, "").lower()]
         return " ".join(lines[errors[-1] :][:2] if errors else lines[-1:])
 
-    def ending(self) -> str:
-        """How it ended, as part of a sentence; a process that was killed had no last words."""
+    def how_it_ended(self) -> str:
+        """How it ended, as part of a sentence; a process that was killed could log no error."""
         code = self.process.poll()
         if code is not None and code < 0:
             memory = ", perhaps by the system for want of memory" if -code == signal.SIGKILL else ""
             return f"was killed by signal {-code}{memory}"
-        words = self.last_words()
-        return f"ended: {words}" if words else f"ended with code {code}, without a word"
+        error = self.last_error()
+        return f"ended: {error}" if error else f"ended with code {code}, without a word"
 
 
 def _die_with_parent() -> None:
@@ -97,13 +99,13 @@ def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
 
 
-def end_all(children: Sequence[Child]) -> None:
-    """End processes, all politely first, so that they end side by side."""
+def stop_all(children: Sequence[ChildProcess]) -> None:
+    """Stop processes; all are terminated first, so that they end side by side."""
     for child in children:
         if child.alive:
             child.process.terminate()
     for child in children:
-        child.end()
+        child.stop()
 
 
 def free_ports(count: int) -> list[int]:
@@ -118,7 +120,7 @@ def free_ports(count: int) -> list[int]:
             each.close()
 
 
-def need_port(host: str, port: int) -> None:
+def require_free_port(host: str, port: int) -> None:
     """Refuse a port at which another program listens; one that is about to end is given a moment."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     anywhere = "use --bind 0.0.0.0 (all addresses of this machine) or 127.0.0.1."
@@ -129,7 +131,7 @@ def need_port(host: str, port: int) -> None:
     deadline = time.monotonic() + GRACE
     while True:
         try:
-            for each in dict.fromkeys((host, "127.0.0.1")):  # see `superlink.sockets`
+            for each in dict.fromkeys((host, "127.0.0.1")):  # see `superlink.listening_sockets`
                 socket.create_server((each, port), family=family if each == host else socket.AF_INET).close()
             return
         except OSError as error:
@@ -149,14 +151,31 @@ def need_port(host: str, port: int) -> None:
             time.sleep(0.2)
 
 
-def wait_for_port(child: Child, host: str, port: int, over: threading.Event | None = None) -> None:
-    """Wait until a process listens, or until `over` is set; say what it said if it ends instead."""
-    deadline = time.monotonic() + START
-    while time.monotonic() < deadline and not (over is not None and over.is_set()):
+def wait_for_port(child: ChildProcess, host: str, port: int, stopping: threading.Event | None = None) -> None:
+    """Wait until a process listens, or until `stopping` is set; if it ends instead, the error says why."""
+    deadline = time.monotonic() + START_TIMEOUT
+    while time.monotonic() < deadline and not (stopping is not None and stopping.is_set()):
         if not child.alive:
-            raise RunError(f"{Path(child.command[0]).name} {child.ending()} (right after its start; see {child.log})")
+            program = Path(child.command[0]).name
+            raise RunError(f"{program} {child.how_it_ended()} (right after its start; see {child.log})")
         with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=1):
             return
         time.sleep(0.1)
-    if over is None or not over.is_set():
-        raise RunError(f"Nothing listens at {host}:{port} after {START:g} s; see {child.log}.")
+    if stopping is None or not stopping.is_set():
+        raise RunError(f"Nothing listens at {host}:{port} after {START_TIMEOUT:g} s; see {child.log}.")
+
+
+def lock_with_pid(path: Path, timeout: float = 0) -> FileLock:
+    """Lock a file that then names this process, until the lock is released or the process ends; `Timeout` if held."""
+    lock = FileLock(path, timeout=timeout, thread_local=False)
+    lock.acquire()
+    path.write_text(str(os.getpid()))
+    return lock
+
+
+def read_pid(path: Path) -> int | None:
+    """The process id in a file, if there is one."""
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return None

@@ -23,8 +23,8 @@ from fedframe.jobs.build import JobMaker
 from fedframe.jobs.gather import gather
 from fedframe.runs.api import run
 from fedframe.util.files import read_json
-from tests.federation.here import remote_engine
 from tests.helpers import nothing
+from tests.network.in_process import remote_engine
 
 TASK: dict[str, Any] = {
     "data": "digits", "partition": "iid", "clients": 4, "data_share": 0.2, "rounds": 2, "epochs": 1, "model": "mlp:32",

@@ -195,14 +195,14 @@ def test_whoever_stops_listening_does_not_disturb_the_next_order(tmp_path: Path)
 
 
 def test_replies_that_wait_for_a_late_one_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedframe.engines.worker_pool.MOST_HELD", 1)  # one early reply, and the others pause
+    monkeypatch.setattr("fedframe.engines.worker_pool.MAX_HELD_BYTES", 1)  # one early reply, and the others pause
     job = make_job(tmp_path, blobs(clients=9))
     engine = WorkerEngine(job, 3, nothing)
     request = Server(job, engine).build_request("train", 1)
     units = [reply.unit for reply in engine.run(request, range(9))]
     engine.close()
     assert units == list(range(9))
-    assert engine._held == 0
+    assert engine._held_bytes == 0
 
 
 def test_worker_that_dies_in_the_middle_of_a_message_is_noticed(tmp_path: Path) -> None:
@@ -210,18 +210,18 @@ def test_worker_that_dies_in_the_middle_of_a_message_is_noticed(tmp_path: Path) 
     notes: list[str] = []
     engine = WorkerEngine(job, 2, notes.append)
     server = Server(job, engine)
-    victim = engine.hands[0]
-    original = engine._take
+    victim = engine.workers[0]
+    original = engine._receive
     struck: list[bool] = []
 
-    def take(hand: WorkerHandle, request: Message, retried: set[int]) -> Message | None:
-        if hand is victim and not struck:
+    def take(worker: WorkerHandle, request: Message, retried: set[int]) -> Message | None:
+        if worker is victim and not struck:
             struck.append(True)
-            hand.pipe.recv_bytes()  # its reply is lost on the way
-            os.kill(hand.process.pid or 0, signal.SIGKILL)
-        return original(hand, request, retried)
+            worker.pipe.recv_bytes()  # its reply is lost on the way
+            os.kill(worker.process.pid or 0, signal.SIGKILL)
+        return original(worker, request, retried)
 
-    engine._take = take  # type: ignore[method-assign]
+    engine._receive = take  # type: ignore[method-assign]
     server.run_round(1, nothing)
     engine.close()
     unharmed = Server(job, InlineEngine(job))

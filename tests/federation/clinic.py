@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-import fedframe.network.engine as remote
+import fedframe.network.engine as engine_module
 from fedframe.federation import start
-from fedframe.federation.create import form_from_words, new_federation
+from fedframe.federation.create import form_from_description, new_federation
 from fedframe.federation.folder import FederationFolder
 from fedframe.federation.join import Membership
 from fedframe.federation.kit import Kit
 from fedframe.jobs.gather import gather
 from fedframe.network.node import NodeRuntime
-from tests.federation.here import HerePost
+from tests.network.in_process import Clock, InProcessTransport
 
 NAMES = ("north", "south", "west")
 CLASSES = ("a", "b", "c")
@@ -32,21 +32,24 @@ def write_arrays(path: Path, seed: int, count: int = 60) -> str:
     return f"npz:{path}"
 
 
-def make_clinic(folder: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> tuple[FederationFolder, HerePost]:
-    """The federation, and the post that its organiser finds; members can be put into `post.away`."""
+def make_clinic(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any
+) -> tuple[FederationFolder, InProcessTransport]:
+    """The federation, and the transport that its organiser gets; members can be put into `transport.away`."""
     asked = gather({"method": "fedavg", "model": "mlp:8", "rounds": 3, "epochs": 1, **settings}, None)
-    made = new_federation(folder / "clinic", NAMES, ["127.0.0.1"], 9000, form_from_words("a,b,c", "6", "0", "1"), asked)
+    made = new_federation(
+        folder / "clinic", NAMES, ["127.0.0.1"], 9000, form_from_description("a,b,c", "6", "0", "1"), asked
+    )
     nodes = {}
     for number, name in enumerate(NAMES):
         kit = Kit.read(made.path / "kits" / f"{name}-kit.zip")
         home = folder / f"{name}-node"
         home.mkdir()
-        kit.keep(home)
+        kit.install(home)
         member = Membership(kit, write_arrays(folder / f"{name}.npz", number + 1), home, None, None)
-        nodes[name] = NodeRuntime(member.make_job, [kit.number], partial(member.keep, say=lambda text: None))
-    post = HerePost(nodes)
-    monkeypatch.setattr(remote, "RETRY", 0.01)
-    monkeypatch.setattr(remote, "POLL", 0.01)
-    monkeypatch.setattr(start, "link_to", lambda folder: None)
-    monkeypatch.setattr(start, "LinkPost", lambda link: post)
-    return made, post
+        nodes[name] = NodeRuntime(member.make_job, [kit.number], partial(member.finish, notify=lambda text: None))
+    transport = InProcessTransport(nodes)
+    monkeypatch.setattr(engine_module, "time", Clock())
+    monkeypatch.setattr(start, "connect_superlink", lambda folder: None)
+    monkeypatch.setattr(start, "SuperLinkTransport", lambda link: transport)
+    return made, transport

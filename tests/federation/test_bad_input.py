@@ -19,7 +19,7 @@ from fedframe.cli import app
 from fedframe.errors import FedframeError
 from fedframe.federation.folder import FederationFolder
 from fedframe.federation.kit import FILES
-from fedframe.util.processes import free_ports, need_port
+from fedframe.util.processes import free_ports, require_free_port
 
 NEW = {"--nodes": "north,south", "--host": "127.0.0.1", "--classes": "a,b", "--shape": "6", "--model": "mlp:8"}
 
@@ -219,7 +219,7 @@ def changed(kit: Path, name: str, content: bytes) -> Path:
 def test_an_address_to_listen_at_that_is_none(bind: str) -> None:
     (port,) = free_ports(1)
     with pytest.raises(FedframeError) as error:
-        need_port(bind, port)
+        require_free_port(bind, port)
     assert str(error.value).startswith(f"bind = {bind!r}: ")
     assert "use --bind 0.0.0.0" in str(error.value)
     assert "Errno" not in str(error.value)

@@ -12,7 +12,7 @@ pytest.importorskip("flwr")
 
 from fedframe.runs.folder import RunFolder
 from fedframe.util.processes import free_ports
-from tests.federation.commands import MEMBERS, Commands, commands, until, write_data
+from tests.federation.commands import LONG, MEMBERS, Commands, commands, until, write_data
 from tests.federation.together import run_together
 from tests.helpers import same_file
 
@@ -57,7 +57,7 @@ def test_a_federation_by_its_commands_equals_one_process_with_all_data(commands:
     assert page == "Page: clinic/runs/1/report.html"
     (north, *_) = nodes
     north.terminate()
-    assert north.wait(60) == 130
+    assert north.wait(LONG) == 130
     said = commands.text("north.log")
     assert said.index("Joining clinic") < said.index(f"Connected to 127.0.0.1:{port}") < said.index("round 1: ")
     assert "north has left; the same command joins again." in said

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import signal
-from pathlib import Path
 
+import psutil
 import pytest
 
 pytest.importorskip("flwr")
@@ -58,8 +58,8 @@ def test_a_federation_survives_kill_9_of_a_node_of_the_training_and_of_the_super
     until("two more rounds", lambda: len(rounds()) >= len(finished) + 2)
     assert "Going on after round" in commands.text("start.log")
 
-    children = Path(f"/proc/{serving.pid}/task/{serving.pid}/children").read_text().split()
-    os.kill(int(children[0]), signal.SIGKILL)
+    (superlink,) = psutil.Process(serving.pid).children()
+    superlink.kill()
     until("the SuperLink is back", lambda: commands.text("serve.log").count("listens") == 2)
 
     finished = rounds()

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key, l
 
 from fedframe.errors import DataError, SettingError
 from fedframe.federation.agreement import Agreement
-from fedframe.federation.create import form_from_words, new_federation
+from fedframe.federation.create import form_from_description, new_federation
 from fedframe.federation.folder import FederationFolder
 from fedframe.federation.kit import FILES, Kit
 from fedframe.jobs.gather import gather
@@ -28,7 +28,7 @@ MEMBERS = ["north", "south", "west"]
 
 
 def new(path: Path, members: list[str] | None = None, method: str = "fedavg", **settings: Any) -> FederationFolder:
-    form = form_from_words("benign, malignant", "8x8x3", "0.5", "0.2,0.3,0.4")
+    form = form_from_description("benign, malignant", "8x8x3", "0.5", "0.2,0.3,0.4")
     asked = gather({"method": method, "model": "mlp:16", **settings}, None)
     return new_federation(
         path, MEMBERS if members is None else members, ["fl.example.org", "10.1.2.3"], 9000, form, asked
@@ -160,14 +160,14 @@ def test_a_node_that_has_joined_needs_its_folder_only(tmp_path: Path) -> None:
     kit = Kit.read(archive)
     place = tmp_path / "west-node"
     place.mkdir()
-    kit.keep(place)
+    kit.install(place)
     archive.unlink()
     before = {path.name: path.stat().st_mtime_ns for path in place.iterdir()}
     again = Kit.read(place)
     assert (again.name, again.key, again.ca) == (kit.name, kit.key, kit.ca)
     assert again.agreement.text() == kit.agreement.text()
     assert stat.S_IMODE((place / "node.key").stat().st_mode) == 0o600
-    again.keep(place)
+    again.install(place)
     assert {path.name: path.stat().st_mtime_ns for path in place.iterdir()} == before  # the only copy is not touched
     (place / "node.key").unlink()
     with pytest.raises(DataError, match="no folder of a node"):
@@ -190,4 +190,4 @@ def test_a_damaged_agreement_is_one_sentence() -> None:
 )  # fmt: skip
 def test_words_that_describe_no_data_are_refused(words: tuple[str, str, str, str], said: str) -> None:
     with pytest.raises(SettingError, match=said):
-        form_from_words(*words)
+        form_from_description(*words)

@@ -6,7 +6,6 @@ import os
 import socket
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -17,11 +16,12 @@ from fedframe.errors import RunError
 from fedframe.federation import folder, serve
 from fedframe.federation.folder import FederationFolder
 from fedframe.util import processes
-from fedframe.util.processes import Child, free_ports, need_port, wait_for_port
+from fedframe.util.processes import ChildProcess, free_ports, require_free_port, wait_for_port
+from tests.federation.commands import LONG, until
 
 
-def child(log: Path, program: str) -> Child:
-    return Child([sys.executable, "-c", program], log, dict(os.environ))
+def child(log: Path, program: str) -> ChildProcess:
+    return ChildProcess([sys.executable, "-c", program], log, dict(os.environ))
 
 
 @pytest.mark.parametrize(
@@ -37,29 +37,29 @@ def child(log: Path, program: str) -> Child:
 def test_a_process_that_ended_says_why_and_not_what_an_earlier_one_said(tmp_path: Path, said: str, why: str) -> None:
     (tmp_path / "log").write_text("ERROR: of yesterday\n")
     one = child(tmp_path / "log", f"print('{said}')")
-    one.process.wait(60)
-    assert one.last_words() == why
+    one.process.wait(LONG)
+    assert one.last_error() == why
     (port,) = free_ports(1)
     with pytest.raises(RunError, match="ended"):
         wait_for_port(one, "127.0.0.1", port)
 
 
 def test_a_process_that_was_killed_is_said_to_be_and_not_what_it_was_doing(tmp_path: Path) -> None:
-    one = child(tmp_path / "log", "import time; print('ERROR: of before', flush=True); time.sleep(600)")
+    one = child(tmp_path / "log", "import time; print('ERROR: of before', flush=True); time.sleep(3600)")
     one.process.kill()
-    one.process.wait(60)
-    assert one.ending() == "was killed by signal 9, perhaps by the system for want of memory"
+    one.process.wait(LONG)
+    assert one.how_it_ended() == "was killed by signal 9, perhaps by the system for want of memory"
     two = child(tmp_path / "log", "raise SystemExit(3)")
-    two.process.wait(60)
-    assert two.ending() == "ended with code 3, without a word"
+    two.process.wait(LONG)
+    assert two.how_it_ended() == "ended with code 3, without a word"
 
-    class Link:
+    class SuperLinkClient:
         def nodes(self) -> dict[str, object]:
             return {}
 
     for each, said in ((one, "The SuperLink was killed by signal 9"), (two, "The SuperLink ended with code 3")):
         with pytest.raises(RunError, match=said):
-            serve.watch(each, Link(), print, Soon())  # type: ignore[arg-type]
+            serve.report_connections(each, SuperLinkClient(), print, Soon())  # type: ignore[arg-type]
 
 
 class Soon(threading.Event):
@@ -75,25 +75,25 @@ def test_a_port_of_another_program_is_named(monkeypatch: pytest.MonkeyPatch) -> 
         port = stranger.getsockname()[1]
         for host in ("127.0.0.1", "0.0.0.0"):
             with pytest.raises(RunError, match=f"Another program listens at port {port}"):
-                need_port(host, port)
+                require_free_port(host, port)
         threading.Timer(0.1, stranger.close).start()  # one that is about to end is waited for
-        monkeypatch.setattr(processes, "GRACE", 30.0)
-        need_port("0.0.0.0", port)
+        monkeypatch.setattr(processes, "GRACE", LONG)
+        require_free_port("0.0.0.0", port)
     with pytest.raises(RunError, match=r"Cannot listen at 192\.0\.2\.1"):
-        need_port("192.0.2.1", port)
+        require_free_port("192.0.2.1", port)
 
 
 def test_who_serves_is_who_holds_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folder, "PATIENCE", 0.2)
+    monkeypatch.setattr(folder, "LOCK_TIMEOUT", 0.2)
     federation = FederationFolder(tmp_path)
     federation.state.mkdir()
     (federation.state / "serve.pid").write_text(str(os.getpid()))  # left by a killed process that had the same id
     assert federation.process("serve") is None
-    with federation.alone("serve", "serves"):
+    with federation.exclusive("serve", "serves"):
         assert federation.process("serve") == os.getpid()
         with (
             pytest.raises(RunError, match=f"Process {os.getpid()} serves .* already"),
-            federation.alone("serve", "serves"),
+            federation.exclusive("serve", "serves"),
         ):
             pass
         assert federation.process("start") is None
@@ -105,29 +105,24 @@ def test_a_killed_process_serves_no_more(tmp_path: Path) -> None:
     federation.state.mkdir()
     program = (
         "import pathlib, sys, time; from fedframe.federation.folder import FederationFolder\n"
-        f"with FederationFolder(pathlib.Path({str(tmp_path)!r})).alone('serve', 'serves'): time.sleep(600)"
+        f"with FederationFolder(pathlib.Path({str(tmp_path)!r})).exclusive('serve', 'serves'): time.sleep(3600)"
     )
     one = child(tmp_path / "log", program)
-    deadline = time.monotonic() + 120
-    while federation.process("serve") is None and time.monotonic() < deadline:
-        assert one.alive, one.last_words()
-        time.sleep(0.05)
+    until("it serves", lambda: federation.process("serve") is not None or not one.alive)
     assert federation.process("serve") == one.pid
     one.process.kill()
-    one.process.wait(60)
+    one.process.wait(LONG)
     assert federation.process("serve") is None
-    with federation.alone("serve", "serves"):
+    with federation.exclusive("serve", "serves"):
         pass
 
 
 def test_a_wait_ends_when_it_is_over(tmp_path: Path) -> None:
-    one = child(tmp_path / "log", "import time; time.sleep(600)")
+    one = child(tmp_path / "log", "import time; time.sleep(3600)")
     over = threading.Event()
     threading.Timer(0.3, over.set).start()
-    began = time.monotonic()
     (port,) = free_ports(1)
-    wait_for_port(one, "127.0.0.1", port, over)
-    assert time.monotonic() - began < 60
+    wait_for_port(one, "127.0.0.1", port, over)  # the test ends only if this does
     assert one.alive
-    one.end()
+    one.stop()
     assert not one.alive

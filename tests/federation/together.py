@@ -12,8 +12,8 @@ from fedframe.data.ragged import Ragged
 from fedframe.data.source import ArrayInputs, Samples
 from fedframe.federation.join import Membership
 from fedframe.federation.kit import Kit
-from fedframe.federation.start import organisers_test_set
 from fedframe.jobs.build import JobMaker
+from fedframe.runs.federated import load_test_set
 from fedframe.runs.folder import RunFolder
 from fedframe.runs.session import execute
 from tests.federation.commands import MEMBERS
@@ -35,7 +35,8 @@ def together(folder: Path, test_data: str | None) -> tuple[Federation, Membershi
         rows = [getattr(place, name).values + start for place, start in zip(places, starts, strict=True)]
         offsets = torch.tensor([0, *map(len, rows)]).cumsum(0)
         lists.append(Ragged(offsets, torch.cat(rows)))
-    test = organisers_test_set(found[0].kit.agreement, test_data)
+    agreement = found[0].kit.agreement
+    test = load_test_set(agreement.form, test_data, agreement.settings.label)
     source = replace(places[0].source, train=Samples(ArrayInputs(x), y), test=test)
     return replace(places[0], source=source, train=lists[0], local_test=lists[1]), found[0]
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedframe.engines.local import available_cores
-from fedframe.engines.worker import stops_held, tidy_before_fork
-from fedframe.engines.worker_pool import cause
+from fedframe.engines.worker import release_free_memory, signals_blocked
+from fedframe.engines.worker_pool import exit_reason
 from fedframe.experiments.grid.cell import Cell, Outcome, outcome_of
 from fedframe.experiments.grid.cell_process import attempt, work_on
 from fedframe.experiments.grid.display import GridDisplay
@@ -112,7 +112,7 @@ class SideBySide:
     def run(self, todo: Sequence[Cell], display: GridDisplay) -> Generator[Outcome, None, None]:
         """Outcomes as they come."""
         waiting = deque(todo)
-        tidy_before_fork()
+        release_free_memory()
         try:
             while waiting or self.lanes:
                 self.start_what_fits(waiting, display)
@@ -139,7 +139,7 @@ class SideBySide:
         """Fork a process for a cell; it is no daemon, because it may have workers of its own."""
         here, there = self.context.Pipe(duplex=False)
         process = self.context.Process(target=work_on, args=(cell, workers, there, self.keep_state))
-        with warnings.catch_warnings(), stops_held():
+        with warnings.catch_warnings(), signals_blocked():
             warnings.simplefilter("ignore", DeprecationWarning)  # of threads: the displays here have none
             process.start()
         there.close()
@@ -165,7 +165,7 @@ class SideBySide:
         lane.process.join()
         lane.pipe.close()
         self.lanes.remove(lane)
-        return settle(lane.cell, lane.failed or f"Its process ended early ({cause(lane.process)}).")
+        return settle(lane.cell, lane.failed or f"Its process ended early ({exit_reason(lane.process)}).")
 
     def stop(self) -> None:
         """End the processes that still run; each first writes down what it has."""

@@ -1,9 +1,9 @@
-"""Who may keep a connection to the SuperLink open: a stranger who opens many, or opens one and says nothing, does not
-keep others out.
+"""Limits who may keep a connection to the SuperLink open, so that a stranger who opens many, or opens one and sends
+nothing, does not keep others out.
 
 uvicorn counts all connections together, and above its limit turns everybody away, the organiser's own too. Here those
-from other machines are counted, in all and by address; and a connection of which no whole request has come in time is
-closed, wherever it comes from.
+from other machines are counted, in all and by address; and a connection of which no complete request has come in time
+is closed, wherever it comes from.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-MOST = 1000  # connections from other machines at a time; every node holds two or three
-MOST_EACH = 200  # of one address: nodes of one organisation may share it
-FIRST = 20.0  # seconds for the handshake, and as many for the first request
+MAX_CONNECTIONS = 1000  # from other machines at a time; every node holds two or three
+MAX_PER_ADDRESS = 200  # nodes of one organisation may share an address
+FIRST_REQUEST_SECONDS = 20.0  # for the handshake, and as many for the first request
 SSL_TIMER = "SSL_HANDSHAKE_TIMEOUT"  # asyncio's own, a minute
 
 
@@ -26,75 +26,80 @@ class ConnectionLimiter:
     """Counts connections."""
 
     def __init__(
-        self, note: Callable[[str, str], None], most: int = MOST, each: int = MOST_EACH, seconds: float = FIRST
+        self,
+        log: Callable[[str, str], None],
+        most: int = MAX_CONNECTIONS,
+        each: int = MAX_PER_ADDRESS,
+        seconds: float = FIRST_REQUEST_SECONDS,
     ) -> None:
-        self.note, self.most, self.each, self.seconds = note, most, each, seconds  # note: of an address, what is wrong
+        self.log, self.most, self.each, self.seconds = log, most, each, seconds  # log: of an address, what is wrong
         self.open: Counter[str] = Counter()
 
-    def enter(self, address: str) -> bool:
+    def admit(self, address: str) -> bool:
         """Whether one more connection of an address may stay."""
         if self.open.total() >= self.most:
-            self.note(address, f"there are {self.most:,} connections already")
+            self.log(address, f"there are {self.most:,} connections already")
             return False
         if self.open[address] >= self.each:
-            self.note(address, f"it has {self.each:,} connections already")
+            self.log(address, f"it has {self.each:,} connections already")
             return False
         self.open[address] += 1
         return True
 
-    def leave(self, address: str) -> None:
-        """A connection is closed."""
+    def release(self, address: str) -> None:
+        """Count a connection as closed."""
         self.open[address] -= 1
         if self.open[address] <= 0:
             del self.open[address]
 
 
 def is_loopback(address: str) -> bool:
-    """Whether an address is one of this machine's own talks."""
+    """Whether an address is one of this machine's own."""
     try:
         return ipaddress.ip_address(address).is_loopback
     except ValueError:
         return False
 
 
-def watched(
-    protocol: type[Any], door: ConnectionLimiter, exempt: Callable[[str], bool] = is_loopback
+def limited_protocol(
+    protocol: type[Any], limiter: ConnectionLimiter, exempt: Callable[[str], bool] = is_loopback
 ) -> type[asyncio.Protocol]:
-    """A protocol of uvicorn's whose connections go through a door; those of `exempt` addresses are not counted."""
+    """A protocol of uvicorn's whose connections are limited; those of `exempt` addresses are not counted."""
 
-    class Watched(protocol):  # type: ignore[misc]
-        counted: str | None = None
-        silent: asyncio.TimerHandle | None = None
+    class LimitedProtocol(protocol):  # type: ignore[misc]
+        counted_address: str | None = None
+        silence_timer: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: asyncio.Transport) -> None:
             super().connection_made(transport)
             address = str((transport.get_extra_info("peername") or ("unknown",))[0])
             if not exempt(address):
-                if not door.enter(address):
+                if not limiter.admit(address):
                     transport.abort()
                     return
-                self.counted = address
-            self.silent = asyncio.get_running_loop().call_later(door.seconds, self.close_if_silent, address)
+                self.counted_address = address
+            loop = asyncio.get_running_loop()
+            self.silence_timer = loop.call_later(limiter.seconds, self.close_if_silent, address)
 
         def close_if_silent(self, address: str) -> None:
-            if self.cycle is None:  # uvicorn's word for a request and its answer
-                door.note(address, f"no request in {door.seconds:g} seconds")
+            if self.cycle is None:  # what uvicorn calls a request and its response
+                limiter.log(address, f"no request in {limiter.seconds:g} seconds")
                 self.transport.abort()
 
         def connection_lost(self, exc: Exception | None) -> None:
-            if self.silent is not None:
-                self.silent.cancel()
-            if self.counted is not None:
-                door.leave(self.counted)
-                self.counted = None
+            if self.silence_timer is not None:
+                self.silence_timer.cancel()
+            if self.counted_address is not None:
+                limiter.release(self.counted_address)
+                self.counted_address = None
             super().connection_lost(exc)
 
-    return Watched
+    return LimitedProtocol
 
 
-def widen() -> None:
-    """Short patience with handshakes, and as many open files as the system allows: connections are files."""
-    setattr(asyncio.constants, SSL_TIMER, FIRST)
+def set_process_limits() -> None:
+    """Shorten the handshake timeout, and allow as many open files as the system does: connections are files."""
+    setattr(asyncio.constants, SSL_TIMER, FIRST_REQUEST_SECONDS)
     with contextlib.suppress(ImportError, ValueError, OSError):
         import resource
 

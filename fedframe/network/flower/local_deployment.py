@@ -1,5 +1,5 @@
-"""A whole federation on this machine, for trying out: a SuperLink, SuperNodes and nodes as real processes, over TLS
-with keys, on loopback and free ports. Everything is under the run folder, and everything ends with the run.
+"""A whole federation on this machine, to try one out: a SuperLink, SuperNodes and nodes as real processes, over TLS
+with keys, on loopback and free ports. All files are in the run folder, and all processes end with the run.
 """
 
 from __future__ import annotations
@@ -14,37 +14,37 @@ from fedframe.errors import RunError
 from fedframe.network.certificates import make_certificates, make_node_key, write_secret
 from fedframe.network.engine import NetworkEngine
 from fedframe.network.flower.environment import environment
-from fedframe.network.flower.superlink_client import Link, ServerTask
+from fedframe.network.flower.superlink_client import ServerTask, SuperLinkClient
 from fedframe.network.flower.transport import FlowerTransport
-from fedframe.network.local_nodes import Trial
+from fedframe.network.local_nodes import LocalNodes
 from fedframe.network.transport import Delivery
-from fedframe.util.processes import Child, end_all, free_ports, wait_for_port
+from fedframe.util.processes import ChildProcess, free_ports, stop_all, wait_for_port
 
 
 class LocalTransport(FlowerTransport):
-    """The post of a trial: Flower's, and the processes that it stands on."""
+    """Flower's transport, and the processes of a local deployment that it needs."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(None)
         self.folder = folder
-        self.children: list[Child] = []
-        self.link: Link | None = None
+        self.children: list[ChildProcess] = []
+        self.superlink: SuperLinkClient | None = None
         self.task: ServerTask | None = None
 
     def open(self, names: Collection[str]) -> None:
-        """Start everything; what was started ends if something cannot be."""
+        """Start everything; if something cannot be started, end what was."""
         try:
             (port,) = free_ports(1)
             make_certificates(self.folder, ["127.0.0.1"], "trial")
             secret = secrets.token_hex(32)
             write_secret(self.folder / "organiser.secret", secret.encode())
-            superlink = start_superlink(self.folder, "127.0.0.1", port)
-            self.children.append(superlink)
-            wait_for_port(superlink, "127.0.0.1", port)
-            self.link = Link(f"127.0.0.1:{port}", (self.folder / "ca.pem").read_bytes(), secret)
+            process = start_superlink(self.folder, "127.0.0.1", port)
+            self.children.append(process)
+            wait_for_port(process, "127.0.0.1", port)
+            self.superlink = SuperLinkClient(f"127.0.0.1:{port}", (self.folder / "ca.pem").read_bytes(), secret)
             for name in names:
                 make_node_key(self.folder / name / "node.key", self.folder / name / "node.pub")
-                self.link.register(name, (self.folder / name / "node.pub").read_bytes())
+                self.superlink.register(name, (self.folder / name / "node.pub").read_bytes())
                 command = [
                     sys.executable,
                     "-m",
@@ -53,8 +53,10 @@ class LocalTransport(FlowerTransport):
                     name,
                     str(port),
                 ]
-                self.children.append(Child(command, self.folder / name / "log.txt", environment(self.folder / name)))
-            self.task = self.link.open_run()
+                self.children.append(
+                    ChildProcess(command, self.folder / name / "log.txt", environment(self.folder / name))
+                )
+            self.task = self.superlink.open_run()
             self.grid = self.task.grid
         except BaseException:
             self.close()
@@ -66,21 +68,21 @@ class LocalTransport(FlowerTransport):
         return super().nodes()
 
     def collect(self, tickets: Mapping[str, int]) -> list[Delivery]:
-        """As Flower does, for as long as all processes live."""
+        """Collect as Flower does, for as long as all processes live."""
         self.check_alive()
         return super().collect(tickets)
 
     def check_alive(self) -> None:
-        """End the run if a process has ended: nobody but the run would start it again."""
+        """End the run if a process has ended: nothing would start it again."""
         for child in self.children:
             if not child.alive:
                 who = child.log.parent.name if child.log.parent != self.folder else "the SuperLink"
                 raise RunError(
-                    f"The process of {who} {child.ending()} (see {child.log}); fewer nodes take less memory."
+                    f"The process of {who} {child.how_it_ended()} (see {child.log}); fewer nodes take less memory."
                 )
 
     def processes(self) -> list[int]:
-        """Ids of all processes of the trial."""
+        """Ids of all processes of the deployment."""
         return [child.pid for child in self.children if child.alive]
 
     def close(self) -> None:
@@ -88,14 +90,14 @@ class LocalTransport(FlowerTransport):
         try:
             if self.task is not None:
                 self.task.close()
-            if self.link is not None:
-                self.link.close()
+            if self.superlink is not None:
+                self.superlink.close()
         finally:
-            end_all(self.children[::-1])  # nodes first: they would only complain that their SuperLink is gone
+            stop_all(self.children[::-1])  # nodes first: they would only log that their SuperLink is gone
 
 
-def start_superlink(folder: Path, host: str, port: int, state: Path | None = None) -> Child:
-    """Start a SuperLink from the keys in a folder; its database and log go to another, or to the same."""
+def start_superlink(folder: Path, host: str, port: int, state: Path | None = None) -> ChildProcess:
+    """Start a SuperLink with the keys in a folder; its database and log go to `state`, by default the same folder."""
     state = state or folder
     command = [
         sys.executable, "-m", "fedframe.network.flower.superlink", str(folder / "organiser.secret"),
@@ -109,13 +111,13 @@ def start_superlink(folder: Path, host: str, port: int, state: Path | None = Non
         "--isolation", "process",
         "--disable-runtime-dependency-installation",
     ]  # fmt: skip
-    return Child(command, state / "superlink.log", environment(state / "flower"))
+    return ChildProcess(command, state / "superlink.log", environment(state / "flower"))
 
 
-def open_here(job: Job, note: Callable[[str], None]) -> NetworkEngine:
-    """Start a trial and wait until every node has said who it is."""
-    trial = Trial.laid_out(job)
-    note(f"Starting a SuperLink and {len(trial.nodes)} nodes on this machine; their logs are in {trial.folder}.")
-    post = LocalTransport(trial.folder)
-    post.open(trial.nodes)
-    return trial.engine(post, note)
+def open_local_deployment(job: Job, notify: Callable[[str], None]) -> NetworkEngine:
+    """Start a local deployment and wait until every node has said who it is."""
+    local = LocalNodes.create(job)
+    notify(f"Starting a SuperLink and {len(local.nodes)} nodes on this machine; their logs are in {local.folder}.")
+    transport = LocalTransport(local.folder)
+    transport.open(local.nodes)
+    return local.open_engine(transport, notify)

@@ -1,4 +1,4 @@
-"""The ClientApp of a simulation: Ray's processes load it by name, keep each node's data, and answer letters with it."""
+"""The ClientApp of a simulation: Ray's processes import it by name, keep each node's data, and answer requests."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedframe.network.flower.records import from_record, to_record
-from fedframe.network.local_nodes import node_work
+from fedframe.network.local_nodes import load_node_runtime
 from fedframe.network.node import NodeRuntime
 
-WHERE = "where"  # beside a letter: the folder of all nodes, which the simulated ones share
+WHERE = "where"  # the record beside a payload: the folder of all nodes, which the simulated ones share
 app = ClientApp()
 
 
 @app.query()
-def who(message: Message, context: Context) -> Message:
-    """Which of the simulated nodes this is."""
+def identify(message: Message, context: Context) -> Message:
+    """Say which of the simulated nodes this is."""
     number = int(context.node_config["partition-id"])
     return Message(RecordDict({WHERE: ConfigRecord({"number": number})}), reply_to=message)
 
 
 @app.train()
-def answer(message: Message, context: Context) -> Message:
-    """Answer a letter."""
+def handle(message: Message, context: Context) -> Message:
+    """Answer a request."""
     folder = Path(str(message.content.config_records[WHERE]["folder"]))
-    letter = from_record(RecordDict({n: r for n, r in message.content.items() if n != WHERE}))
-    work = work_of(folder / f"node-{int(context.node_config['partition-id']) + 1}")
-    return Message(to_record(work.answer(letter)[2]), reply_to=message)
+    payload = from_record(RecordDict({name: record for name, record in message.content.items() if name != WHERE}))
+    runtime = runtime_at(folder / f"node-{int(context.node_config['partition-id']) + 1}")
+    return Message(to_record(runtime.handle(payload)[2]), reply_to=message)
 
 
 @lru_cache(maxsize=64)
-def work_of(folder: Path) -> NodeRuntime:
-    """A node's work, kept between letters."""
-    return node_work(folder)
+def runtime_at(folder: Path) -> NodeRuntime:
+    """A node's runtime, kept between requests."""
+    return load_node_runtime(folder)

@@ -1,7 +1,7 @@
 """The engine `flower-sim`: Flower's simulation; its nodes are Ray's processes here or, with RAY_ADDRESS, on a cluster.
 
 Flower wants to call the server; our loop wants to call Flower. So the simulation runs in a thread of its own, whose
-ServerApp hands its grid over and waits until the run is over.
+ServerApp passes its grid on and waits until the run is over.
 """
 
 from __future__ import annotations
@@ -25,44 +25,44 @@ from fedframe.errors import RunError, SettingError
 from fedframe.network.engine import NetworkEngine
 from fedframe.network.flower.records import to_record
 from fedframe.network.flower.sim_app import WHERE, app
-from fedframe.network.flower.transport import WEEK, FlowerTransport, delivery
-from fedframe.network.local_nodes import Trial
+from fedframe.network.flower.transport import DEFAULT_TTL, FlowerTransport, to_delivery
+from fedframe.network.local_nodes import LocalNodes
 from fedframe.network.transport import Delivery
 
-REACH = 10.0  # seconds in which a cluster must answer
-START = 300.0  # seconds in which Ray must have started, on a busy machine
+CLUSTER_TIMEOUT = 10.0  # seconds in which a cluster must answer
+START_TIMEOUT = 300.0  # seconds in which Ray must have started, on a busy machine
 
 
-class SimulationPost(FlowerTransport):
-    """Letters to simulated nodes."""
+class SimulationTransport(FlowerTransport):
+    """Carries requests to simulated nodes."""
 
     def __init__(self, folder: Path, nodes: int) -> None:
         self.folder = folder
         self._grids: Queue[Grid] = Queue()
-        self._over = threading.Event()
+        self._stopping = threading.Event()
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._simulate, args=(nodes,), name="flower-simulation", daemon=True)
         self._thread.start()
-        super().__init__(self._take_grid(), lambda node: self._names.get(int(node.node_id), ""))
+        super().__init__(self._receive_grid(), lambda node: self._names.get(int(node.node_id), ""))
         self._names: dict[int, str] = {}
-        self._meet(nodes)
+        self._identify_nodes(nodes)
 
-    def send(self, node: str, letter: bytes, round: int, seconds: float | None) -> str:
-        """A letter, and where the nodes' folders are."""
-        record = to_record(letter)
+    def send(self, node: str, payload: bytes, round: int, timeout: float | None) -> str:
+        """Push a message with the payload, and where the nodes' folders are."""
+        record = to_record(payload)
         record[WHERE] = ConfigRecord({"folder": str(self.folder)})
-        ttl = seconds if seconds is not None else WEEK
+        ttl = timeout if timeout is not None else DEFAULT_TTL
         message = Message(record, self._ids[node], "train", ttl=ttl, group_id=str(round))
         return str(next(iter(self.grid.push_messages([message]))))
 
     def collect(self, tickets: Mapping[str, int]) -> list[Delivery]:
-        """As Flower does: these nodes are processes of our own."""
+        """Pull replies as Flower does, unchecked: these nodes are processes of our own."""
         self._check_alive()
         found = self.grid.pull_messages(list(tickets))
-        return [delivery(message.metadata.reply_to_message_id, message) for message in found]
+        return [to_delivery(message.metadata.reply_to_message_id, message) for message in found]
 
     def nodes(self) -> Collection[str]:
-        """All of them."""
+        """Names of all simulated nodes."""
         self._check_alive()
         return super().nodes()
 
@@ -72,7 +72,7 @@ class SimulationPost(FlowerTransport):
 
     def close(self) -> None:
         """Let the simulation end, and Ray with it."""
-        self._over.set()
+        self._stopping.set()
         self._thread.join(timeout=60)
 
     def _simulate(self, nodes: int) -> None:
@@ -81,7 +81,7 @@ class SimulationPost(FlowerTransport):
         @server.main()
         def main(grid: Grid, context: Context) -> None:
             self._grids.put(grid)
-            self._over.wait()
+            self._stopping.wait()
 
         resources: dict[str, Any] = {
             "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
@@ -93,25 +93,25 @@ class SimulationPost(FlowerTransport):
         except BaseException as error:
             self._failure = error
 
-    def _take_grid(self) -> Grid:
-        deadline = time.monotonic() + START
+    def _receive_grid(self) -> Grid:
+        deadline = time.monotonic() + START_TIMEOUT
         while time.monotonic() < deadline and self._thread.is_alive():
             try:
                 return self._grids.get(timeout=0.5)
             except Empty:
                 continue
-        self._over.set()
+        self._stopping.set()
         raise RunError(f"Flower's simulation did not start: {self._failure or 'too slow'}.")
 
-    def _meet(self, nodes: int) -> None:
+    def _identify_nodes(self, nodes: int) -> None:
         """Ask the nodes who they are: Flower gives them ids of its own."""
-        deadline = time.monotonic() + START
+        deadline = time.monotonic() + START_TIMEOUT
         while len(ids := [int(node.node_id) for node in self.grid.get_nodes()]) < nodes:
             if time.monotonic() > deadline or not self._thread.is_alive():
                 raise RunError(f"Flower's simulation has no nodes: {self._failure or 'too slow'}.")
             time.sleep(0.2)
-        question = RecordDict({WHERE: ConfigRecord({"number": -1})})
-        waiting = set(self.grid.push_messages([Message(question, node, "query", group_id="0") for node in ids]))
+        query = RecordDict({WHERE: ConfigRecord({"number": -1})})
+        waiting = set(self.grid.push_messages([Message(query, node, "query", group_id="0") for node in ids]))
         while waiting:
             for message in self.grid.pull_messages(list(waiting)):
                 waiting.discard(message.metadata.reply_to_message_id)
@@ -130,7 +130,7 @@ def check_cluster(address: str) -> None:
     if not port.isdecimal():  # none, or one that Ray has to find itself, such as auto
         return
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=REACH).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CLUSTER_TIMEOUT).close()
     except (OSError, OverflowError) as error:
         raise SettingError(
             f"RAY_ADDRESS = {address!r}: nothing listens there; start a cluster (ray start --head --port {port}), or "
@@ -138,9 +138,9 @@ def check_cluster(address: str) -> None:
         ) from error
 
 
-def open_simulation(job: Job, note: Callable[[str], None]) -> NetworkEngine:
+def open_simulation(job: Job, notify: Callable[[str], None]) -> NetworkEngine:
     """Start a simulation and wait until its nodes are there."""
     check_cluster(os.environ.get("RAY_ADDRESS", ""))
-    trial = Trial.laid_out(job)
-    note(f"Starting Flower's simulation with {len(trial.nodes)} nodes.")
-    return trial.engine(SimulationPost(trial.folder, len(trial.nodes)), note)
+    local = LocalNodes.create(job)
+    notify(f"Starting Flower's simulation with {len(local.nodes)} nodes.")
+    return local.open_engine(SimulationTransport(local.folder, len(local.nodes)), notify)

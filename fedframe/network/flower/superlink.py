@@ -1,12 +1,12 @@
 """Flower's SuperLink behind a guard: nodes reach what is for nodes, and nobody else reaches anything.
 
 Flower serves three interfaces on one port: Fleet (for nodes, which prove who they are with their key), Control (start
-runs, register nodes) and Runtime (be a run's server). The last two ask for no password. The guard stands before the
-whole application in the same process: whatever is not Fleet is refused unless it comes from this machine *and* carries
-the organiser's secret, so a forgotten firewall, another user of the machine or a proxy beside the SuperLink gain
-nothing. Flower reads a body before it looks at the key, so a body above a limit is cut off before anything reads it:
-a small limit for whoever shows no member's key, a large one for members. Each refusal is a line in the log, Flower's
-own (an unknown key) and those of TLS (no TLS, a stranger who does not know this CA) too.
+runs, register nodes) and Runtime (be a run's server). The last two ask for no password. The guard wraps the whole
+application in the same process: whatever is not Fleet is refused unless it comes from this machine *and* carries the
+organiser's secret, so a forgotten firewall, another user of the machine or a proxy beside the SuperLink opens nothing.
+Flower reads a body before it checks the key, so a body above a limit is cut off before anything reads it: a small limit
+for requests without a member's key, a large one for members. Each refusal is a line in the log, also Flower's own (an
+unknown key) and those of TLS (no TLS, or another CA).
 
     python -m fedframe.network.flower.superlink SECRET_FILE [options of flower-superlink]
 
@@ -19,7 +19,6 @@ import asyncio.sslproto
 import base64
 import contextlib
 import hmac
-import ipaddress
 import logging
 import socket
 import ssl
@@ -29,15 +28,22 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
 from typing import Any
 
+from fedframe.network.flower.connection_limiter import (
+    ConnectionLimiter,
+    is_loopback,
+    limited_protocol,
+    set_process_limits,
+)
+
 HEADER = "x-fedframe-organiser"
-KEY_HEADER = b"flwr-public-key"  # in which nodes show their key
+KEY_HEADER = b"flwr-public-key"  # in which nodes send their key
 FLEET = "/v1/fleet/"
-MOST_BODY = 64 << 20  # bytes of one request: Flower sends large arrays in chunks of 5 MB
-MOST_STRANGE = 64 << 10  # bytes of one request without a member's key: enough to be told that it is none
-SLOW = 30.0  # seconds for the next piece of a body of a request without a member's key
-DATABASE_WAITS = "120000"  # milliseconds for a turn at writing
-STRANGER = (401, 403, 412)  # what Flower answers to whoever has no key that it knows
-MOST_LINES = 1000  # of refusals in a minute: a flood must not fill the disk
+MAX_BODY_BYTES = 64 << 20  # bytes of one request: Flower sends large arrays in chunks of 5 MB
+MAX_STRANGER_BYTES = 64 << 10  # bytes of one request without a member's key: enough to be refused as that
+BODY_TIMEOUT = 30.0  # seconds for the next piece of a body of a request without a member's key
+DATABASE_TIMEOUT = "120000"  # milliseconds for a turn at writing
+REFUSED_STATUSES = (401, 403, 412)  # what Flower answers to those whose key it does not know
+MAX_LOG_LINES = 1000  # of refusals in a minute: a flood must not fill the disk
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -45,17 +51,17 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class Guard:
-    """Lets nodes to the Fleet interface, and the organiser on this machine to the rest."""
+    """Admits nodes to the Fleet interface, and the organiser on this machine to the rest."""
 
     def __init__(
         self,
         app: App,
         secret: str,
         members: Callable[[bytes], bool],
-        most: int = MOST_BODY,
+        max_body: int = MAX_BODY_BYTES,
         log: Callable[[str], None] | None = None,
     ) -> None:
-        self.app, self.secret, self.members, self.most = app, secret.encode(), members, most
+        self.app, self.secret, self.members, self.max_body = app, secret.encode(), members, max_body
         self.log = log or (lambda text: print(text, flush=True))
         self._minute, self._lines = 0, 0
 
@@ -64,79 +70,78 @@ class Guard:
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
             return
-        reason = self.objection(scope)
+        reason = self.refusal_reason(scope)
         if reason is not None:
-            self.note(scope, reason)
+            self.log_refusal(scope, reason)
             await refuse(send, 403)
             return
-        most = left = self.limit(scope)
-        member = most == self.most
+        limit = left = self.body_limit(scope)
+        member = limit == self.max_body
 
-        async def limited() -> MutableMapping[str, Any]:
+        async def limited_receive() -> MutableMapping[str, Any]:
             nonlocal left
             try:
-                event = await asyncio.wait_for(receive(), None if member else SLOW)
+                event = await asyncio.wait_for(receive(), None if member else BODY_TIMEOUT)
             except TimeoutError:
-                self.note(scope, f"nothing more of its body in {SLOW:g} seconds")
+                self.log_refusal(scope, f"nothing more of its body in {BODY_TIMEOUT:g} seconds")
                 return {"type": "http.disconnect"}
             left -= len(event.get("body", b""))
             if left < 0:
-                self.note(scope, f"its body is larger than {most:,} bytes")
+                self.log_refusal(scope, f"its body is larger than {limit:,} bytes")
                 return {"type": "http.disconnect"}
             return event
 
-        async def watched(event: MutableMapping[str, Any]) -> None:
-            if event["type"] == "http.response.start" and event["status"] in STRANGER:
-                self.note(scope, f"Flower answered {event['status']}: no key, or none that may join now")
+        async def logged_send(event: MutableMapping[str, Any]) -> None:
+            if event["type"] == "http.response.start" and event["status"] in REFUSED_STATUSES:
+                self.log_refusal(scope, f"Flower answered {event['status']}: no key, or none that may join now")
             await send(event)
 
-        await self.app(scope, limited, watched)
+        await self.app(scope, limited_receive, logged_send)
 
-    def objection(self, scope: Scope) -> str | None:
-        """Why a request is not let through."""
+    def refusal_reason(self, scope: Scope) -> str | None:
+        """Why a request is refused; None if it is not."""
         if scope["type"] != "http":
             return f"it is {scope['type']}"
         headers = dict(scope["headers"])
         declared = headers.get(b"content-length", b"0")
-        most = self.limit(scope)
-        if not declared.isdigit() or len(declared) > 20 or int(declared) > most:
-            return f"its body is larger than {most:,} bytes"
+        limit = self.body_limit(scope)
+        if not declared.isdigit() or len(declared) > 20 or int(declared) > limit:
+            return f"its body is larger than {limit:,} bytes"
         if scope["path"].startswith(FLEET):
             return None
-        if not from_here(scope):
+        if not is_loopback(client_address(scope)):
             return "only nodes' requests are taken from other machines"
         if not hmac.compare_digest(headers.get(HEADER.encode(), b""), self.secret):
             return "it does not carry the organiser's secret"
         return None
 
-    def limit(self, scope: Scope) -> int:
+    def body_limit(self, scope: Scope) -> int:
         """How many bytes a request may have: of nodes only members send much."""
         if scope["path"].startswith(FLEET) and not self.members(dict(scope["headers"]).get(KEY_HEADER, b"")):
-            return min(self.most, MOST_STRANGE)
-        return self.most
+            return min(self.max_body, MAX_STRANGER_BYTES)
+        return self.max_body
 
-    def note(self, scope: Scope, reason: str) -> None:
-        """A line in the log, but no flood of them."""
+    def log_refusal(self, scope: Scope, reason: str) -> None:
+        """Write a line in the log, but no flood of them."""
         minute = int(time.monotonic() // 60)
         self._minute, self._lines = minute, self._lines + 1 if minute == self._minute else 1
-        if self._lines <= MOST_LINES:
-            where = (scope.get("client") or ("unknown",))[0]
+        if self._lines <= MAX_LOG_LINES:
             what = f"{scope.get('method', '')} {scope.get('path', '')[:200]!r}" if "path" in scope else "a connection"
-            self.log(f"Refused {what} from {where}: {reason}.")
+            self.log(f"Refused {what} from {client_address(scope)}: {reason}.")
 
 
 class Members:
-    """Who is a member: the holders of keys in the folders of a folder, as nodes show them."""
+    """Recognises members by their public keys, which lie in the folders of a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._keys: dict[Path, bytes] = {}
 
-    def __call__(self, shown: bytes) -> bool:
-        """Whether a key is a member's; in a trial keys are made after the SuperLink has started."""
-        return bool(shown) and (shown in self._keys.values() or shown in self._look().values())
+    def __call__(self, key: bytes) -> bool:
+        """Whether a key is a member's; in a local deployment keys are made after the SuperLink has started."""
+        return bool(key) and (key in self._keys.values() or key in self._read_keys().values())
 
-    def _look(self) -> dict[Path, bytes]:
+    def _read_keys(self) -> dict[Path, bytes]:
         from cryptography.hazmat.primitives.serialization import load_ssh_public_key
         from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
@@ -147,36 +152,32 @@ class Members:
         return self._keys
 
 
-def from_here(scope: Scope) -> bool:
-    """Whether a request comes from this machine."""
-    client = scope.get("client")
-    try:
-        return client is not None and ipaddress.ip_address(client[0]).is_loopback
-    except ValueError:
-        return False
+def client_address(scope: Scope) -> str:
+    """The address that a request comes from."""
+    return str((scope.get("client") or ("unknown",))[0])
 
 
 async def refuse(send: Send, status: int) -> None:
-    """Answer with a status and nothing else."""
+    """Respond with a status and nothing else."""
     await send({"type": "http.response.start", "status": status, "headers": [(b"content-length", b"0")]})
     await send({"type": "http.response.body", "body": b""})
 
 
-def note_failed_handshakes(guard: Guard) -> None:
-    """Have connections that speak and never become TLS noted: asyncio drops them without a word."""
+def log_failed_handshakes(guard: Guard) -> None:
+    """Log connections that never become TLS, which asyncio drops silently."""
     complete = asyncio.sslproto.SSLProtocol._on_handshake_complete
 
-    def noted(self: Any, failure: BaseException | None) -> None:
+    def logged(self: Any, failure: BaseException | None) -> None:
         if isinstance(failure, ssl.SSLError) and self._transport is not None:
             address = self._transport.get_extra_info("peername")
-            guard.note({"client": address}, f"no TLS, or another CA ({' '.join(str(failure).split())[:200]})")
+            guard.log_refusal({"client": address}, f"no TLS, or another CA ({' '.join(str(failure).split())[:200]})")
         complete(self, failure)
 
-    asyncio.sslproto.SSLProtocol._on_handshake_complete = noted  # type: ignore[method-assign, assignment]
+    asyncio.sslproto.SSLProtocol._on_handshake_complete = logged  # type: ignore[method-assign, assignment]
 
 
-def sockets(host: str, port: int) -> list[socket.socket]:
-    """Where to listen: at the address that nodes dial, and always at the one at which the organiser's own line ends."""
+def listening_sockets(host: str, port: int) -> list[socket.socket]:
+    """Sockets at the address that nodes dial, and always at the one that the organiser dials on this machine."""
     hosts = [host] if host in ("0.0.0.0", "127.0.0.1") else [host, "127.0.0.1"]
     found = []
     for each in hosts:
@@ -185,27 +186,27 @@ def sockets(host: str, port: int) -> list[socket.socket]:
     return found
 
 
-def without_routine(record: logging.LogRecord) -> bool:
-    """Whether a line of the log says something: `serve` looks at the list of nodes every few seconds.
-
-    And nodes that are not connected look whether anybody is there.
+def is_worth_logging(record: logging.LogRecord) -> bool:
+    """Whether a line of the log is not routine: `serve` lists the nodes every few seconds, and nodes without a
+    connection try the address.
     """
     text = record.getMessage()
     return "ListNodes" not in text and "list-nodes" not in text and f"HEAD {FLEET} " not in text
 
 
-def be_patient() -> None:
-    """Have the database wait its turn: with large models a turn takes longer than Flower's 5 seconds, and then letters
-    are lost."""
+def extend_database_timeout() -> None:
+    """Have the database wait its turn: with large models a turn takes longer than Flower's 5 seconds, and then messages
+    are lost.
+    """
     from flwr.supercore import sql_mixin
     from flwr.supercore.constant import SQLITE_PRAGMAS
 
-    patient = {**dict(SQLITE_PRAGMAS), "busy_timeout": DATABASE_WAITS}
+    patient = {**dict(SQLITE_PRAGMAS), "busy_timeout": DATABASE_TIMEOUT}
     sql_mixin.SQLITE_PRAGMAS = tuple(patient.items())  # type: ignore[attr-defined, assignment]
 
 
 def main() -> None:
-    """Start a SuperLink with the guard before it."""
+    """Start a SuperLink behind the guard."""
     from fedframe.network.flower.environment import require_packages
 
     require_packages("flwr")
@@ -213,26 +214,28 @@ def main() -> None:
     from flwr.superlink.cli import flower_superlink
     from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-    from fedframe.network.flower.connection_limiter import ConnectionLimiter, watched, widen
-
     path = Path(sys.argv.pop(1))
     secret = path.read_text().strip()
 
     def guarded(app: App, host: str, port: int, **options: Any) -> None:
         guard = Guard(app, secret, Members(path.parent))
-        note_failed_handshakes(guard)
-        door = ConnectionLimiter(lambda address, reason: guard.note({"client": (address,)}, reason))
-        widen()
+        log_failed_handshakes(guard)
+        limiter = ConnectionLimiter(lambda address, reason: guard.log_refusal({"client": (address,)}, reason))
+        set_process_limits()
         for name in ("flwr", "uvicorn.access"):
-            logging.getLogger(name).addFilter(without_routine)
-        # Behind a proxy uvicorn would believe its word on where a request comes from. asyncio's own loop: only its
-        # handshakes can be watched.
+            logging.getLogger(name).addFilter(is_worth_logging)
+        # Behind a proxy uvicorn would trust its header on where a request comes from. asyncio's own loop: only its
+        # handshakes can be logged.
         ours = {
-            "proxy_headers": False, "server_header": False, "loop": "asyncio", "http": watched(AutoHTTPProtocol, door)
-        }  # fmt: skip
-        uvicorn.Server(uvicorn.Config(guard, host=host, port=port, **{**options, **ours})).run(sockets(host, port))
+            "proxy_headers": False,
+            "server_header": False,
+            "loop": "asyncio",
+            "http": limited_protocol(AutoHTTPProtocol, limiter),
+        }
+        config = uvicorn.Config(guard, host=host, port=port, **{**options, **ours})
+        uvicorn.Server(config).run(listening_sockets(host, port))
 
-    be_patient()
+    extend_database_timeout()
     uvicorn.run = guarded  # type: ignore[assignment]
     flower_superlink()
 

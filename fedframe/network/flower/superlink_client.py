@@ -1,8 +1,8 @@
-"""The organiser's own line to a SuperLink: register nodes, open a run, and be its ServerApp in this very process.
+"""The organiser's client of a SuperLink: registers nodes, opens a run, and is its ServerApp in this very process.
 
 Flower would start a new process for a ServerApp and ship code to nodes. Here the process that trains claims the task
 itself (what Flower calls isolation "process"), so that progress, Ctrl-C, the run folder and resuming are those of any
-run. The line is loopback only and carries a secret; see `superlink.py`.
+run. The connection is loopback only and carries a secret; see `superlink.py`.
 """
 
 from __future__ import annotations
@@ -41,10 +41,11 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid import HttpGrid
 
 from fedframe.errors import RunError
-from fedframe.network.flower.reachability import of_another, one_line, refused
+from fedframe.network.flower.reachability import is_foreign_certificate, is_refused, one_line
 from fedframe.network.flower.superlink import HEADER
 
-BEAT = 15.0  # seconds between two signs of life; Flower gives a task up after twice 30
+HEARTBEAT_INTERVAL = 15.0  # seconds; Flower gives a task up after twice 30
+OPEN_TIMEOUT = 60.0  # seconds in which a SuperLink opens a run
 APP = b"""[project]
 name = "fedframe"
 version = "1.0.0"
@@ -59,40 +60,40 @@ clientapp = "fedframe.none:app"
 """
 
 
-class Link:
-    """A line to the SuperLink at an address of this machine."""
+class SuperLinkClient:
+    """A client of the SuperLink at an address of this machine."""
 
-    def __init__(self, address: str, ca: bytes, secret: str, serve: str = "") -> None:
+    def __init__(self, address: str, ca: bytes, secret: str, serve_command: str = "") -> None:
         self.address, self.ca, self.secret = address, ca, secret
-        self.serve = serve  # the command that starts this SuperLink, for whoever finds none
+        self.serve_command = serve_command  # starts this SuperLink, named where there is none
         self.control = self._client(ControlHttpClient)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self.control.close()
 
     def nodes(self) -> dict[str, Any]:
         """All registered nodes by name, with their state."""
-        found = self._asked(lambda: self.control.ListNodes(ListNodesRequest()))
+        found = self._call(lambda: self.control.ListNodes(ListNodesRequest()))
         return {node.name: node for node in found.nodes_info}
 
     def register(self, name: str, public_key: bytes) -> None:
-        """Let the holder of a key (in OpenSSH form) in, under this name."""
+        """Admit the holder of a key (in OpenSSH form), under this name."""
         key = public_key_to_bytes(load_ssh_public_key(public_key))  # type: ignore[arg-type]
-        self._asked(lambda: self.control.RegisterNode(RegisterNodeRequest(public_key=key, name=name)))
+        self._call(lambda: self.control.RegisterNode(RegisterNodeRequest(public_key=key, name=name)))
 
     def open_run(self) -> ServerTask:
         """Open a run and claim its ServerApp for this process."""
-        self.stop_others()
+        self.stop_stale_runs()
         content, _ = build_fab_from_files({"pyproject.toml": APP})
         fab = Fab(hashlib.sha256(content).hexdigest(), content, {})
-        started = self._asked(lambda: self.control.StartRun(StartRunRequest(fab=fab_to_proto(fab))))
+        started = self._call(lambda: self.control.StartRun(StartRunRequest(fab=fab_to_proto(fab))))
         runtime = self._client(RuntimeHttpClient)
         try:
             wanted = AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP])
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + OPEN_TIMEOUT
             while time.monotonic() < deadline:
-                found = self._asked(lambda: runtime.AcquireTask(wanted))
+                found = self._call(lambda: runtime.AcquireTask(wanted))
                 if found.HasField("task") and found.task.run_id == started.run_id:
                     return ServerTask(self, found.token)
                 time.sleep(0.2)
@@ -100,16 +101,16 @@ class Link:
             runtime.close()
         raise RunError("The SuperLink did not open the run within a minute; look at its log.")
 
-    def stop_others(self) -> None:
-        """End runs whose process is gone: nodes would wait a minute for the rest of a letter that is never sent."""
-        known = self._asked(lambda: self.control.ListRuns(ListRunsRequest(limit=10)))
+    def stop_stale_runs(self) -> None:
+        """End runs whose process is gone: nodes would wait a minute for the rest of a message that is never sent."""
+        known = self._call(lambda: self.control.ListRuns(ListRunsRequest(limit=10)))
         for number, run in known.run_dict.items():
             if run.status.status != "finished":
                 with contextlib.suppress(RunError):
-                    self._asked(lambda number=number: self.control.StopRun(StopRunRequest(run_id=number)))
+                    self._call(lambda number=number: self.control.StopRun(StopRunRequest(run_id=number)))
 
     def add_secret(self, client: Any) -> None:
-        """Show the organiser's secret with every request of a Flower client."""
+        """Send the organiser's secret with every request of a Flower client."""
         client._client.headers[HEADER] = self.secret
 
     def _client(self, kind: Any) -> Any:
@@ -119,55 +120,55 @@ class Link:
         self.add_secret(client)
         return client
 
-    def _asked(self, call: Any) -> Any:
+    def _call(self, call: Any) -> Any:
         try:
             return call()
         except httpx.HTTPStatusError as error:
             raise RunError(f"The SuperLink refused: {error.response.text[:300]}") from error
         except httpx.HTTPError as error:
-            raise RunError(self._missing(error)) from error
+            raise RunError(self._unreachable(error)) from error
 
-    def _missing(self, error: httpx.HTTPError) -> str:
-        start = f"start it with '{self.serve}'" if self.serve else "start it first"
-        if of_another(error):
+    def _unreachable(self, error: httpx.HTTPError) -> str:
+        start = f"start it with '{self.serve_command}'" if self.serve_command else "start it first"
+        if is_foreign_certificate(error):
             return (
                 f"Another federation is served at {self.address}: its certificate is not of this one. Stop that one "
                 f"first ('fedframe federation stop' with its folder), then {start}."
             )
-        if refused(error):
+        if is_refused(error):
             return f"There is no SuperLink at {self.address}; {start}."
         return f"The SuperLink at {self.address} does not answer ({one_line(error)}); is it running? If not, {start}."
 
 
 class ServerTask:
-    """A run's ServerApp, here: its grid, and a sign of life from time to time."""
+    """A run's ServerApp in this process: its grid, and a heartbeat."""
 
-    def __init__(self, link: Link, token: str) -> None:
-        self.grid = HttpGrid(link.address, False, link.ca, token=token)
+    def __init__(self, superlink: SuperLinkClient, token: str) -> None:
+        self.grid = HttpGrid(superlink.address, False, superlink.ca, token=token)
         # Flower's own retrying would wait for ever, and raise Ctrl-C here when a run is over.
         self.grid._retry_invoker = None  # type: ignore[assignment]
         self._client = self.grid._runtime_client
-        link.add_secret(self._client)
+        superlink.add_secret(self._client)
         given = self._client.PullTaskInput(PullTaskInputRequest())
         TaskIdentity.task_id, TaskIdentity.run_id = given.task_id, given.run.run_id
         TaskIdentity.node_id = given.context.node_id
         self.context = context_from_proto(given.context)
         self.grid.set_run(run_from_proto(given.run))
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._live, name="fedframe-heartbeat", daemon=True)
+        self._finished = threading.Event()
+        self._thread = threading.Thread(target=self._send_heartbeats, name="fedframe-heartbeat", daemon=True)
         self._thread.start()
 
     def close(self, finished: bool = True) -> None:
-        """Say how the run ended."""
-        self._over.set()
-        self._thread.join(timeout=BEAT)
+        """Tell the SuperLink how the run ended."""
+        self._finished.set()
+        self._thread.join(timeout=HEARTBEAT_INTERVAL)
         status = SubStatus.COMPLETED if finished else SubStatus.STOPPED
         with contextlib.suppress(httpx.HTTPError):
             self._client.PushTaskOutput(PushTaskOutputRequest(sub_status=status, details=""))
         self.grid.close()
 
-    def _live(self) -> None:
-        while not self._over.wait(BEAT):
-            # A SuperLink that is gone is noticed, and said, by whoever sends the next letter.
+    def _send_heartbeats(self) -> None:
+        while not self._finished.wait(HEARTBEAT_INTERVAL):
+            # A SuperLink that is gone is noticed, and reported, when the next request is sent.
             with contextlib.suppress(httpx.HTTPError):
                 self._client.SendTaskHeartbeat(SendTaskHeartbeatRequest())

@@ -7,29 +7,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 
-import fedframe.network.engine as remote
 from fedframe.core.server import Server
 from fedframe.network.envelope import decode_envelope, encode_envelope
-from tests.federation.here import HerePost, Spoil, remote_engine
-from tests.federation.test_remote import make
-
-
-@pytest.fixture(autouse=True)
-def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "RETRY", 0.01)
-    monkeypatch.setattr(remote, "POLL", 0.01)
+from tests.network.in_process import InProcessTransport, Spoil, make, remote_engine
 
 
 def server_with(
     tmp_path: Path, spoil: Spoil | None, method: str = "scaffold", **settings: Any
-) -> tuple[Server, HerePost]:
+) -> tuple[Server, InProcessTransport]:
     job, _ = make(method, tmp_path / "run", **settings)
     engine = remote_engine(job, tmp_path / "nodes", 4, spoil)
-    assert isinstance(engine.post, HerePost)
-    return Server(job, engine, engine.post.notes.append), engine.post
+    assert isinstance(engine.transport, InProcessTransport)
+    return Server(job, engine, engine.transport.notes.append), engine.transport
 
 
 def changed(content: bytes, **fields: Any) -> bytes:

@@ -49,7 +49,7 @@ def test_a_simulation_on_a_cluster_gives_the_same_bits(tmp_path: Path) -> None:
         worked = list(Path(home).glob("session_*/logs/worker-*.out"))
     finally:
         head.terminate()
-        head.wait(60)
+        head.wait(LONG)
         shutil.rmtree(home, ignore_errors=True)
     assert worked  # by the cluster's own workers
     run(tmp_path, "--out", "here")

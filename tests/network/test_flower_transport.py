@@ -25,7 +25,7 @@ from flwr.supercore.inflatable.inflatable_object import (
     get_object_id,
 )
 
-import fedframe.network.flower.chunks as arriving
+import fedframe.network.flower.chunks as chunks
 from fedframe.errors import RunError
 from fedframe.network.flower.records import KIND, NAME, to_record
 from fedframe.network.flower.transport import FlowerTransport
@@ -35,13 +35,13 @@ Pieces = dict[str, bytes]
 Change = Callable[[str, list[str], bytes], tuple[str, list[str], bytes]]
 
 
-def pushed(letter: bytes | RecordDict, reply_to: str = "ticket", error: Error | None = None) -> tuple[str, Pieces]:
+def pushed(payload: bytes | RecordDict, reply_to: str = "ticket", error: Error | None = None) -> tuple[str, Pieces]:
     """A reply as a SuperLink holds it: its root and its pieces."""
     metadata = Metadata(
         run_id=1, message_id="", src_node_id=7, dst_node_id=1, reply_to_message_id=reply_to, group_id="1",
         created_at=1.0, ttl=60.0, message_type="train",
     )  # fmt: skip
-    record = to_record(letter) if isinstance(letter, bytes) else letter
+    record = to_record(payload) if isinstance(payload, bytes) else payload
     message = make_message(metadata, error=error) if error is not None else make_message(metadata, content=record)
     return message.object_id, {name: each.deflate() for name, each in get_all_nested_objects(message).items()}
 
@@ -123,8 +123,8 @@ def changed(kind: str, body: bytes | None = None, children: list[str] | None = N
 
 
 def test_a_reply_of_many_pieces_is_put_together() -> None:
-    letter = bytes(range(256)) * 50_000 + bytes(11 << 20)  # with pieces of zeros that are sent once
-    assert collected(*pushed(letter), most=len(letter)).content == letter
+    payload = bytes(range(256)) * 50_000 + bytes(11 << 20)  # with pieces of zeros that are sent once
+    assert collected(*pushed(payload), most=len(payload)).content == payload
 
 
 @pytest.mark.parametrize("kind", ["Message", "RecordDict", "ArrayRecord", "Array"])
@@ -141,8 +141,8 @@ def test_a_frame_without_its_content_is_one_nodes_problem(kind: str) -> None:
 
 
 @pytest.mark.parametrize("order", [[1], [0, 7], [-5], ["0"], [None], {"0": 0}, None, 0, [[0]]])
-def test_an_array_of_pieces_that_are_not_there_is_one_nodes_problem(request: Any) -> None:
-    body = json.dumps({"dtype": "uint8", "shape": [6], "stype": KIND, "arraychunk_ids": request}).encode()
+def test_an_array_of_pieces_that_are_not_there_is_one_nodes_problem(order: Any) -> None:
+    body = json.dumps({"dtype": "uint8", "shape": [6], "stype": KIND, "arraychunk_ids": order}).encode()
     assert collected(*remade(*pushed(b"letter"), changed("Array", body))).problem
 
 
@@ -156,10 +156,10 @@ def test_a_reply_to_nothing_that_was_asked_is_left_alone() -> None:
 
 
 def test_an_array_that_names_a_piece_many_times_takes_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    letter = bytes(1 << 20)
+    payload = bytes(1 << 20)
     body = json.dumps({"dtype": "uint8", "shape": [600 << 20], "stype": KIND, "arraychunk_ids": [0] * 600}).encode()
-    monkeypatch.setattr(arriving, "inflate_object_from_contents", lambda *given: pytest.fail("it was put together"))
-    root, pieces = remade(*pushed(letter), changed("Array", body))
+    monkeypatch.setattr(chunks, "inflate_object_from_contents", lambda *given: pytest.fail("it was put together"))
+    root, pieces = remade(*pushed(payload), changed("Array", body))
     link = Superlink(("ticket", root, pieces))
     (found,) = FlowerTransport(link, str).collect({"ticket": 2 << 20})
     assert "larger than the 2,097,152 bytes" in found.problem
@@ -167,8 +167,8 @@ def test_an_array_that_names_a_piece_many_times_takes_no_memory(monkeypatch: pyt
 
 def test_a_reply_beyond_its_limit_is_not_pulled_to_its_end() -> None:
     draw = iter(range(10**6))
-    letter = b"".join(next(draw).to_bytes(4, "little") * (5 << 18) for _ in range(6))  # six pieces of 5 MB
-    link = Superlink(("ticket", *pushed(letter)))
+    payload = b"".join(next(draw).to_bytes(4, "little") * (5 << 18) for _ in range(6))  # six pieces of 5 MB
+    link = Superlink(("ticket", *pushed(payload)))
     (found,) = FlowerTransport(link, str).collect({"ticket": 6 << 20})
     assert "larger than the 6,291,456 bytes" in found.problem
     assert len(link.pulled) <= 6
@@ -212,12 +212,12 @@ def test_a_reply_whose_pieces_are_still_to_come_holds_nobody_up() -> None:
     root, pieces = pushed(b"slow letter")
     link = Superlink(("slow", root, pieces), ("good", *pushed(b"good letter")))
     link.absent = {root}
-    post = FlowerTransport(link, str)
-    assert post.collect({"slow": 1 << 20, "good": 1 << 20}) == [Delivery("good", b"good letter")]
-    assert post.collect({"slow": 1 << 20}) == []
+    transport = FlowerTransport(link, str)
+    assert transport.collect({"slow": 1 << 20, "good": 1 << 20}) == [Delivery("good", b"good letter")]
+    assert transport.collect({"slow": 1 << 20}) == []
     link.absent = set()
-    assert post.collect({"slow": 1 << 20}) == [Delivery("slow", b"slow letter")]
-    assert post.collect({"slow": 1 << 20}) == []
+    assert transport.collect({"slow": 1 << 20}) == [Delivery("slow", b"slow letter")]
+    assert transport.collect({"slow": 1 << 20}) == []
 
 
 def sent_in_order(root: str, pieces: Pieces) -> list[str]:
@@ -233,43 +233,43 @@ def sent_in_order(root: str, pieces: Pieces) -> list[str]:
 @pytest.mark.parametrize("cut_off", [False, True])
 def test_a_slow_reply_is_waited_for_while_pieces_come(monkeypatch: pytest.MonkeyPatch, cut_off: bool) -> None:
     """Not longer: its node was killed while it sent them, say, and nothing else would ever tell."""
-    letter = b"".join(number.to_bytes(4, "little") * (5 << 18) for number in range(4))  # pieces of 5 MB
-    root, pieces = pushed(letter)
+    payload = b"".join(number.to_bytes(4, "little") * (5 << 18) for number in range(4))  # pieces of 5 MB
+    root, pieces = pushed(payload)
     link, clock = Superlink(("ticket", root, pieces)), [1000.0]
-    monkeypatch.setattr(arriving, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(chunks, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     to_come = sent_in_order(root, pieces)
     assert len(to_come) == 8
     link.absent = set(to_come)
-    post, found = FlowerTransport(link, str), list[Delivery]()
+    transport, found = FlowerTransport(link, str), list[Delivery]()
     for number, name in enumerate(to_come):
         assert found == []
-        clock[0] += arriving.STALLED - 1
+        clock[0] += chunks.STALLED - 1
         if not (cut_off and number >= 3):
             link.absent.discard(name)
-        found = post.collect({"ticket": 30 << 20})
+        found = transport.collect({"ticket": 30 << 20})
         if cut_off and found:
             break
     if cut_off:
         assert "stopped coming" in found[0].problem
-        assert clock[0] - 1000.0 < 6 * arriving.STALLED
+        assert clock[0] - 1000.0 < 6 * chunks.STALLED
         assert link.confirmed == [root]
     else:
-        assert found == [Delivery("ticket", letter)]
-        assert clock[0] - 1000.0 > 7 * (arriving.STALLED - 1)
+        assert found == [Delivery("ticket", payload)]
+        assert clock[0] - 1000.0 > 7 * (chunks.STALLED - 1)
 
 
 def test_what_comes_for_a_letter_that_nobody_asks_for_any_more_is_deleted_there() -> None:
     """It was answered by its second copy, or came too late; the SuperLink would keep it until the run ends."""
     link = Superlink()
-    post = FlowerTransport(link, str)
-    assert post.collect({"late": 1 << 20, "good": 1 << 20}) == []
+    transport = FlowerTransport(link, str)
+    assert transport.collect({"late": 1 << 20, "good": 1 << 20}) == []
     root, pieces = pushed(b"too late")
     link.replies = [("late", root, pieces)]
-    assert post.collect({"good": 1 << 20}) == []
+    assert transport.collect({"good": 1 << 20}) == []
     assert link.confirmed == [root]
     link.replies = [("late", "another", {}), ("good", *pushed(b"good"))]
     link.pieces |= pushed(b"good")[1]
-    assert post.collect({"good": 1 << 20}) == [Delivery("good", b"good")]
+    assert transport.collect({"good": 1 << 20}) == [Delivery("good", b"good")]
     assert len(link.confirmed) == 2  # of "late" no more is asked
 
 
@@ -277,9 +277,9 @@ def test_a_half_reply_that_nobody_asks_for_any_more_is_deleted_there() -> None:
     root, pieces = pushed(b"slow")
     link = Superlink(("slow", root, pieces))
     link.absent = {root}
-    post = FlowerTransport(link, str)
-    assert post.collect({"slow": 1 << 20, "other": 1 << 20}) == []
-    assert post.collect({"other": 1 << 20}) == []
+    transport = FlowerTransport(link, str)
+    assert transport.collect({"slow": 1 << 20, "other": 1 << 20}) == []
+    assert transport.collect({"other": 1 << 20}) == []
     assert link.confirmed == [root]
 
 

@@ -11,9 +11,9 @@ from typing import Any
 from fedframe.core.job import Job
 from fedframe.jobs.build import JobMaker
 from fedframe.jobs.gather import gather
-from fedframe.network.engine import NetworkEngine, keys_of
+from fedframe.network.engine import NetworkEngine, masking_keys
 from fedframe.network.flower.local_deployment import LocalTransport
-from fedframe.network.local_nodes import deal, write_nodes
+from fedframe.network.local_nodes import assign_nodes, write_node_folders
 from fedframe.runs.folder import RunFolder
 from fedframe.runs.session import execute
 from fedframe.util.files import read_json, write_json
@@ -76,8 +76,8 @@ class Network:
         self.folder.mkdir(parents=True)
         self.runs = {name: make(given.pop("method"), folder / name, **given) for name, given in runs.items()}
         job = next(iter(self.runs.values()))[0]
-        self.seats = deal(job, 3)
-        names = write_nodes(job, self.folder, self.seats)
+        self.node_of_client = assign_nodes(job, 3)
+        names = write_node_folders(job, self.folder, self.node_of_client)
         told = {
             run: {"settings": job.settings.model_dump(mode="json"), "folder": str(job.folder)}
             for run, (job, _) in self.runs.items()
@@ -87,8 +87,8 @@ class Network:
             write_json(path, {**read_json(path), "runs": told})
         self.audit = folder / "audit.txt"
         with watched(folder / "watch", self.audit):
-            self.post = LocalTransport(self.folder)
-            self.post.open(names)
+            self.transport = LocalTransport(self.folder)
+            self.transport.open(names)
 
     def execute(self, run: str) -> tuple[RunFolder, Recorder]:
         """Run one of the runs to its end."""
@@ -100,13 +100,13 @@ class Network:
     def engine(self, run: str) -> NetworkEngine:
         """An engine for a run, over a Flower run of its own."""
         job, _ = self.runs[run]
-        assert self.post.link is not None
-        if self.post.task is not None:
-            self.post.task.close()
-        self.post.task = self.post.link.open_run()
-        self.post.grid = self.post.task.grid
-        engine = StayingEngine(job, self.post, self.seats, run, print)
-        engine.keys = keys_of(engine.hello(len(self.seats)))
+        assert self.transport.superlink is not None
+        if self.transport.task is not None:
+            self.transport.task.close()
+        self.transport.task = self.transport.superlink.open_run()
+        self.transport.grid = self.transport.task.grid
+        engine = StayingEngine(job, self.transport, self.node_of_client, run, print)
+        engine.keys = masking_keys(engine.hello(len(self.node_of_client)))
         return engine
 
 

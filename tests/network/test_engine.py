@@ -7,28 +7,13 @@ from typing import Any
 
 import pytest
 
-from fedframe.core.job import Job
-from fedframe.jobs.build import JobMaker
-from fedframe.jobs.gather import gather
 from fedframe.runs.folder import RunFolder
 from fedframe.runs.session import execute
 from fedframe.util.files import read_json
-from tests.federation.here import remote_engine
 from tests.helpers import Recorder, same_file
+from tests.network.in_process import make, remote_engine
 
 METHODS = ["fedavg", "scaffold", "fedetf", "fedloge", "fedrane", "spherefed", "fedrep", "fedavg+ccvr", "feddyn"]
-TASK: dict[str, Any] = {
-    "data": "digits", "partition": "dirichlet:0.3", "clients": 4, "data_share": 0.2, "rounds": 3, "epochs": 2,
-    "model": "mlp:32", "workers": 1, "min_client_size": 8,
-}  # fmt: skip
-
-
-def make(method: str, folder: Path, **settings: Any) -> tuple[Job, RunFolder]:
-    maker = JobMaker(gather({**TASK, "method": method, **settings}, None), None, None)
-    run = RunFolder.create(folder, maker.settings)
-    job = maker.make(run.path)
-    run.write_settings(job.settings)
-    return job, run
 
 
 def run_both(method: str, tmp_path: Path, **settings: Any) -> tuple[RunFolder, RunFolder]:

@@ -2,40 +2,37 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import fedframe.network.engine as remote
 from fedframe.core.client_runtime import ClientRuntime
 from fedframe.core.message import Message
 from fedframe.core.server import Server
 from fedframe.errors import DivergedError
 from fedframe.network.envelope import decode_envelope
-from tests.federation.flaws import FLAWS, hurry, server_with, tensors_changed, with_nan
-from tests.federation.here import HerePost, remote_engine
-from tests.federation.test_remote import make
 from tests.helpers import nothing
+from tests.network.flawed_answers import FLAWS, server_with, tensors_changed, with_nan
+from tests.network.in_process import Clock, InProcessTransport, clock, make, remote_engine
 
-__all__ = ["hurry"]
+__all__ = ["clock"]
 
 
 def test_below_the_minimum_a_round_waits_and_says_so(tmp_path: Path) -> None:
     job, _ = make("fedavg", tmp_path / "run", min_clients=3)
     engine = remote_engine(job, tmp_path / "nodes", 4)
-    assert isinstance(engine.post, HerePost)
-    post = engine.post
+    assert isinstance(engine.transport, InProcessTransport)
+    transport = engine.transport
     notes: list[str] = []
 
     def note(text: str) -> None:
         notes.append(text)
-        post.away.discard("node1")  # somebody hears of it and comes back
+        transport.away.discard("node1")  # somebody hears of it and comes back
 
-    engine.note = note
-    post.away |= {"node1", "node2"}
+    engine.notify = note
+    transport.away |= {"node1", "node2"}
     record = Server(job, engine, note).run_round(1, nothing)
     assert record.dropped == 1
     assert any("waiting for 1 more of at least 3" in text and "not connected" in text for text in notes)
@@ -49,15 +46,13 @@ SPOILT: dict[str, Any] = {
 
 @pytest.mark.parametrize("secure", [False, True])
 @pytest.mark.parametrize("flaw", SPOILT)
-def test_replies_that_cannot_be_used_are_no_part_of_the_minimum(
-    tmp_path: Path, validate_reply: str, secure: bool
-) -> None:
+def test_replies_that_cannot_be_used_are_no_part_of_the_minimum(tmp_path: Path, flaw: str, secure: bool) -> None:
     well = {"node0"}
     notes: list[str] = []
 
     def spoil(node: str, content: bytes) -> bytes:
         kinds = {message.kind for message in decode_envelope(content)[0]}
-        spoilt: bytes = SPOILT[validate_reply](content) if node not in well and kinds == {"train"} else content
+        spoilt: bytes = SPOILT[flaw](content) if node not in well and kinds == {"train"} else content
         return spoilt
 
     def note(text: str) -> None:
@@ -67,7 +62,7 @@ def test_replies_that_cannot_be_used_are_no_part_of_the_minimum(
 
     job, _ = make("fedavg", tmp_path / "run", min_clients=3, secure=secure)
     engine = remote_engine(job, tmp_path / "nodes", 4, spoil)
-    engine.note = note
+    engine.notify = note
     record = Server(job, engine, note).run_round(1, nothing)
     assert (record.clients, record.dropped) == (4, 1)
     assert "waiting for 2 more of at least 3 clients (node1: " in notes[0]
@@ -76,7 +71,7 @@ def test_replies_that_cannot_be_used_are_no_part_of_the_minimum(
 
 
 def test_a_node_that_is_asked_again_and_again_gets_longer_pauses(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses: list[float] = []
 
@@ -85,8 +80,7 @@ def test_a_node_that_is_asked_again_and_again_gets_longer_pauses(
         if len(pauses) == 6:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(remote, "RETRY", 5.0)
-    monkeypatch.setattr(time, "sleep", sleep)
+    monkeypatch.setattr(clock, "sleep", sleep)
     server, _ = server_with(tmp_path, lambda node, content: content if node == "node0" else "disk full")
     with pytest.raises(KeyboardInterrupt):
         server.run_round(1, nothing)
@@ -94,24 +88,24 @@ def test_a_node_that_is_asked_again_and_again_gets_longer_pauses(
 
 
 def test_a_slow_node_is_dropped_after_patience(tmp_path: Path) -> None:
-    server, post = server_with(tmp_path, lambda node, content: None if node == "node3" else content, patience=0.2)
+    server, transport = server_with(tmp_path, lambda node, content: None if node == "node3" else content, patience=20)
     record = server.run_round(1, nothing)
     assert (record.dropped, record.figures["lost"]) == (1, 1)
-    assert any("longer than patience" in note for note in post.notes)
+    assert any("longer than patience" in note for note in transport.notes)
 
 
-def test_a_letter_that_expires_on_the_way_is_one_that_took_too_long(tmp_path: Path) -> None:
+def test_a_letter_that_expires_on_the_way_is_one_that_took_too_long(tmp_path: Path, clock: Clock) -> None:
     """Flower says in its own words that a letter's time is over, and may say so before we do."""
 
     def expire(node: str, content: bytes) -> bytes | str:
         if node == "node3":
-            time.sleep(0.3)
+            clock.sleep(21)
             return "Message Unavailable"
         return content
 
-    server, post = server_with(tmp_path, expire, patience=0.2)
+    server, transport = server_with(tmp_path, expire, patience=20)
     assert server.run_round(1, nothing).dropped == 1
-    assert any("longer than patience = 0.2" in note for note in post.notes)
+    assert any("longer than patience = 20" in note for note in transport.notes)
 
 
 def test_replies_that_are_all_flawed_end_the_run(tmp_path: Path) -> None:
@@ -133,10 +127,10 @@ def test_training_that_gives_no_numbers_ends_the_run_if_too_few_are_left(
         return replace(reply, numbers={**reply.numbers, "loss": float("nan")}) if unit < diverged else reply
 
     monkeypatch.setattr(ClientRuntime, "perform", blown)
-    server, post = server_with(tmp_path, None, min_clients=3, secure=secure)
+    server, transport = server_with(tmp_path, None, min_clients=3, secure=secure)
     if ends:
         with pytest.raises(DivergedError, match=r"Round 1: the training of 0, 1.* at least 3 of 4 .* smaller lr \(now"):
             server.run_round(1, nothing)
     else:
         assert server.run_round(1, nothing).dropped == 1
-        assert any("client 0" in note and ("'nan'" in note or "NaN" in note) for note in post.notes)
+        assert any("client 0" in note and ("'nan'" in note or "NaN" in note) for note in transport.notes)

@@ -25,8 +25,9 @@ from fedframe.network.flower.superlink import HEADER
 from fedframe.runs.session import execute
 from fedframe.util.files import read_json, read_tensors
 from fedframe.util.processes import free_ports, wait_for_port
-from tests.federation.network import Network, make
+from tests.federation.commands import LONG, until
 from tests.helpers import Recorder, same_file
+from tests.network.deployment import Network, make
 
 METHODS = ["fedavg", "scaffold", "fedetf", "fedloge", "fedrane", "spherefed"]
 SECURE = "spherefedsecure"  # SphereFed with sums only: rounds and FFC
@@ -39,7 +40,7 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
     runs[SECURE] = {"method": "spherefed", "secure": True}
     made = Network(tmp_path_factory.mktemp("network"), runs)
     yield made
-    made.post.close()
+    made.transport.close()
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -66,8 +67,8 @@ def test_no_process_calls_outside_or_loads_a_pickle(network: Network) -> None:
     """Runs after the others: what all processes of the network have done until now."""
     lines = [line.split(" ", 2) for line in network.audit.read_text().splitlines()]
     started = [what for _, event, what in lines if event == "started"]
-    for module, count in (("superlink", 1), ("supernode", 3), ("hand", 3)):  # all of them were watched
-        assert started.count(f"['-m', 'fedframe.network.flower.{module}']") == count
+    for module, count in (("superlink", 1), ("supernode", 3), ("local_node", 3)):  # all of them were watched
+        assert started.count(f"['-m', 'fedframe.network.flower.{module}']") >= count
     called = {what for _, event, what in lines if event.startswith("socket")}
     assert called
     assert not [what for what in called if not what.startswith(("('127.0.0.1'", "('localhost'", "'/", "b'/"))]
@@ -77,10 +78,11 @@ def test_no_process_calls_outside_or_loads_a_pickle(network: Network) -> None:
 # -- strangers ---------------------------------------------------------------------------------------------------------
 def supernode(network: Network, folder: Path, *options: str) -> str:
     """What a SuperNode says that tries to join; it gives up at the first refusal."""
-    assert network.post.link is not None
-    command = [sys.executable, "-m", "fedframe.network.flower.supernode", "--superlink", network.post.link.address]
-    command += ["--isolation", "process", "--host", "127.0.0.1", "--port", "19123", "--max-retries", "1", *options]
-    done = subprocess.run(command, env=environment(folder), capture_output=True, text=True, timeout=180)
+    assert network.transport.superlink is not None
+    address, (port,) = network.transport.superlink.address, free_ports(1)
+    command = [sys.executable, "-m", "fedframe.network.flower.supernode", "--superlink", address]
+    command += ["--isolation", "process", "--host", "127.0.0.1", "--port", str(port), "--max-retries", "1", *options]
+    done = subprocess.run(command, env=environment(folder), capture_output=True, text=True, timeout=LONG)
     assert done.returncode != 0
     return done.stdout + done.stderr
 
@@ -92,8 +94,8 @@ def log(network: Network) -> str:
 
 def members(network: Network) -> set[str]:
     """Who is registered."""
-    assert network.post.link is not None
-    return set(network.post.link.nodes())
+    assert network.transport.superlink is not None
+    return set(network.transport.superlink.nodes())
 
 
 def test_a_node_with_an_unregistered_key_is_refused(network: Network, tmp_path: Path) -> None:
@@ -105,14 +107,14 @@ def test_a_node_with_an_unregistered_key_is_refused(network: Network, tmp_path: 
     )  # fmt: skip
     assert "Failed to initialize" in said
     assert members(network) == before
-    assert log(network).count("Refused POST '/v1/fleet/") > refused
+    until("it is logged", lambda: log(network).count("Refused POST '/v1/fleet/") > refused)
 
 
 def test_a_node_without_a_key_is_refused(network: Network, tmp_path: Path) -> None:
     before, refused = members(network), log(network).count("Refused POST '/v1/fleet/")
     supernode(network, tmp_path, "--root-certificates", str(network.folder / "ca.pem"))
     assert members(network) == before
-    assert log(network).count("Refused POST '/v1/fleet/") > refused
+    until("it is logged", lambda: log(network).count("Refused POST '/v1/fleet/") > refused)
 
 
 def test_a_node_does_not_talk_to_a_server_of_another_ca(network: Network, tmp_path: Path) -> None:
@@ -123,14 +125,14 @@ def test_a_node_does_not_talk_to_a_server_of_another_ca(network: Network, tmp_pa
         network, tmp_path, "--root-certificates", str(tmp_path / "ca.pem"), "--auth-supernode-private-key", str(key)
     )
     assert "certificate" in said.lower()
-    assert log(network).count("Refused a connection from 127.0.0.1: no TLS") > refused
+    until("it is logged", lambda: log(network).count("Refused a connection from 127.0.0.1: no TLS") > refused)
 
 
 def test_a_node_without_tls_is_refused(network: Network, tmp_path: Path) -> None:
     before, refused = members(network), log(network).count("Refused a connection from 127.0.0.1: no TLS")
     supernode(network, tmp_path, "--insecure")
     assert members(network) == before
-    assert log(network).count("Refused a connection from 127.0.0.1: no TLS") > refused
+    until("it is logged", lambda: log(network).count("Refused a connection from 127.0.0.1: no TLS") > refused)
 
 
 @pytest.mark.parametrize(
@@ -138,12 +140,13 @@ def test_a_node_without_tls_is_refused(network: Network, tmp_path: Path) -> None
 )
 @pytest.mark.parametrize("headers", [{}, {HEADER: "guess"}])
 def test_nobody_commands_the_superlink_without_the_secret(network: Network, path: str, headers: dict[str, str]) -> None:
-    assert network.post.link is not None
-    with httpx.Client(verify=str(network.folder / "ca.pem")) as client:
-        answer = client.post(f"https://{network.post.link.address}{path}", content=b"", headers=headers)
+    assert network.transport.superlink is not None
+    context = ssl.create_default_context(cafile=str(network.folder / "ca.pem"))
+    with httpx.Client(verify=context, timeout=LONG) as client:
+        answer = client.post(f"https://{network.transport.superlink.address}{path}", content=b"", headers=headers)
     assert answer.status_code == 403
     assert answer.content == b""
-    assert f"Refused POST '{path}' from 127.0.0.1" in log(network)
+    until("it is logged", lambda: f"Refused POST '{path}' from 127.0.0.1" in log(network))
 
 
 def own_address() -> str | None:
@@ -166,13 +169,13 @@ def test_the_secret_is_worth_nothing_from_another_address(tmp_path: Path) -> Non
     try:
         wait_for_port(child, "127.0.0.1", port)
         context = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
-        with httpx.Client(verify=context, headers={HEADER: "right"}, trust_env=False) as client:
+        with httpx.Client(verify=context, headers={HEADER: "right"}, trust_env=False, timeout=LONG) as client:
             there, here = (
                 client.post(f"https://{host}:{port}/v1/control/list-nodes", content=b"").status_code
                 for host in (address, "127.0.0.1")
             )
     finally:
-        child.end()
+        child.stop()
     assert there == 403
     assert here != 403
     said = (tmp_path / "superlink.log").read_text()

@@ -1,4 +1,4 @@
-"""A trial on one machine whose processes end: the run ends too and says which, instead of waiting for nobody."""
+"""A local deployment whose processes end: the run ends too and says which, instead of waiting for nobody."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ from fedframe.network.flower.local_deployment import LocalTransport
 @pytest.mark.parametrize(("place", "who"), [("node-2", "node-2"), (".", "the SuperLink")])
 @pytest.mark.parametrize("asked", ["nodes", "collect"])
 def test_a_process_that_has_ended_ends_the_run_by_name(tmp_path: Path, place: str, who: str, asked: str) -> None:
-    post = LocalTransport(tmp_path)
+    transport = LocalTransport(tmp_path)
     here: Any = SimpleNamespace(alive=True, log=tmp_path / "node-1" / "log.txt")
-    gone: Any = SimpleNamespace(alive=False, log=tmp_path / place / "log.txt", ending=lambda: "was killed by signal 9")
-    post.children = [here, gone]
+    gone: Any = SimpleNamespace(
+        alive=False, log=tmp_path / place / "log.txt", how_it_ended=lambda: "was killed by signal 9"
+    )
+    transport.children = [here, gone]
     with pytest.raises(RunError, match=f"The process of {who} was killed by signal 9 .see .*log.txt"):
-        post.nodes() if asked == "nodes" else post.collect({})
+        transport.nodes() if asked == "nodes" else transport.collect({})

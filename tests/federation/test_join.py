@@ -20,12 +20,12 @@ from fedframe.core.message import LAST
 from fedframe.core.server import Server
 from fedframe.engines.inline import InlineEngine
 from fedframe.errors import DataError, RunError, SettingError
-from fedframe.federation.create import form_from_words, new_federation
+from fedframe.federation.create import form_from_description, new_federation
 from fedframe.federation.join import Membership, make_node
 from fedframe.federation.kit import Kit
 from fedframe.jobs.gather import gather
 from fedframe.network.envelope import decode_envelope
-from fedframe.network.masks import Masker, MaskingGroup, context_of, fingerprint
+from fedframe.network.masks import Masker, MaskingGroup, fingerprint, mask_context
 from fedframe.network.node_data import federation_without_data
 from fedframe.network.node_request import NodeRequest
 
@@ -49,7 +49,7 @@ def member(folder: Path, method: str, **settings: Any) -> Membership:
     np.savez(
         folder / "own.npz", x=draw.normal(0, 1, (40, 6)).astype(np.float32), y=np.array(["a", "b"])[np.arange(40) % 2]
     )
-    form = form_from_words("a,b,c", "6", "0", "1")
+    form = form_from_description("a,b,c", "6", "0", "1")
     asked = gather({"method": method, "model": "mlp:16", "rounds": 2, **settings}, None)
     made = new_federation(folder / "clinic", ["north", "south"], ["127.0.0.1"], 9000, form, asked)
     kit = Kit.read(made.path / "kits" / "south-kit.zip")
@@ -64,7 +64,7 @@ def member(folder: Path, method: str, **settings: Any) -> Membership:
 def test_what_is_printed_is_what_leaves(tmp_path: Path, method: str, secure: bool) -> None:
     node = member(tmp_path, method, secure=secure)
     assert any("the data fit" in line for line in node.check())
-    lines = node.what_leaves()
+    lines = node.describe_outgoing()
     assert [path.name for path in (tmp_path / "node").iterdir()] == []  # a trial leaves nothing behind
     form = node.kit.agreement.form
     job = node.maker.make(tmp_path / "server")
@@ -75,11 +75,11 @@ def test_what_is_printed_is_what_leaves(tmp_path: Path, method: str, secure: boo
         if kind == "statistics" and method != "spherefed":
             continue
         request = server.build_request(kind, 1)
-        circle = None
+        group = None
         if secure:
             keys = {0: "22" * 32, 1: node.masker(print).public}
-            circle = MaskingGroup(keys, 60.0, context_of("run1", request, keys, 60.0)).notes()
-        node.work(print)(NodeRequest("run1", request, {kind: [1]}, {}, circle).to_bytes())
+            group = MaskingGroup(keys, 60.0, mask_context("run1", request, keys, 60.0)).to_json()
+        node.request_handler(print)(NodeRequest("run1", request, {kind: [1]}, {}, group).to_bytes())
         log = (tmp_path / "node" / "leaves.log").read_text()
         (sent,) = [line for line in log.splitlines() if f" {kind}: " in line]
         tensors = {
@@ -97,14 +97,14 @@ def test_what_is_printed_is_what_leaves(tmp_path: Path, method: str, secure: boo
 def test_the_log_of_what_leaves_has_the_value_of_single_numbers(tmp_path: Path) -> None:
     node = member(tmp_path, "fedavg")
     request = Server(node.maker.make(tmp_path / "server"), NoEngine(), print).build_request("train", 1)
-    content = node.work(print)(NodeRequest("run1", request, {"client": [1], "train": [1]}).to_bytes())
+    content = node.request_handler(print)(NodeRequest("run1", request, {"client": [1], "train": [1]}).to_bytes())
     scores, _ = decode_envelope(content)[0]
     assert scores.tensors
-    scored, trained, letter = (tmp_path / "node" / "leaves.log").read_text().splitlines()
+    scored, trained, payload = (tmp_path / "node" / "leaves.log").read_text().splitlines()
     for name, tensor in scores.tensors.items():
         assert f"{name} int64 () = {int(tensor)}" in scored
     assert re.search(r"update float32 \(\d+,\); samples=30, ", trained)
-    assert letter.endswith(f"letter of {len(content):,} bytes")
+    assert payload.endswith(f"letter of {len(content):,} bytes")
 
 
 @pytest.mark.parametrize("secure", [True, False])
@@ -130,7 +130,7 @@ def test_a_node_that_takes_part_already_is_left_as_it_is(tmp_path: Path) -> None
 
 def test_the_last_letter_is_the_end_and_what_to_do_then_comes_after_it(tmp_path: Path) -> None:
     node, said = member(tmp_path, "fedavg"), []  # type: Membership, list[str]
-    answer = node.work(said.append)
+    answer = node.request_handler(said.append)
     server = Server(node.maker.make(tmp_path / "server"), NoEngine(), print)
     first, last = server.build_request("train", 1), server.build_request("train", 3)  # of 2 rounds
     answer(NodeRequest("run1", first, {"train": [1]}, number=1).to_bytes())
@@ -145,7 +145,7 @@ def test_a_run_that_is_started_again_gets_the_same_noise(tmp_path: Path) -> None
     private = {"privacy_clip": 1.0, "privacy_noise": 1.0, "privacy_at": "node", "weighting": "uniform"}
     node = member(tmp_path, "fedavg", **private)
     request = Server(node.maker.make(tmp_path / "server"), NoEngine(), print).build_request("train", 1)
-    answer = node.work(print)
+    answer = node.request_handler(print)
     first, second = (
         decode_envelope(answer(NodeRequest(run, request, {"train": [1]}).to_bytes()))[0][0].tensors["update"]
         for run in ("a", "b")
@@ -180,7 +180,7 @@ def test_a_node_chooses_its_own_device(tmp_path: Path) -> None:
     other = Membership(node.kit, data, tmp_path / "new", device="cpu:0")
     assert other.make_job("a").settings.device == "cpu:0"
     assert other.check() == node.check()
-    letters = [member.work(print) for member in (node, other)]
+    letters = [member.request_handler(print) for member in (node, other)]
     server = Server(node.make_job("a"), InlineEngine(node.make_job("a")), print)
-    letter = NodeRequest("a", server.build_request("train", 1), {"train": [node.kit.number]}).to_bytes()
-    assert letters[0](letter) == letters[1](letter)
+    payload = NodeRequest("a", server.build_request("train", 1), {"train": [node.kit.number]}).to_bytes()
+    assert letters[0](payload) == letters[1](payload)

@@ -14,36 +14,27 @@ import torch
 
 pytest.importorskip("cryptography")
 
-import fedframe.network.engine as remote
-import fedframe.network.secure_rounds as secure
+import fedframe.network.engine as engine_module
 from fedframe.core.job import Job
 from fedframe.core.message import Message
 from fedframe.core.server import Server
 from fedframe.errors import DataError, SettingError
 from fedframe.methods.recipes import make_method
-from fedframe.network.compatibility import check_secure
+from fedframe.network.compatibility import check_secure_aggregation
 from fedframe.network.envelope import decode_envelope, encode_envelope
-from fedframe.network.masks import Masker, MaskingGroup, RingVector, context_of
+from fedframe.network.masks import Masker, MaskingGroup, RingVector, mask_context
 from fedframe.network.node_request import NodeRequest
-from fedframe.network.secure_rounds import circle_of
-from fedframe.network.secure_sums import masked_reply
+from fedframe.network.secure_aggregation import masked_reply, masking_group_for
 from fedframe.runs.session import execute
 from fedframe.util.files import read_json, read_tensors
-from tests.federation.here import HerePost, remote_engine
-from tests.federation.test_remote import make
 from tests.helpers import Recorder, nothing
+from tests.network.in_process import InProcessTransport, clock, make, remote_engine
 
-
-@pytest.fixture(autouse=True)
-def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "RETRY", 0.01)
-    monkeypatch.setattr(remote, "POLL", 0.01)
-
-
+__all__ = ["clock"]
 METHODS = ["fedavg", "scaffold", "fedadam", "feddyn", "spherefed", "fedavg+etf+gmv", "fednh", "fedloge"]
 
 
-def engine_at(folder: Path, job: Job, note: Any) -> remote.NetworkEngine:
+def engine_at(folder: Path, job: Job, note: Any) -> engine_module.NetworkEngine:
     return remote_engine(job, folder)
 
 
@@ -68,13 +59,13 @@ def test_a_secure_run_is_the_plain_run_up_to_rounding(tmp_path: Path, method: st
     assert read_json(runs[1].path / "summary.json")["updates_refused"] == 0
 
 
-def secure_server(tmp_path: Path, spoil: Any = None, **settings: Any) -> tuple[Server, HerePost, list[str]]:
+def secure_server(tmp_path: Path, spoil: Any = None, **settings: Any) -> tuple[Server, InProcessTransport, list[str]]:
     job, _ = make("scaffold", tmp_path / "run", secure=True, **settings)
     engine = remote_engine(job, tmp_path / "nodes", 4, spoil)
     notes: list[str] = []
-    engine.note = notes.append
-    assert isinstance(engine.post, HerePost)
-    return Server(job, engine, notes.append), engine.post, notes
+    engine.notify = notes.append
+    assert isinstance(engine.transport, InProcessTransport)
+    return Server(job, engine, notes.append), engine.transport, notes
 
 
 def test_a_client_that_is_gone_is_left_out_of_the_sum(tmp_path: Path) -> None:
@@ -83,8 +74,8 @@ def test_a_client_that_is_gone_is_left_out_of_the_sum(tmp_path: Path) -> None:
     for hidden in (False, True):
         job, _ = make("scaffold", tmp_path / f"run{hidden}", secure=hidden)
         engine = remote_engine(job, tmp_path / f"nodes{hidden}", 4)
-        assert isinstance(engine.post, HerePost)
-        engine.post.away.add("node1")
+        assert isinstance(engine.transport, InProcessTransport)
+        engine.transport.away.add("node1")
         server = Server(job, engine, print)
         record = server.run_round(1, nothing)
         assert (record.dropped, record.figures["lost"]) == (1, 1)
@@ -110,11 +101,8 @@ def test_who_goes_after_its_masked_reply_is_waited_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["cut", "left out", "something else"])
-def test_who_goes_for_good_after_its_masked_reply_costs_the_round_and_no_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
+def test_who_goes_for_good_after_its_masked_reply_costs_the_round_and_no_more(tmp_path: Path, how: str) -> None:
     """The others have told their masks for it too and may not tell them again; the next round has new ones."""
-    monkeypatch.setattr(secure, "WAIT", 0.1)
 
     def spoil(node: str, content: bytes) -> bytes | str:
         messages, notes = decode_envelope(content)
@@ -123,24 +111,22 @@ def test_who_goes_for_good_after_its_masked_reply_costs_the_round_and_no_more(
         other = [replace(messages[0], tensors={"own": torch.zeros(3, dtype=torch.uint8)})]
         return "cut" if how == "cut" else encode_envelope(other if how == "something else" else [], notes)
 
-    server, post, notes = secure_server(tmp_path, spoil)
+    server, transport, notes = secure_server(tmp_path, spoil)
     before = server.model.clone()
     first = server.run_round(1, nothing)
     assert (first.dropped, first.figures["lost"], torch.equal(server.model, before)) == (4, 4, True)
     assert any("Round 1 is given up" in note for note in notes)
     assert any("did not tell its masks" in note for note in notes)
-    post.away.add("node2")
+    transport.away.add("node2")
     again = server.run_round(1, nothing)  # as an organiser that was killed would: the masks of this round are told
     assert (again.dropped, torch.equal(server.model, before)) == (4, True)
     second = server.run_round(2, nothing)
     assert (second.dropped, torch.equal(server.model, before)) == (1, False)
-    assert isinstance(server.engine, remote.NetworkEngine)
+    assert isinstance(server.engine, engine_module.NetworkEngine)
     assert server.engine.seen.tolist() == [2, 2, 0, 2]
 
 
-def test_a_round_that_was_given_up_is_a_line_without_a_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(secure, "WAIT", 0.1)
-
+def test_a_round_that_was_given_up_is_a_line_without_a_loss(tmp_path: Path) -> None:
     def spoil(node: str, content: bytes) -> bytes | str:
         message = decode_envelope(content)[0][0]
         return "cut" if (node, message.kind, message.round) == ("node2", "unmask", 2) else content
@@ -156,7 +142,7 @@ def test_a_round_that_was_given_up_is_a_line_without_a_loss(tmp_path: Path, monk
 
 @pytest.mark.parametrize("change", ["shape", "type", "name", "samples"])
 def test_a_flawed_masked_reply_is_left_out_and_counted(tmp_path: Path, change: str) -> None:
-    from tests.federation.flaws import changed, tensors_changed
+    from tests.network.flawed_answers import changed, tensors_changed
 
     def spoil(node: str, content: bytes) -> bytes:
         if node != "node1" or decode_envelope(content)[0][0].kind != "train":
@@ -195,49 +181,49 @@ def test_a_letter_holds_no_update_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_node_that_agreed_on_secure_sends_nothing_else(tmp_path: Path) -> None:
-    server, post, _ = secure_server(tmp_path)
-    node = post.known["node0"]
+    server, transport, _ = secure_server(tmp_path)
+    node = transport.known["node0"]
     client = min(node.clients)
     request = server.build_request("train", 1)
     with pytest.raises(DataError, match="cannot be read"):
-        node.answer(NodeRequest("run1", request, {"train": [client]}).to_bytes())
-    assert isinstance(server.engine, remote.NetworkEngine)
-    circle = circle_of(server.engine, request, [0, 1, 2, 3])
+        node.handle(NodeRequest("run1", request, {"train": [client]}).to_bytes())
+    assert isinstance(server.engine, engine_module.NetworkEngine)
+    group = masking_group_for(server.engine, request, [0, 1, 2, 3])
     other = replace(request, tensors={**request.tensors, "model": request.tensors["model"] + 1})
     with pytest.raises(DataError, match="not be bound"):
-        node.answer(NodeRequest("run1", other, {"train": [client]}, circle=circle.notes()).to_bytes())
+        node.handle(NodeRequest("run1", other, {"train": [client]}, group=group.to_json()).to_bytes())
     with pytest.raises(DataError, match="not be bound"):  # nor with a question for streams beside it
-        node.answer(NodeRequest("run1", other, {"unmask": [], "train": [client]}, circle=circle.notes()).to_bytes())
+        node.handle(NodeRequest("run1", other, {"unmask": [], "train": [client]}, group=group.to_json()).to_bytes())
 
 
 @pytest.mark.parametrize("change", ["lr", "scale", "data"])
 def test_two_answers_never_share_a_mask(tmp_path: Path, change: str) -> None:
     """Whatever differs between two letters, the difference of the answers is not that of the updates."""
-    server, post, _ = secure_server(tmp_path)
-    node, request = post.known["node0"], server.build_request("train", 1)
-    assert isinstance(server.engine, remote.NetworkEngine)
-    circle = circle_of(server.engine, request, [0, 1, 2, 3])
+    server, transport, _ = secure_server(tmp_path)
+    node, request = transport.known["node0"], server.build_request("train", 1)
+    assert isinstance(server.engine, engine_module.NetworkEngine)
+    group = masking_group_for(server.engine, request, [0, 1, 2, 3])
 
-    def ask(request: Message, circle: MaskingGroup) -> RingVector:
-        letter = NodeRequest("run1", request, {"train": [0]}, {0: 0}, circle.notes()).to_bytes()
-        node.last = (b"", b"")  # as after a restart: the answer is made anew
-        found: RingVector = decode_envelope(node.answer(letter)[2])[0][0].tensors["masked"].numpy().view(np.uint64)
+    def ask(request: Message, group: MaskingGroup) -> RingVector:
+        payload = NodeRequest("run1", request, {"train": [0]}, {0: 0}, group.to_json()).to_bytes()
+        node.last_answer = (b"", b"")  # as after a restart: the answer is made anew
+        found: RingVector = decode_envelope(node.handle(payload)[2])[0][0].tensors["masked"].numpy().view(np.uint64)
         return found
 
-    first = ask(request, circle)
-    assert np.array_equal(first, ask(request, circle))
+    first = ask(request, group)
+    assert np.array_equal(first, ask(request, group))
     if change == "data":  # the node has come back with other data in the middle of a round
-        assert node.site is not None
-        labels = node.site.job.federation.source.train.y
+        assert node.client_runtime is not None
+        labels = node.client_runtime.job.federation.source.train.y
         labels.copy_(labels.flip(0))
         with pytest.raises(DataError, match="answered before with other numbers"):
-            ask(request, circle)
+            ask(request, group)
         return
     other = replace(request, numbers={"lr": 1e-30}) if change == "lr" else request
-    scale = 2 * circle.scale if change == "scale" else circle.scale
+    scale = 2 * group.scale if change == "scale" else group.scale
     with pytest.raises(DataError, match="not be bound"):
-        ask(other, replace(circle, scale=scale))
-    bound = replace(circle, scale=scale, context=context_of("run1", other, circle.keys, scale))
+        ask(other, replace(group, scale=scale))
+    bound = replace(group, scale=scale, context=mask_context("run1", other, group.keys, scale))
     assert 0.49 < np.unpackbits((first - ask(other, bound)).view(np.uint8)).mean() < 0.51
 
 
@@ -247,32 +233,32 @@ def test_two_answers_never_share_a_mask(tmp_path: Path, change: str) -> None:
 def test_methods_that_need_single_updates_are_refused_by_name(tmp_path: Path, method: str, part: str) -> None:
     job, _ = make("fedavg", tmp_path, secure=True)
     with pytest.raises(SettingError, match=re.escape(f"{part!r} of {method!r}")):
-        check_secure(job.settings, make_method(method, {}), 4)
+        check_secure_aggregation(job.settings, make_method(method, {}), 4)
 
 
 def test_one_client_alone_is_never_the_minimum(tmp_path: Path) -> None:
     job, _ = make("fedavg", tmp_path, secure=True, min_clients=1)
     with pytest.raises(SettingError, match="use 2 or more"):
-        check_secure(job.settings, job.method, 4)
+        check_secure_aggregation(job.settings, job.method, 4)
 
 
 def test_one_client_per_round_is_refused(tmp_path: Path) -> None:
     """Its sum would be its update, so that no node would tell its masks and the round would wait."""
     few, enough = (make("fedavg", tmp_path / str(p), secure=True, participation=p)[0] for p in (0.25, 0.5))
     with pytest.raises(SettingError, match=re.escape("participation = 0.25 of 4 clients is 1 a round")):
-        check_secure(few.settings, few.method, 4)
-    check_secure(enough.settings, enough.method, 4)
+        check_secure_aggregation(few.settings, few.method, 4)
+    check_secure_aggregation(enough.settings, enough.method, 4)
     with pytest.raises(SettingError, match="two clients"):
-        check_secure(enough.settings, enough.method, 1)
+        check_secure_aggregation(enough.settings, enough.method, 1)
 
 
 def test_a_reply_with_nan_is_not_sent(tmp_path: Path) -> None:
     job, _ = make("fedavg", tmp_path / "run", secure=True)
     masker = Masker(tmp_path / "keys", print)
-    circle = MaskingGroup({0: masker.public, 1: "11" * 32}, 100.0, "ab" * 32)
+    group = MaskingGroup({0: masker.public, 1: "11" * 32}, 100.0, "ab" * 32)
     update = torch.zeros(job.roles.layout.size)
     update[3] = float("nan")
     with pytest.raises(DataError, match="not sent"):
         masked_reply(
-            job, "run1", Message("train", 1, 0, {"update": update}, {"samples": 5, "loss": 0.1}), circle, masker
+            job, "run1", Message("train", 1, 0, {"update": update}, {"samples": 5, "loss": 0.1}), group, masker
         )

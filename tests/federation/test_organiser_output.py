@@ -31,8 +31,8 @@ def after_round(monkeypatch: pytest.MonkeyPatch, what: Any) -> None:
 def test_a_node_that_is_away_is_no_refused_update(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made, post = make_clinic(tmp_path, monkeypatch)
-    after_round(monkeypatch, lambda round: post.away.add("south"))
+    made, transport = make_clinic(tmp_path, monkeypatch)
+    after_round(monkeypatch, lambda round: transport.away.add("south"))
     start.start(made)
     summary = read_json(made.runs / "1" / "summary.json")
     assert (summary["updates_refused"], summary["replies_missing"]) == (0, 2)
@@ -50,7 +50,7 @@ def test_status_shows_the_last_known_scores(tmp_path: Path, monkeypatch: pytest.
     def nobody(folder: Any) -> None:
         raise RunError("not there")
 
-    monkeypatch.setattr(status, "link_to", nobody)
+    monkeypatch.setattr(status, "connect_superlink", nobody)
     seen: dict[int, str] = {}
 
     def look(round: int) -> None:

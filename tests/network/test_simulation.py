@@ -10,15 +10,15 @@ import pytest
 pytest.importorskip("flwr")
 pytest.importorskip("ray")
 
-from fedframe.network.flower.simulation import SimulationPost
-from fedframe.network.local_nodes import deal, write_nodes
+from fedframe.network.flower.simulation import SimulationTransport
+from fedframe.network.local_nodes import assign_nodes, write_node_folders
 from fedframe.runs.session import execute
 from fedframe.util.files import read_json, write_json
-from tests.federation.network import StayingEngine, make
-from tests.federation.test_network import METHODS
 from tests.helpers import Recorder, same_file
+from tests.network.deployment import StayingEngine, make
+from tests.network.test_local_deployment import METHODS
 
-Simulation = tuple[SimulationPost, list[str], Path]
+Simulation = tuple[SimulationTransport, list[str], Path]
 
 
 @pytest.fixture(scope="module")
@@ -27,24 +27,24 @@ def simulation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Simulation]
     folder = tmp_path_factory.mktemp("simulation")
     runs = {method: make(method, folder / method) for method in METHODS}
     job = runs["fedavg"][0]
-    seats = deal(job, 3)
+    node_of_client = assign_nodes(job, 3)
     told = {
         method: {"settings": job.settings.model_dump(mode="json"), "folder": str(job.folder)}
         for method, (job, _) in runs.items()
     }
-    for name in write_nodes(job, folder / "network", seats):
+    for name in write_node_folders(job, folder / "network", node_of_client):
         path = folder / "network" / name / "node.json"
         write_json(path, {**read_json(path), "runs": told})
-    post = SimulationPost(folder / "network", 3)
-    yield post, seats, folder
-    post.close()
+    transport = SimulationTransport(folder / "network", 3)
+    yield transport, node_of_client, folder
+    transport.close()
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_simulation_gives_the_same_bits(simulation: Simulation, tmp_path: Path, method: str) -> None:
-    post, seats, _ = simulation
+    transport, node_of_client, _ = simulation
     job, there = make(method, tmp_path / "there")
-    execute(job, there, Recorder(), lambda job, note: StayingEngine(job, post, seats, method, note))
+    execute(job, there, Recorder(), lambda job, note: StayingEngine(job, transport, node_of_client, method, note))
     job, here = make(method, tmp_path / "here")
     execute(job, here, Recorder())
     assert same_file(here.path / "model.safetensors", there.path / "model.safetensors")

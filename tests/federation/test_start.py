@@ -11,10 +11,10 @@ import pytest
 
 pytest.importorskip("flwr")
 
-import fedframe.network.engine as remote
+import fedframe.network.engine as engine_module
 from fedframe.errors import RunError, SettingError
 from fedframe.federation import start
-from fedframe.federation.create import form_from_words, new_federation
+from fedframe.federation.create import form_from_description, new_federation
 from fedframe.federation.folder import FederationFolder
 from fedframe.federation.join import Membership
 from fedframe.federation.kit import Kit
@@ -23,7 +23,7 @@ from fedframe.network import node
 from fedframe.network.flower.environment import require_packages
 from fedframe.network.node import NodeRuntime
 from fedframe.runs.session import Session
-from tests.federation.here import HerePost
+from tests.network.in_process import Clock, InProcessTransport
 
 MEMBERS = ["north", "south"]
 
@@ -32,7 +32,7 @@ MEMBERS = ["north", "south"]
 def clinic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FederationFolder:
     """A federation whose members answer in this process."""
     draw = np.random.default_rng(0)
-    form = form_from_words("a,b", "6", "0", "1")
+    form = form_from_description("a,b", "6", "0", "1")
     asked = gather({"method": "fedavg", "model": "mlp:8", "rounds": 3, "epochs": 1}, None)
     made = new_federation(tmp_path / "clinic", MEMBERS, ["127.0.0.1"], 9000, form, asked)
     np.savez(
@@ -43,10 +43,9 @@ def clinic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FederationFolder:
         kit = Kit.read(made.path / "kits" / f"{name}-kit.zip")
         member = Membership(kit, f"npz:{tmp_path / 'own.npz'}", tmp_path / name, None, None)
         nodes[name] = NodeRuntime(member.make_job, [kit.number])
-    monkeypatch.setattr(remote, "RETRY", 0.01)
-    monkeypatch.setattr(remote, "POLL", 0.01)
-    monkeypatch.setattr(start, "link_to", lambda folder: None)
-    monkeypatch.setattr(start, "LinkPost", lambda link: HerePost(nodes))
+    monkeypatch.setattr(engine_module, "time", Clock())
+    monkeypatch.setattr(start, "connect_superlink", lambda folder: None)
+    monkeypatch.setattr(start, "SuperLinkTransport", lambda link: InProcessTransport(nodes))
     return made
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-import fedframe.network.engine as remote
+import fedframe.network.engine as engine_module
 from fedframe.core.job import Job
 from fedframe.core.message import Message
 from fedframe.core.server import Server
@@ -20,18 +20,17 @@ from fedframe.network.node_request import NodeRequest
 from fedframe.network.transport import Delivery
 from fedframe.runs.session import execute
 from fedframe.util.files import read_json, read_tensors
-from tests.federation.flaws import FLAWS, hurry, server_with, tensors_changed
-from tests.federation.here import HerePost, node_works, remote_engine
-from tests.federation.test_remote import make
 from tests.helpers import Recorder, equal_states, nothing, same_file
+from tests.network.flawed_answers import FLAWS, server_with, tensors_changed
+from tests.network.in_process import InProcessTransport, clock, make, node_runtimes, remote_engine
 
-__all__ = ["hurry"]
+__all__ = ["clock"]
 NEWEST = 1 << 60  # the number of a letter that is newer than all that an engine has sent
 
 
 @pytest.mark.parametrize("flaw", FLAWS)
-def test_a_flawed_answer_is_never_merged_but_counted_and_shown(tmp_path: Path, validate_reply: str) -> None:
-    seats = [f"node{client}" for client in range(4)]
+def test_a_flawed_answer_is_never_merged_but_counted_and_shown(tmp_path: Path, flaw: str) -> None:
+    node_of_client = [f"node{client}" for client in range(4)]
     runs = []
     for name in ("spoilt", "absent"):
         now = {"round": 0}
@@ -39,13 +38,13 @@ def test_a_flawed_answer_is_never_merged_but_counted_and_shown(tmp_path: Path, v
         def spoil(node: str, content: bytes, name: str = name, now: dict[str, int] = now) -> bytes | str | None:
             if node != "node1" or now["round"] < 2:
                 return content
-            found: bytes | str = FLAWS[validate_reply](content) if name == "spoilt" else "not there"
+            found: bytes | str = FLAWS[flaw](content) if name == "spoilt" else "not there"
             return found
 
         job, _ = make("scaffold", tmp_path / name)
-        post = HerePost(node_works(job, tmp_path / f"nodes-{name}", seats), spoil)
+        transport = InProcessTransport(node_runtimes(job, tmp_path / f"nodes-{name}", node_of_client), spoil)
         notes: list[str] = []
-        engine = remote.NetworkEngine(job, post, seats, "run1", notes.append)
+        engine = engine_module.NetworkEngine(job, transport, node_of_client, "run1", notes.append)
         server = Server(job, engine, notes.append)
         records = []
         for number in (1, 2, 3):
@@ -71,15 +70,12 @@ COUNTS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("flaw", COUNTS)
-def test_flawed_counts_of_own_models_are_left_out_and_the_run_ends_well(tmp_path: Path, validate_reply: str) -> None:
+def test_flawed_counts_of_own_models_are_left_out_and_the_run_ends_well(tmp_path: Path, flaw: str) -> None:
     def spoil(node: str, content: bytes) -> bytes:
         messages, notes = decode_envelope(content)
         if node != "node1":
             return content
-        worse = [
-            replace(m, tensors={**m.tensors, **COUNTS[validate_reply]}) if m.kind == "personalise" else m
-            for m in messages
-        ]
+        worse = [replace(m, tensors={**m.tensors, **COUNTS[flaw]}) if m.kind == "personalise" else m for m in messages]
         return encode_envelope(worse, notes)
 
     job, run = make("fedavg", tmp_path / "run", rounds=1)
@@ -114,30 +110,32 @@ def test_a_nodes_words_reach_the_screen_and_the_log_as_one_short_line(tmp_path: 
     assert all(line.isprintable() and len(line) <= 1100 for line in lines)
 
 
-def noting(engine: remote.NetworkEngine, note: Any) -> remote.NetworkEngine:
-    engine.note = note
+def noting(engine: engine_module.NetworkEngine, note: Any) -> engine_module.NetworkEngine:
+    engine.notify = note
     return engine
 
 
 def test_an_answer_to_nothing_that_was_asked_is_left_alone(tmp_path: Path) -> None:
-    server, post = server_with(tmp_path, None)
-    collect = post.collect
+    server, transport = server_with(tmp_path, None)
+    collect = transport.collect
 
     def with_another(tickets: Any) -> list[Delivery]:
         return [Delivery("of nobody", b"x"), *collect(tickets), Delivery("0", problem="once more")]
 
-    post.collect = with_another  # type: ignore[method-assign]
+    transport.collect = with_another  # type: ignore[method-assign]
     assert server.run_round(1, nothing).dropped == 0
 
 
 def test_a_lost_reply_leaves_no_private_state_behind(tmp_path: Path) -> None:
     """A control variate of a round that the server has not merged is forgotten; the node goes on from the last one."""
     lose = {"now": False}
-    server, post = server_with(tmp_path, lambda node, content: "cut" if lose["now"] and node == "node1" else content)
+    server, transport = server_with(
+        tmp_path, lambda node, content: "cut" if lose["now"] and node == "node1" else content
+    )
     server.run_round(1, nothing)
     server.round = 1
-    store = post.known["node1"].site_of("run1").job.store
-    client = next(iter(post.known["node1"].clients))
+    store = transport.known["node1"].runtime_for("run1").job.store
+    client = next(iter(transport.known["node1"].clients))
     merged = store.load(client, 2)
     lose["now"] = True
     server.run_round(2, nothing)
@@ -146,23 +144,23 @@ def test_a_lost_reply_leaves_no_private_state_behind(tmp_path: Path) -> None:
     lose["now"] = False
     request = server.build_request("train", 3)
     before = NodeRequest("run1", request, {"own": [client]}, {client: 1}, number=NEWEST)
-    post.known["node1"].answer(before.to_bytes())
+    transport.known["node1"].handle(before.to_bytes())
     assert equal_states(store.load(client, 3), merged)
 
 
 def test_a_repeated_letter_gets_the_same_answer(tmp_path: Path) -> None:
-    server, post = server_with(tmp_path, None)
+    server, transport = server_with(tmp_path, None)
     server.run_round(1, nothing)
     server.round = 1
-    node = post.known["node0"]
+    node = transport.known["node0"]
     client = next(iter(node.clients))
-    letter = NodeRequest(
+    payload = NodeRequest(
         "run1", server.build_request("train", 2), {"train": [client]}, {client: 1}, number=NEWEST
     ).to_bytes()
-    first = node.answer(letter)
-    again = node.answer(letter)  # what it said is at hand
-    node.last = (b"", b"")
-    anew = node.answer(letter)  # as after a restart: the work is done again
+    first = node.handle(payload)
+    again = node.handle(payload)  # what it said is at hand
+    node.last_answer = (b"", b"")
+    anew = node.handle(payload)  # as after a restart: the work is done again
     assert first[2] == again[2] == anew[2]
     for one, other in zip(first[1], again[1], strict=True):
         assert one.head() == other.head()
@@ -171,41 +169,41 @@ def test_a_repeated_letter_gets_the_same_answer(tmp_path: Path) -> None:
 
 def test_a_letter_that_comes_after_a_newer_one_is_not_obeyed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would have the node forget states that were merged since."""
-    server, post = server_with(tmp_path, None, rounds=6)
-    node = post.known["node1"]
+    server, transport = server_with(tmp_path, None, rounds=6)
+    node = transport.known["node1"]
     client = next(iter(node.clients))
     sent: dict[int, bytes] = {}
-    deliver = post.send
+    deliver = transport.send
 
-    def send(name: str, letter: bytes, round: int, seconds: float | None) -> str:
+    def send(name: str, payload: bytes, round: int, timeout: float | None) -> str:
         if name != "node1":
-            return deliver(name, letter, round, seconds)
-        sent[round] = letter
+            return deliver(name, payload, round, timeout)
+        sent[round] = payload
         if round not in (2, 3):
-            return deliver(name, letter, round, seconds)
+            return deliver(name, payload, round, timeout)
         ticket = f"late-{round}"  # patience is over, and the letter still waits at the node
-        post._waiting[ticket] = Delivery(ticket, problem="late")
+        transport._waiting[ticket] = Delivery(ticket, problem="late")
         return ticket
 
-    monkeypatch.setattr(post, "send", send)
+    monkeypatch.setattr(transport, "send", send)
     for number in (1, 2, 3, 4):
         server.run_round(number, nothing)
         server.round = number
-    store = node.site_of("run1").job.store
+    store = node.runtime_for("run1").job.store
     merged = store.load(client, 5)
     for late in (3, 1):
         with pytest.raises(ProtocolError, match="after a newer one"):
-            node.answer(sent[late])
+            node.handle(sent[late])
     assert equal_states(store.load(client, 5), merged)
-    node.answer(sent[4])  # the same once more is answered again
+    node.handle(sent[4])  # the same once more is answered again
 
 
 def test_letters_of_a_resumed_run_are_newer_than_those_of_a_killed_one(tmp_path: Path) -> None:
-    server, post = server_with(tmp_path, None)
+    server, transport = server_with(tmp_path, None)
     kept = server.tensors()
     server.run_round(1, nothing)  # and the process is killed before it has written that down
-    engine = remote.NetworkEngine(server.job, post, server.engine.seats, "run1", print)  # type: ignore[attr-defined]
-    resumed = Server(server.job, engine, post.notes.append)
+    engine = engine_module.NetworkEngine(server.job, transport, server.engine.node_of_client, "run1", print)  # type: ignore[attr-defined]
+    resumed = Server(server.job, engine, transport.notes.append)
     resumed.restore(kept, 0)
     assert resumed.run_round(1, nothing).dropped == 0
 
@@ -225,10 +223,10 @@ def test_a_torn_note_of_the_newest_letter_keeps_nobody_out(tmp_path: Path) -> No
 def test_every_node_is_told_when_the_run_is_over(tmp_path: Path, method: str, personal: bool) -> None:
     job, run = make(method, tmp_path / "run", personal=personal, rounds=1)
     engine = remote_engine(job, tmp_path / "nodes", 4)
-    assert isinstance(engine.post, HerePost)
+    assert isinstance(engine.transport, InProcessTransport)
     kept: list[torch.Tensor] = []
-    for node in engine.post.known.values():
-        node.finish = lambda job, request: kept.append(request.tensors["model"])
+    for node in engine.transport.known.values():
+        node.on_finished = lambda job, request: kept.append(request.tensors["model"])
     execute(job, run, Recorder(), lambda job, note: engine)
     final = read_tensors(run.path / "checkpoint.safetensors")[0]["model"]
     assert len(kept) == 4
@@ -251,9 +249,9 @@ def test_a_server_stage_that_gives_no_numbers_leaves_the_model_as_it_was(tmp_pat
     job, run = make("fedavg+ccvr", tmp_path / "run", rounds=1)
     display = Recorder()
 
-    def engine(job: Job, note: Any) -> remote.NetworkEngine:
+    def engine(job: Job, note: Any) -> engine_module.NetworkEngine:
         made = remote_engine(job, tmp_path / "nodes", 4, spoil)
-        made.note = pytest.fail  # it must not wait for anybody
+        made.notify = pytest.fail  # it must not wait for anybody
         return made
 
     execute(job, run, display, engine)
@@ -270,15 +268,15 @@ def test_a_resumed_run_equals_an_unbroken_one(tmp_path: Path, method: str) -> No
     job, whole = make(method, tmp_path / "whole")
     execute(job, whole, Recorder(), lambda job, note: remote_engine(job, tmp_path / "nodes1"))
     job, broken = make(method, tmp_path / "broken")
-    works = node_works(job, tmp_path / "nodes2", seats := [f"node{client % 3}" for client in range(4)])
+    works = node_runtimes(job, tmp_path / "nodes2", node_of_client := [f"node{client % 3}" for client in range(4)])
 
     class Stopped(Recorder):
         def round(self, record: Any) -> None:
             if record.round == 2:
                 raise KeyboardInterrupt
 
-    def engine(job: Any, note: Any) -> remote.NetworkEngine:
-        return remote.NetworkEngine(job, HerePost(works), seats, "run1", note)
+    def engine(job: Any, note: Any) -> engine_module.NetworkEngine:
+        return engine_module.NetworkEngine(job, InProcessTransport(works), node_of_client, "run1", note)
 
     with pytest.raises(KeyboardInterrupt):
         execute(job, broken, Stopped(), engine)
@@ -288,31 +286,37 @@ def test_a_resumed_run_equals_an_unbroken_one(tmp_path: Path, method: str) -> No
         assert {k: v for k, v in one.items() if k != "seconds"} == {k: v for k, v in other.items() if k != "seconds"}
 
 
-class Restarting(HerePost):
+class Restarting(InProcessTransport):
     """Nodes whose processes start anew before every letter: what they know is what lies on their disks."""
 
-    def __init__(self, job: Job, folder: Path, seats: list[str]) -> None:
-        self.start = partial(node_works, job, folder, seats)
+    def __init__(self, job: Job, folder: Path, node_of_client: list[str]) -> None:
+        self.start = partial(node_runtimes, job, folder, node_of_client)
         super().__init__(self.start())
 
-    def send(self, node: str, letter: bytes, round: int, seconds: float | None) -> str:
+    def send(self, node: str, payload: bytes, round: int, timeout: float | None) -> str:
         self.known = self.start()
-        return super().send(node, letter, round, seconds)
+        return super().send(node, payload, round, timeout)
 
 
-def engine_over(post: HerePost, seats: list[str], job: Job, note: Any) -> remote.NetworkEngine:
-    return remote.NetworkEngine(job, post, seats, "run1", note)
+def engine_over(
+    transport: InProcessTransport, node_of_client: list[str], job: Job, note: Any
+) -> engine_module.NetworkEngine:
+    return engine_module.NetworkEngine(job, transport, node_of_client, "run1", note)
 
 
 @pytest.mark.parametrize("method", ["scaffold", "fedper", "fedloge", "ditto", "feddyn"])
 def test_a_node_keeps_its_private_state_over_a_restart(tmp_path: Path, method: str) -> None:
-    seats = [f"node{client % 3}" for client in range(4)]
+    node_of_client = [f"node{client % 3}" for client in range(4)]
     runs = []
     for name in ("staying", "restarting"):
         job, run = make(method, tmp_path / name)
         folder = tmp_path / f"nodes-{name}"
-        post = Restarting(job, folder, seats) if name == "restarting" else HerePost(node_works(job, folder, seats))
-        execute(job, run, Recorder(), partial(engine_over, post, seats))
+        transport = (
+            Restarting(job, folder, node_of_client)
+            if name == "restarting"
+            else InProcessTransport(node_runtimes(job, folder, node_of_client))
+        )
+        execute(job, run, Recorder(), partial(engine_over, transport, node_of_client))
         runs.append((run, folder))
     (first, kept), (second, restarted) = runs
     assert same_file(first.path / "model.safetensors", second.path / "model.safetensors")
@@ -327,42 +331,42 @@ def test_a_node_keeps_its_private_state_over_a_restart(tmp_path: Path, method: s
     ("change", "said"),
     [
         ({"tasks": {"train": [3]}}, "not at this node"),
-        ({"order": Message("train", 1, -1, {"model": torch.zeros(3)}, {"lr": 0.1})}, "brings a model"),
-        ({"order": Message("train", 1, -1, {}, {"lr": 0.1})}, "no model"),
-        ({"order": "nan"}, "NaN"),
-        ({"order": "round"}, "Round 99"),
-        ({"order": "fixed"}, "sets head.nothing"),
+        ({"request": Message("train", 1, -1, {"model": torch.zeros(3)}, {"lr": 0.1})}, "brings a model"),
+        ({"request": Message("train", 1, -1, {}, {"lr": 0.1})}, "no model"),
+        ({"request": "nan"}, "NaN"),
+        ({"request": "round"}, "Round 99"),
+        ({"request": "fixed"}, "sets head.nothing"),
         ({"run": "../../etc"}, "letters and digits"),
     ],
 )
 def test_a_node_refuses_orders_that_do_not_fit(tmp_path: Path, change: dict[str, Any], said: str) -> None:
-    server, post = server_with(tmp_path, None)
-    node = post.known["node0"]
+    server, transport = server_with(tmp_path, None)
+    node = transport.known["node0"]
     request = server.build_request("train", 1)
     odd = {
         "nan": replace(request, tensors={**request.tensors, "model": request.tensors["model"] * float("nan")}),
         "round": replace(request, round=99),
         "fixed": replace(request, tensors={**request.tensors, "fixed/head.nothing": torch.zeros(1)}),
     }
-    errand = NodeRequest("run1", request, {"train": sorted(node.clients)})
+    node_request = NodeRequest("run1", request, {"train": sorted(node.clients)})
     chosen: dict[str, Any] = {k: odd.get(v, v) if isinstance(v, str) else v for k, v in change.items()}
-    errand = replace(errand, **chosen)
+    node_request = replace(node_request, **chosen)
     with pytest.raises(DataError, match=said):
-        node.answer(errand.to_bytes())
+        node.handle(node_request.to_bytes())
 
 
 def test_a_node_does_only_what_it_knows(tmp_path: Path) -> None:
-    letter = encode_envelope([Message("train", 1)], {"run": "run1", "tasks": {"score": [0]}, "seen": {}, "number": 1})
+    payload = encode_envelope([Message("train", 1)], {"run": "run1", "tasks": {"score": [0]}, "seen": {}, "number": 1})
     with pytest.raises(DataError, match="nobody here does 'score'"):
-        NodeRequest.from_bytes(letter)
+        NodeRequest.from_bytes(payload)
 
 
 def test_one_letter_per_node_and_round(tmp_path: Path) -> None:
     job, run = make("fedloge", tmp_path / "run")
     engine = remote_engine(job, tmp_path / "nodes", 4)
-    assert isinstance(engine.post, HerePost)
+    assert isinstance(engine.transport, InProcessTransport)
     execute(job, run, Recorder(), lambda job, note: engine)
-    rounds = [round for _, round in engine.post.letters]
+    rounds = [round for _, round in engine.transport.sent]
     assert {round: rounds.count(round) for round in (1, 2, 3)} == {1: 4, 2: 4, 3: 4}
 
 
@@ -373,18 +377,18 @@ def test_control_variates_add_up_after_any_losses(tmp_path: Path) -> None:
     def spoil(node: str, content: bytes) -> bytes | str:
         return "cut" if float(torch.rand((), generator=draw)) < 0.4 else content
 
-    server, post = server_with(tmp_path, spoil, rounds=8, min_clients=1)
+    server, transport = server_with(tmp_path, spoil, rounds=8, min_clients=1)
     lost = 0
     for number in range(1, 9):
         lost += server.run_round(number, nothing).dropped
         server.round = number
     assert lost > 5
     total = torch.zeros(server.layout.trainable, dtype=torch.float64)
-    assert isinstance(server.engine, remote.NetworkEngine)
+    assert isinstance(server.engine, engine_module.NetworkEngine)
     sizes = server.job.federation.train.sizes()
-    for node in post.known.values():
+    for node in transport.known.values():
         for client in node.clients:
-            state = node.site_of("run1").job.store.load(client, int(server.engine.seen[client]) + 1)
+            state = node.runtime_for("run1").job.store.load(client, int(server.engine.seen[client]) + 1)
             if state:
                 total += state["scaffold/c"].double() * float(sizes[client] / sizes.sum())
     assert torch.allclose(total, server.state["scaffold/c"].double(), atol=1e-5)

@@ -8,10 +8,9 @@ import contextlib
 import socket
 import ssl
 import threading
-import time
 from collections.abc import Iterator, MutableMapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx
 import pytest
@@ -23,9 +22,10 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from fedframe.network.certificates import make_certificates, make_node_key
 from fedframe.network.flower import superlink
-from fedframe.network.flower.connection_limiter import ConnectionLimiter, watched
-from fedframe.network.flower.superlink import HEADER, MOST_LINES, MOST_STRANGE, Guard, Members
+from fedframe.network.flower.connection_limiter import ConnectionLimiter, limited_protocol
+from fedframe.network.flower.superlink import HEADER, MAX_LOG_LINES, MAX_STRANGER_BYTES, Guard, Members
 from fedframe.util.processes import free_ports
+from tests.federation.commands import LONG, until
 
 SECRET = "open sesame"
 KEY = "of a member"
@@ -120,11 +120,11 @@ def test_a_body_that_turns_out_too_large_is_cut_off() -> None:
 
 @pytest.mark.parametrize("headers", [{}, {"flwr-public-key": "of a stranger"}, {HEADER: SECRET}])
 def test_whoever_shows_no_members_key_is_not_listened_to_for_long(headers: dict[str, str]) -> None:
-    large, path = MOST_STRANGE + 1, "/v1/fleet/push-object"
+    large, path = MAX_STRANGER_BYTES + 1, "/v1/fleet/push-object"
     assert ask(path, "203.0.113.9", headers, (b"x" * 100,), most=1 << 20)[:2] == (200, [b"x" * 100])
     status, bodies, lines = ask(path, "203.0.113.9", {**headers, "content-length": str(large)}, most=1 << 20)
     assert (status, bodies, len(lines)) == (403, [], 1)
-    assert f"larger than {MOST_STRANGE:,}" in lines[0]
+    assert f"larger than {MAX_STRANGER_BYTES:,}" in lines[0]
     assert ask(path, "203.0.113.9", headers, (b"x" * large, b""), most=1 << 20)[1] == [None]
     assert ask(path, "203.0.113.9", MEMBER, (b"x" * large, b""), most=1 << 20)[:2] == (200, [b"x" * large])
 
@@ -148,9 +148,9 @@ def test_members_are_those_whose_keys_lie_in_the_folder(tmp_path: Path) -> None:
 def test_a_flood_of_strangers_does_not_flood_the_log() -> None:
     lines: list[str] = []
     guard = Guard(Inside(), SECRET, known, log=lines.append)
-    for _ in range(3 * MOST_LINES):
-        guard.note({"path": "/"}, "no")
-    assert MOST_LINES <= len(lines) <= 2 * MOST_LINES  # a minute may end in between
+    for _ in range(3 * MAX_LOG_LINES):
+        guard.log_refusal({"path": "/"}, "no")
+    assert MAX_LOG_LINES <= len(lines) <= 2 * MAX_LOG_LINES  # a minute may end in between
 
 
 @pytest.mark.parametrize(("status", "lines"), [(412, 1), (401, 1), (200, 0), (404, 0)])
@@ -170,13 +170,13 @@ def listening(config: uvicorn.Config, host: str) -> Iterator[int]:
     """A server in a thread, as the SuperLink has it; the port at which it listens."""
     server = uvicorn.Server(config)
     (port,) = free_ports(1)
-    thread = threading.Thread(target=server.run, args=(superlink.sockets(host, port),), daemon=True)
+    thread = threading.Thread(target=server.run, args=(superlink.listening_sockets(host, port),), daemon=True)
     thread.start()
-    while not server.started:
-        time.sleep(0.02)
+    until("the server listens", lambda: server.started or not thread.is_alive())
+    assert server.started
     yield port
     server.should_exit = True
-    thread.join(10)
+    thread.join(LONG)
 
 
 @pytest.fixture
@@ -187,7 +187,7 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     make_certificates(tmp_path, ["127.0.0.2"], "this")
     lines: list[str] = []
     guard = Guard(Inside(), SECRET, known, log=lines.append)
-    superlink.note_failed_handshakes(guard)
+    superlink.log_failed_handshakes(guard)
     config = uvicorn.Config(
         guard, loop="asyncio", lifespan="off", log_level="critical",
         ssl_keyfile=str(tmp_path / "server.key"), ssl_certfile=str(tmp_path / "server.pem"),
@@ -198,15 +198,15 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
 
 def post(url: str, folder: Path) -> int:
     context = ssl.create_default_context(cafile=str(folder / "ca.pem"))
-    return httpx.post(url, verify=context, headers={HEADER: SECRET}, trust_env=False).status_code
+    return httpx.post(url, verify=context, headers={HEADER: SECRET}, trust_env=False, timeout=LONG).status_code
 
 
 def test_the_organisers_line_is_there_whatever_address_nodes_dial(served: Served) -> None:
     port, folder, lines = served
     assert post(f"https://127.0.0.1:{port}/v1/control/list-nodes", folder) == 200
     assert post(f"https://127.0.0.2:{port}/v1/fleet/x", folder) == 200
-    socket.create_connection(("127.0.0.1", port)).close()  # a knock that says nothing is no stranger
-    time.sleep(0.2)
+    socket.create_connection(("127.0.0.1", port)).close()  # a connection that sends nothing is no stranger
+    assert post(f"https://127.0.0.1:{port}/v1/control/list-nodes", folder) == 200  # it has been dealt with by now
     assert lines == []
 
 
@@ -217,20 +217,29 @@ def test_whoever_speaks_no_tls_or_knows_another_ca_gains_nothing_and_is_a_line(s
     make_certificates(tmp_path / "other", ["127.0.0.2"], "another")
     with pytest.raises(httpx.ConnectError, match="certificate"):
         post(f"https://127.0.0.2:{port}/v1/fleet/x", tmp_path / "other")
-    deadline = time.monotonic() + 10
-    while len(lines) < 2 and time.monotonic() < deadline:
-        time.sleep(0.05)
+    until("both are refused", lambda: len(lines) >= 2)
     assert [line.partition(": no TLS")[0] for line in lines] == ["Refused a connection from 127.0.0.1"] * 2
 
 
 # -- connections -------------------------------------------------------------------------------------------------------
-def knock(port: int, folder: Path) -> ssl.SSLSocket:
+class Recording(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+    """uvicorn's protocol, whose instances a test can reach."""
+
+    made: ClassVar[list[Any]] = []
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.made.append(self)
+
+
+def connect(port: int, folder: Path) -> ssl.SSLSocket:
     context = ssl.create_default_context(cafile=str(folder / "ca.pem"))
-    return context.wrap_socket(socket.create_connection(("127.0.0.1", port), timeout=5), server_hostname="127.0.0.1")
+    plain = socket.create_connection(("127.0.0.1", port), timeout=LONG)
+    return context.wrap_socket(plain, server_hostname="127.0.0.1")
 
 
-def closed(connection: ssl.SSLSocket, seconds: float) -> bool:
-    connection.settimeout(seconds)
+def is_closed(connection: ssl.SSLSocket) -> bool:
+    """Whether the server closes a connection; waits for it."""
     try:
         return connection.recv(1) == b""
     except TimeoutError:
@@ -239,59 +248,70 @@ def closed(connection: ssl.SSLSocket, seconds: float) -> bool:
         return True
 
 
+Limited = tuple[int, Path, ConnectionLimiter, list[str]]
+
+
 @pytest.fixture
-def door(tmp_path: Path) -> Iterator[tuple[int, Path, ConnectionLimiter, list[str]]]:
-    """A guard behind a door that lets three connections of one address in, for a second, and exempts nobody."""
+def limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Limited]:
+    """A guard that admits three connections of one address, and exempts nobody; silent ones may stay for long."""
     make_certificates(tmp_path, ["127.0.0.1"], "this")
     lines: list[str] = []
-    made = ConnectionLimiter(lambda address, reason: lines.append(f"{address}: {reason}"), most=10, each=3, seconds=1.0)
+    limiter = ConnectionLimiter(
+        lambda address, reason: lines.append(f"{address}: {reason}"), most=10, each=3, seconds=LONG
+    )
+    monkeypatch.setattr(Recording, "made", [])
     config = uvicorn.Config(
         Guard(Inside(), SECRET, known), loop="asyncio", lifespan="off", log_level="critical",
-        http=watched(AutoHTTPProtocol, made, exempt=lambda address: False),
+        http=limited_protocol(Recording, limiter, exempt=lambda address: False),
         ssl_keyfile=str(tmp_path / "server.key"), ssl_certfile=str(tmp_path / "server.pem"),
     )  # fmt: skip
     with listening(config, "127.0.0.1") as port:
-        yield port, tmp_path, made, lines
+        yield port, tmp_path, limiter, lines
 
 
-def test_silent_connections_are_closed_and_many_of_one_address_are_not_let_in(
-    door: tuple[int, Path, ConnectionLimiter, list[str]],
-) -> None:
-    port, folder, made, lines = door
-    silent = [knock(port, folder) for _ in range(3)]
-    assert closed(knock(port, folder), 3)
+def test_many_connections_of_one_address_are_not_let_in_and_silent_ones_are_closed(limited: Limited) -> None:
+    port, folder, limiter, lines = limited
+    silent = [connect(port, folder) for _ in range(3)]
+    until("all are counted", lambda: limiter.open.total() == 3)
+    assert is_closed(connect(port, folder))
     assert lines == ["127.0.0.1: it has 3 connections already"]
-    assert all(closed(each, 5) for each in silent)
-    assert lines[1:] == ["127.0.0.1: no request in 1 seconds"] * 3
-    deadline = time.monotonic() + 5
-    while made.open and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert made.open == {}
+    for each in silent:
+        each.close()
+    until("they are gone", lambda: not limiter.open)
+    limiter.seconds = 0.2
+    assert is_closed(connect(port, folder))
+    assert lines[1:] == ["127.0.0.1: no request in 0.2 seconds"]
+    until("it is gone", lambda: not limiter.open)
+    limiter.seconds = LONG
     assert post(f"https://127.0.0.1:{port}/v1/fleet/x", folder) == 200
 
 
-def test_a_connection_that_has_asked_something_stays(door: tuple[int, Path, ConnectionLimiter, list[str]]) -> None:
-    port, folder, _, lines = door
+def test_a_connection_that_has_asked_something_stays(limited: Limited) -> None:
+    port, folder, _, lines = limited
     context = ssl.create_default_context(cafile=str(folder / "ca.pem"))
-    with httpx.Client(verify=context, trust_env=False) as client:
+    with httpx.Client(verify=context, trust_env=False, timeout=LONG) as client:
         for _ in range(3):
             assert client.post(f"https://127.0.0.1:{port}/v1/fleet/x").status_code == 200
-            time.sleep(0.6)
+            (connection,) = Recording.made
+            checked = threading.Event()
+            connection.loop.call_soon_threadsafe(connection.close_if_silent, "127.0.0.1")  # as its timer would
+            connection.loop.call_soon_threadsafe(checked.set)
+            assert checked.wait(LONG)
     assert lines == []
 
 
-def test_the_door_counts_all_and_each() -> None:
+def test_the_limiter_counts_all_and_each() -> None:
     lines: list[str] = []
-    door = ConnectionLimiter(lambda address, reason: lines.append(address), most=4, each=3)
-    assert [door.enter("a") for _ in range(4)] == [True, True, True, False]
-    assert [door.enter("b") for _ in range(2)] == [True, False]
-    door.leave("a")
-    assert door.enter("c")
+    limiter = ConnectionLimiter(lambda address, reason: lines.append(address), most=4, each=3)
+    assert [limiter.admit("a") for _ in range(4)] == [True, True, True, False]
+    assert [limiter.admit("b") for _ in range(2)] == [True, False]
+    limiter.release("a")
+    assert limiter.admit("c")
     assert lines == ["a", "b"]
 
 
 def test_a_request_of_a_stranger_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(superlink, "SLOW", 0.05)
+    monkeypatch.setattr(superlink, "BODY_TIMEOUT", 0.05)
     lines: list[str] = []
     inside = Inside()
 

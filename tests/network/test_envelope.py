@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from fedframe.core.message import Message, validate_reply
 from fedframe.errors import DataError
-from fedframe.network.envelope import MOST_HEAD, decode_envelope, encode_envelope
+from fedframe.network.envelope import MAX_HEAD_BYTES, decode_envelope, encode_envelope
 from fedframe.util.files import tensors_to_bytes
 
 HEAD = {"kind": "train", "round": 1, "unit": 0, "numbers": {}}
 
 
-def letter(heads: object, tensors: dict[str, torch.Tensor] | None = None, notes: object = None) -> bytes:
+def envelope(heads: object, tensors: dict[str, torch.Tensor] | None = None, notes: object = None) -> bytes:
     """A letter with any head."""
     return tensors_to_bytes(tensors or {}, {"messages": heads, "notes": {} if notes is None else notes})
 
@@ -36,7 +36,7 @@ def with_header(content: bytes, change: Callable[[dict[str, Any]], None]) -> byt
 
 def reshaped(shape: object) -> bytes:
     """A letter with an empty tensor of any shape."""
-    return with_header(letter([HEAD], {"0/h": torch.zeros(0)}), lambda header: header["0/h"].update(shape=shape))
+    return with_header(envelope([HEAD], {"0/h": torch.zeros(0)}), lambda header: header["0/h"].update(shape=shape))
 
 
 def test_a_letter_is_read_back_bit_for_bit() -> None:
@@ -59,19 +59,21 @@ def test_a_letter_is_read_back_bit_for_bit() -> None:
 @pytest.mark.parametrize(
     "content",
     [
-        b"", b"hello", b"\x80\x04", struct.pack("<Q", 10**12) + b"{}", struct.pack("<Q", MOST_HEAD + 1) + b" " * 100,
+        b"", b"hello", b"\x80\x04", struct.pack("<Q", 10**12) + b"{}",
+        struct.pack("<Q", MAX_HEAD_BYTES + 1) + b" " * 100,
         struct.pack("<Q", 2) + b"{}", struct.pack("<Q", 4) + b"null", struct.pack("<Q", 2) + b"[]",
-        letter(None), letter([None]), letter([{}]), letter([{**HEAD, "more": 1}]), letter([HEAD], notes=[1]),
-        letter([{**HEAD, "round": True}]), letter([{**HEAD, "round": 1.0}]), letter([{**HEAD, "kind": 3}]),
-        letter([{**HEAD, "numbers": {"loss": float("nan")}}]), letter([{**HEAD, "numbers": {"loss": None}}]),
-        letter([{**HEAD, "numbers": {"loss": [1]}}]), letter([{**HEAD, "numbers": {"loss": "x" * 20_000}}]),
-        letter([HEAD], {"1/update": torch.zeros(2)}), letter([HEAD], {"update": torch.zeros(2)}),
-        letter([HEAD], {"0/": torch.zeros(2)}), letter([HEAD], {"0/h": torch.zeros(2, dtype=torch.bfloat16)}),
-        letter([HEAD], {"0/h": torch.zeros(2)})[:-1], letter([HEAD], {"0/h": torch.zeros(2)}) + b"x",
-        letter([{**HEAD, "numbers": {"samples": 10**400}}]), letter([{**HEAD, "numbers": {"samples": -(2**63)}}]),
-        letter([{**HEAD, "round": 2**63}]), letter([{**HEAD, "unit": 10**400}]), letter([{**HEAD, "kind": "\ud800"}]),
-        letter([{**HEAD, "numbers": {"version": "\x1b[2J"}}]), letter([{**HEAD, "numbers": {"version": "a\nb"}}]),
-        letter([HEAD], {"1" * 5000 + "/h": torch.zeros(2)}), letter([HEAD], {"00/h": torch.zeros(2)}),
+        envelope(None), envelope([None]), envelope([{}]), envelope([{**HEAD, "more": 1}]), envelope([HEAD], notes=[1]),
+        envelope([{**HEAD, "round": True}]), envelope([{**HEAD, "round": 1.0}]), envelope([{**HEAD, "kind": 3}]),
+        envelope([{**HEAD, "numbers": {"loss": float("nan")}}]), envelope([{**HEAD, "numbers": {"loss": None}}]),
+        envelope([{**HEAD, "numbers": {"loss": [1]}}]), envelope([{**HEAD, "numbers": {"loss": "x" * 20_000}}]),
+        envelope([HEAD], {"1/update": torch.zeros(2)}), envelope([HEAD], {"update": torch.zeros(2)}),
+        envelope([HEAD], {"0/": torch.zeros(2)}), envelope([HEAD], {"0/h": torch.zeros(2, dtype=torch.bfloat16)}),
+        envelope([HEAD], {"0/h": torch.zeros(2)})[:-1], envelope([HEAD], {"0/h": torch.zeros(2)}) + b"x",
+        envelope([{**HEAD, "numbers": {"samples": 10**400}}]), envelope([{**HEAD, "numbers": {"samples": -(2**63)}}]),
+        envelope([{**HEAD, "round": 2**63}]), envelope([{**HEAD, "unit": 10**400}]),
+        envelope([{**HEAD, "kind": "\ud800"}]),
+        envelope([{**HEAD, "numbers": {"version": "\x1b[2J"}}]), envelope([{**HEAD, "numbers": {"version": "a\nb"}}]),
+        envelope([HEAD], {"1" * 5000 + "/h": torch.zeros(2)}), envelope([HEAD], {"00/h": torch.zeros(2)}),
         reshaped([0, 2**40, 2**40]), reshaped([0, 2**62, 2**62]), reshaped([0, 2**63]), reshaped([0, 2**64]),
         reshaped([-1, 2]), reshaped([1.5]), reshaped("2"), reshaped(None),
     ],
@@ -84,12 +86,12 @@ def test_what_is_no_letter_is_refused(content: bytes) -> None:
 def test_a_letter_beyond_the_limit_is_refused_unread() -> None:
     content = encode_envelope([Message("train", 1, 0, {"update": torch.zeros(1000)})], {})
     with pytest.raises(DataError, match="larger than the 100"):
-        decode_envelope(content, most=100)
+        decode_envelope(content, max_bytes=100)
 
 
 def test_a_head_that_claims_more_than_there_is_costs_nothing() -> None:
     claim = {"shape": [10**12], "data_offsets": [0, 4 * 10**12]}
-    content = with_header(letter([HEAD], {"0/h": torch.zeros(2)}), lambda header: header["0/h"].update(claim))
+    content = with_header(envelope([HEAD], {"0/h": torch.zeros(2)}), lambda header: header["0/h"].update(claim))
     with pytest.raises(DataError):
         decode_envelope(content)
 

@@ -20,16 +20,17 @@ pytest.importorskip("flwr")
 
 from flwr.supercore.inflatable.inflatable_utils import ObjectPullError
 
-import fedframe.network.flower.connection_reporter as words_module
+import fedframe.network.flower.connection_reporter as reporter_module
 import fedframe.network.flower.node as node_module
 import fedframe.network.flower.reachability as reach
 from fedframe.errors import RunError
 from fedframe.network.certificates import make_certificates
-from fedframe.network.flower.connection_reporter import LINGERS, REMIND, ConnectionReporter
-from fedframe.network.flower.node import Node, Place, lost
-from fedframe.network.flower.reachability import clocks_apart, why_not
-from fedframe.network.flower.superlink_client import Link
+from fedframe.network.flower.connection_reporter import LINGERING, REPEAT_INTERVAL, ConnectionReporter
+from fedframe.network.flower.node import Node, NodeConfig, describe_lost_request
+from fedframe.network.flower.reachability import clock_problem, connection_problem
+from fedframe.network.flower.superlink_client import SuperLinkClient
 from fedframe.util.processes import free_ports
+from tests.federation.commands import LONG
 
 UP = "INFO :      SuperNode ID: 77\n"
 FAILS = "WARNING :   Connection attempt failed, retrying in 1.00 seconds\n"
@@ -41,13 +42,13 @@ NOBODY = "nobody listens"
 
 
 class Scene:
-    """Words with a clock and a network of the test's own."""
+    """A reporter with a clock and a network of the test's own."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self.reason, self.looks = 1000.0, None, 0  # type: float, str | None, int
         self.said: list[str] = []
-        monkeypatch.setattr(words_module, "time", self)
-        self.words = ConnectionReporter("fl.example.org:8443", "north", self.said.append, self.look)
+        monkeypatch.setattr(reporter_module, "time", self)
+        self.reporter = ConnectionReporter("fl.example.org:8443", "north", self.said.append, self.look)
 
     def monotonic(self) -> float:
         return self.now
@@ -60,7 +61,7 @@ class Scene:
         """The SuperNode's log reads like this for so long."""
         over = self.now + seconds
         while self.now < over:
-            self.words.pop_replies(log)
+            self.reporter.read_log(log)
             self.now += 0.5
 
 
@@ -73,7 +74,7 @@ def test_why_there_is_no_line_is_said_at_once_and_again_after_minutes_or_when_it
     scene.reason = NOBODY
     scene.hears("", 10)
     assert scene.said == ["Not connected: nobody listens; trying again."]
-    scene.hears(FAILS, REMIND - 30)
+    scene.hears(FAILS, REPEAT_INTERVAL - 30)
     assert len(scene.said) == 1
     assert scene.looks < 35  # and nobody is called all the time
     scene.hears(FAILS, 60)
@@ -112,33 +113,40 @@ def test_a_moment_without_a_line_is_not_worth_a_word(scene: Scene) -> None:
 
 
 def test_a_node_that_is_not_let_in_hears_first_of_the_minute_after_a_kill_and_then_of_its_kit(scene: Scene) -> None:
-    scene.words.ended(REFUSED, "")
+    scene.reporter.supernode_ended(REFUSED, "")
     scene.now += 20
-    scene.words.ended(REFUSED, "")
+    scene.reporter.supernode_ended(REFUSED, "")
     assert len(scene.said) == 1
     assert "north is not let in yet: it is connected already, or was a minute ago" in scene.said[0]
-    scene.now += LINGERS
-    scene.words.ended(REFUSED, "")
+    scene.now += LINGERING
+    scene.reporter.supernode_ended(REFUSED, "")
     assert "connected from another place with the same kit, or its key is not of this federation" in scene.said[1]
     scene.hears(UP, 1)
-    scene.words.ended(REFUSED, "")
+    scene.reporter.supernode_ended(REFUSED, "")
     assert scene.said[3].startswith("Lost the organiser at fl.example.org:8443: north is not let in yet")
-    scene.now += LINGERS
-    scene.words.ended(REFUSED, "")
+    scene.now += LINGERING
+    scene.reporter.supernode_ended(REFUSED, "")
     assert "another place" in scene.said[4]
     assert "key" not in scene.said[4]  # it was good before
 
 
 def test_a_supernode_that_ends_says_why_unless_the_network_does(scene: Scene) -> None:
-    scene.words.ended("", "the SuperNode was killed by signal 9")
-    scene.words.ended("INFO :      SuperNode terminated gracefully.", "")
+    scene.reporter.supernode_ended("", "the SuperNode was killed by signal 9")
+    scene.reporter.supernode_ended("INFO :      SuperNode terminated gracefully.", "")
     scene.reason = NOBODY
-    scene.words.ended("ERROR: SSL/TLS handshake", "handshake")
+    scene.reporter.supernode_ended("ERROR: SSL/TLS handshake", "handshake")
     assert [text.partition(": ")[2].partition(" (")[0] for text in scene.said] == [
         "the SuperNode was killed by signal 9; trying again.",
         "the organiser refused its signature",
         "nobody listens; trying again.",
     ]
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine may take long to answer itself."""
+    monkeypatch.setattr(reach, "STEP_TIMEOUT", LONG)
+    monkeypatch.setattr(reach, "TOTAL_TIMEOUT", 2 * LONG)
 
 
 # -- looks at a network ------------------------------------------------------------------------------------------------
@@ -186,9 +194,11 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_what_is_wrong_with_an_address_is_found_out(keys: Path, serve: Callable[..., str]) -> None:
+def test_what_is_wrong_with_an_address_is_found_out(
+    keys: Path, serve: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     ca = keys / "ours" / "ca.pem"
-    assert why_not(serve(keys / "ours"), ca) is None
+    assert connection_problem(serve(keys / "ours"), ca) is None
     (port,) = free_ports(1)
     with socket.create_server(("127.0.0.1", 0)) as mute:
         for address, said in (
@@ -199,26 +209,25 @@ def test_what_is_wrong_with_an_address_is_found_out(keys: Path, serve: Callable[
             (serve(None), "does not speak TLS"),
             (serve(keys / "ours", code=503), "too busy"),
             (serve(keys / "ours", seconds=-60.0), "s ahead of the organiser's"),
-            (f"127.0.0.1:{mute.getsockname()[1]}", "does not answer"),
         ):
-            assert said in (why_not(address, ca) or ""), address
+            assert said in (connection_problem(address, ca) or ""), address
+        monkeypatch.setattr(reach, "STEP_TIMEOUT", 0.5)
+        assert "does not answer" in (connection_problem(f"127.0.0.1:{mute.getsockname()[1]}", ca) or "")
 
 
 def test_a_name_server_that_does_not_answer_holds_nobody_up(keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reach, "LIMIT", 0.2)
+    monkeypatch.setattr(reach, "TOTAL_TIMEOUT", 0.2)
     slow = threading.Event()
-    monkeypatch.setattr(reach, "_look", lambda address, ca: slow.wait(30))
-    began = time.monotonic()
-    assert "does not answer" in (why_not("fl.example.org:1", keys / "ours" / "ca.pem") or "")
-    assert time.monotonic() - began < 20
+    monkeypatch.setattr(reach, "_attempt", lambda address, ca: slow.wait())  # for ever, if anybody waits for it
+    assert "does not answer" in (connection_problem("fl.example.org:1", keys / "ours" / "ca.pem") or "")
     slow.set()
 
 
 @pytest.mark.parametrize(("ahead", "fine"), [(0, True), (4, True), (60, False), (-290, True), (-400, False)])
 def test_clocks_may_differ_as_much_as_flower_allows(ahead: float, fine: bool) -> None:
     theirs = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=ahead)
-    assert (clocks_apart(email.utils.format_datetime(theirs, usegmt=True)) is None) == fine
-    assert clocks_apart("") is None
+    assert (clock_problem(email.utils.format_datetime(theirs, usegmt=True)) is None) == fine
+    assert clock_problem("") is None
 
 
 # -- the organiser's own line ------------------------------------------------------------------------------------------
@@ -231,7 +240,9 @@ def test_a_missing_superlink_is_started_by_a_command_and_another_federations_is_
         (serve(keys / "theirs"), r"Another federation is served at .* not of this one\. Stop that one first"),
         (serve(None), r"does not answer \(.*\); is it running\? If not, start it with 'fedframe"),
     ):
-        link = Link(address, (keys / "ours" / "ca.pem").read_bytes(), "secret", "fedframe federation serve clinic")
+        link = SuperLinkClient(
+            address, (keys / "ours" / "ca.pem").read_bytes(), "secret", "fedframe federation serve clinic"
+        )
         with pytest.raises(RunError, match=said):
             link.nodes()
         link.close()
@@ -243,13 +254,13 @@ class Dead:
 
     alive, log = False, Path("supernode.log")
 
-    def said(self) -> str:
+    def log_tail(self) -> str:
         return REFUSED
 
-    def ending(self) -> str:
+    def how_it_ended(self) -> str:
         return "ended: ERROR"
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Nothing is left to end."""
 
     def close(self) -> None:
@@ -260,28 +271,28 @@ def test_a_node_whose_supernode_is_refused_says_so_once_and_goes_on(
     tmp_path: Path, keys: Path, serve: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copy(keys / "ours" / "ca.pem", tmp_path)
-    monkeypatch.setattr(node_module, "PAUSES", (0.01,))
+    monkeypatch.setattr(node_module, "RESTART_DELAYS", (0.01,))
     said: list[str] = []
-    place = Place(serve(keys / "ours"), tmp_path / "ca.pem", tmp_path / "node.key", tmp_path, "north")
-    node = Node(place, lambda letter: letter, said.append)
+    place = NodeConfig(serve(keys / "ours"), tmp_path / "ca.pem", tmp_path / "node.key", tmp_path, "north")
+    node = Node(place, lambda payload: payload, said.append)
     starts = []
 
     def start() -> Any:
         starts.append(1)
         node.child = Dead()  # type: ignore[assignment]
         if len(starts) == 5:
-            node.over.set()
+            node.stopping.set()
         return node.child
 
-    monkeypatch.setattr(node, "start", start)
-    node.stay()
+    monkeypatch.setattr(node, "start_supernode", start)
+    node.serve_forever()
     assert len(starts) == 5
     assert len(said) == 1
     assert said[0].startswith("Not connected: north is not let in yet")
 
 
 def test_a_letter_that_never_becomes_whole_is_told_in_words_for_people() -> None:
-    text = lost(ObjectPullError("38c2" * 16, "timeout or retry limit reached"))
+    text = describe_lost_request(ObjectPullError("38c2" * 16, "timeout or retry limit reached"))
     assert "did not arrive whole" in text
     assert "38c2" not in text
-    assert "SuperNode of this machine ended (no message)" in lost(RunError("no message"))
+    assert "SuperNode of this machine ended (no message)" in describe_lost_request(RunError("no message"))
