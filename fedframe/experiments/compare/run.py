@@ -9,13 +9,15 @@ from typing import Any
 
 from fedframe.data.load import load_raw, read_spec
 from fedframe.errors import RunError
-from fedframe.experiments.compare.files import save, set_aside, show
-from fedframe.experiments.compare.make_plan import Request, make_plan, make_plans
+from fedframe.experiments.compare.files import save, set_aside
 from fedframe.experiments.compare.notes import remarks_on
 from fedframe.experiments.compare.plan import Plan
+from fedframe.experiments.compare.request import Request, make_plan, make_plans
 from fedframe.experiments.compare.result import Comparison
+from fedframe.experiments.compare.tables import make_document
 from fedframe.experiments.compare.tuning import Tuned, judge, tuning_cells
 from fedframe.experiments.grid import Cell, Outcome, choose_grid_display, outcome_of, run_cells
+from fedframe.experiments.tables import show
 from fedframe.jobs.build import Net, check_device
 from fedframe.runs.loggers import refuse_missing
 from fedframe.settings import logger_names
@@ -85,7 +87,7 @@ def carry_out(plans: Sequence[Plan], cores: int | None, progress: bool, command:
     if len(results) > 1:
         paths = save(results, top)
     if progress:
-        show(results)
+        show(make_document(results))
         if earlier is not None:
             print(f"The tables of an earlier comparison in {top} are now in {earlier}; its runs stay where they are.")
         print(f"Saved: {', '.join(map(str, paths))}")
