@@ -15,11 +15,11 @@ from fedframe.util.version import __version__
 
 if TYPE_CHECKING:
     from fedframe import analysis as measure
+    from fedframe.api import Result, resume, run
     from fedframe.core.part import Part
     from fedframe.experiments.compare.result import Comparison
     from fedframe.experiments.compare.run import compare, compare_each
     from fedframe.methods.recipes import Recipe
-    from fedframe.runs.api import Result, resume, run
     from fedframe.runs.personalise import Newcomer, personalise
     from fedframe.runs.predictor import Predictor
 
@@ -31,12 +31,12 @@ EXPORTS = {
     "Part": "fedframe.core.part",
     "Predictor": "fedframe.runs.predictor",
     "Recipe": "fedframe.methods.recipes",
-    "Result": "fedframe.runs.api",
+    "Result": "fedframe.api",
     "compare": "fedframe.experiments.compare.run",
     "compare_each": "fedframe.experiments.compare.run",
     "personalise": "fedframe.runs.personalise",
-    "resume": "fedframe.runs.api",
-    "run": "fedframe.runs.api",
+    "resume": "fedframe.api",
+    "run": "fedframe.api",
 }
 
 __all__ = [

@@ -30,15 +30,9 @@ def load_list(request: Request) -> Raw:
     """Images named by a list, decoded when asked for."""
     request.allow(("test", "size", "root"))
     file = request.file
-    below = Path(request.options["root"]).expanduser() if "root" in request.options else None
-    train, test = _lines(file, below), None
-    if "test" in request.options:
-        other = file.parent / Path(request.options["test"]).expanduser()
-        if not other.exists():
-            raise DataError(f"data {request.spec!r}: there is no {other.absolute()}.")
-        test = _lines(other, below)
-        if (train.users is None) != (test.users is None):
-            raise DataError(f"{file} and {other} must both name users or both name none.")
+    train, test = _both_lists(request)
+    if test is not None and (train.users is None) != (test.users is None):
+        raise DataError(f"{file} and its test list must both name users or both name none.")
     second = test.labels if test else None
     y, y_test, classes = codes(_values(train.labels), _values(second), f"labels of {file}")
     user: Ints | None = None
@@ -53,6 +47,23 @@ def load_list(request: Request) -> Raw:
         return Raw(file.stem, first, None, classes, users)
     tested = Samples(image_inputs(test.paths, shape, lazy=True), torch.from_numpy(y_test), user_test)
     return Raw(file.stem, first, tested, classes, users)
+
+
+def listed_images(request: Request) -> list[Path]:
+    """The images that a list, and its list of test images, name."""
+    train, test = _both_lists(request)
+    return [*train.paths, *(test.paths if test is not None else ())]
+
+
+def _both_lists(request: Request) -> tuple[_Lines, _Lines | None]:
+    """The lists of training and, if there is one, of test images."""
+    below = Path(request.options["root"]).expanduser() if "root" in request.options else None
+    if "test" not in request.options:
+        return _lines(request.file, below), None
+    other = request.file.parent / Path(request.options["test"]).expanduser()
+    if not other.exists():
+        raise DataError(f"data {request.spec!r}: there is no {other.absolute()}.")
+    return _lines(request.file, below), _lines(other, below)
 
 
 def _values(texts: list[str] | None) -> list[int] | list[str] | None:

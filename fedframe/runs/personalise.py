@@ -29,12 +29,13 @@ from fedframe.data.new_client import load_newcomer
 from fedframe.data.raw import Form
 from fedframe.engines.inline import InlineEngine
 from fedframe.errors import DivergedError, RunError, SettingError
-from fedframe.jobs.build import FROM_PYTHON, Net, check_device
-from fedframe.methods.recipes import make_method
+from fedframe.jobs.build import Net, check_device
+from fedframe.jobs.gather import setting_names
+from fedframe.methods.recipes import MethodLike, make_method
 from fedframe.runs.folder import JOINED, RunFolder
 from fedframe.runs.personalise_summary import closing_lines, headline, summarise
 from fedframe.runs.predictor import Predictor
-from fedframe.settings import Settings, check, merge_part_settings
+from fedframe.settings import FROM_PYTHON, Settings, check, merge_part_settings
 from fedframe.util.files import write_json, write_tensors
 from fedframe.util.locate import resolve_paths
 
@@ -66,26 +67,28 @@ def personalise(
     *,
     name: str | None = None,
     test_share: float | None = None,
-    set: Mapping[str, Mapping[str, Any]] | None = None,
+    set: Mapping[str, Any] | None = None,
     seed: int | None = None,
     label: str | None = None,
     data_dir: str | Path | None = None,
     device: str | None = None,
     overwrite: bool = False,
     model: nn.Module | Callable[..., nn.Module] | None = None,
+    method: MethodLike | None = None,
     progress: bool = True,
 ) -> Newcomer:
     """Make and keep a personal model for a client that was not in the training of a finished run.
 
     `data` is what `fedframe.run` takes, of one client; `test_share` of it scores (default: the run's `local_test`).
-    `set` changes the method's client stage; `seed` and `device` are the run's unless given; `model` is the net if it
-    came from Python. The model is kept in the run folder under `name`, by default one made from the data's.
+    `set` changes the method's client stage; `seed` and `device` are the run's unless given; `model` and `method` are
+    given again if they came from Python. The model is kept in the run folder under `name`, by default one made from
+    the data's.
     """
     began = time.perf_counter()
     say: Callable[[str], None] = print_line if progress else lambda text: None
     folder = RunFolder.open(run)
     python = f"give it again there: fedframe.personalise({str(run)!r}, data, model=MyNet())"
-    shared, _ = Predictor.load_shared(folder.path, model, python)
+    shared, _ = Predictor.load_shared(folder.path, model, python, method)
     given = {"seed": seed, "device": device, "label": label, "data_dir": str(data_dir) if data_dir else None}
     settings = newcomer_settings(folder.settings(), shared.method.slot("client_stage"), set or {}, given)
     if name is not None:
@@ -96,9 +99,9 @@ def personalise(
     if name is None:
         name = clean(federation.source.name)
         check_name(folder, name, overwrite)
-    method = make_method(settings.method, settings.set)
+    made = make_method(settings.method, settings.set)
     # Below a folder of its own, where no client of the training has left a memory.
-    job = Job(settings, method, federation, shared.model, folder.path / JOINED)
+    job = Job(settings, made, federation, shared.model, folder.path / JOINED)
     say(headline(job, name))
     for note in federation.notes:
         say(note)
@@ -115,10 +118,10 @@ def personalise(
 
 
 # -- before the work ---------------------------------------------------------------------------------------------------
-def newcomer_settings(
-    run: Settings, stage: Part, chosen: Mapping[str, Mapping[str, Any]], given: Mapping[str, Any]
-) -> Settings:
+def newcomer_settings(run: Settings, stage: Part, chosen: Mapping[str, Any], given: Mapping[str, Any]) -> Settings:
     """The run's settings, but for what is given anew and for the client stage's own."""
+    own = {name: {stage.name: {name: value}} for name, value in chosen.items() if name in setting_names(stage)}
+    chosen = merge_part_settings({name: each for name, each in chosen.items() if name not in own}, *own.values())
     merged = merge_part_settings(run.set, chosen)
     fields = [field.name for field in dataclasses.fields(stage)]
     for part in chosen:

@@ -17,7 +17,7 @@ from fedframe.data import normalised
 from fedframe.data.arrays import finite
 from fedframe.data.arrays import inputs as array_inputs
 from fedframe.errors import DataError
-from fedframe.methods.recipes import make_method
+from fedframe.methods.recipes import MethodLike, confirm_method, make_method
 from fedframe.models import build_net, frames
 from fedframe.runs.federated import how_it_ends
 from fedframe.runs.folder import MODEL, RunFolder
@@ -64,10 +64,11 @@ class Predictor:
         folder: str | Path,
         client: int | str | None = None,
         net: nn.Module | Callable[..., nn.Module] | None = None,
+        method: MethodLike | None = None,
     ) -> Predictor:
-        """The shared model of a finished run, or a client's own. A net that came from Python is given again."""
+        """The shared model of a finished run, or a client's own. What came from Python is given again."""
         python = f"predict there: fedframe.Predictor.load({str(folder)!r}, net=MyNet()).predict(inputs)"
-        predictor, shares_a_model = cls.load_shared(folder, net, python)
+        predictor, shares_a_model = cls.load_shared(folder, net, python, method)
         if client is None and not shares_a_model:
             raise DataError(f"{predictor.method.name} has no shared model; choose a client's own with --client 0.")
         if client is not None:
@@ -80,7 +81,11 @@ class Predictor:
 
     @classmethod
     def load_shared(
-        cls, folder: str | Path, net: nn.Module | Callable[..., nn.Module] | None, python: str
+        cls,
+        folder: str | Path,
+        net: nn.Module | Callable[..., nn.Module] | None,
+        python: str,
+        method: MethodLike | None = None,
     ) -> tuple[Predictor, bool]:
         """What the clients of a finished run share, and whether that alone predicts.
 
@@ -95,17 +100,18 @@ class Predictor:
         tensors, notes = read_tensors(path)
         if notes["model"] == "python" and net is None:
             raise DataError(f"The net of {folder} came from Python; {python}.")
-        method = make_method(notes["method"], notes["set"])
+        confirm_method(notes["method"], method)
+        made = make_method(notes["method"], notes["set"])
         shape = tuple(notes["input_shape"])
         with torch.random.fork_rng(devices=[]), frames.from_file():
             torch.manual_seed(notes["model_seed"])  # a frozen classifier that could be built then can be built now
             backbone = build_net(net if net is not None else notes["model"], shape)
-            model = method.build(backbone, int(backbone.dim), len(notes["classes"]))  # type: ignore[arg-type]
+            model = made.build(backbone, int(backbone.dim), len(notes["classes"]))  # type: ignore[arg-type]
         load_tensors(model, {name[6:]: value for name, value in tensors.items() if name.startswith("model/")})
         model.eval()
         columns = tuple(notes["columns"]) if notes["columns"] is not None else None
         mean, std = tensors["input/mean"], tensors["input/std"]
-        predictor = cls(method, model, tuple(notes["classes"]), shape, columns, mean, std)
+        predictor = cls(made, model, tuple(notes["classes"]), shape, columns, mean, std)
         return predictor, bool(notes["shares_a_model"])
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
+import traceback
 from dataclasses import fields
 from statistics import fmean
 from typing import Any
@@ -153,6 +154,14 @@ def execute_alone(job: Job, folder: RunFolder, display: Display, engine: OpenEng
         folder.log(f"Stopped ({type(stop).__name__}: {stop}). {text}")
         if not isinstance(stop, DivergedError):
             stop.add_note(text)
+        raise
+    except Exception as error:  # of the user's own code, or a bug of ours: what is finished is kept all the same
+        session.loggers.close()
+        folder.log("".join(traceback.format_exception(error)))
+        error.add_note(
+            f"{session.server.round} of {job.settings.rounds} rounds are finished and kept; log.txt in {folder.path} "
+            f"has the whole traceback; go on with: {again}"
+        )
         raise
     finally:
         session.engine.close()

@@ -14,6 +14,7 @@ from fedframe.experiments.compare.notes import remarks_on
 from fedframe.experiments.compare.plan import Plan
 from fedframe.experiments.compare.request import Request, make_plan, make_plans
 from fedframe.experiments.compare.result import Comparison
+from fedframe.experiments.compare.rows import MethodSpec
 from fedframe.experiments.compare.tables import make_document
 from fedframe.experiments.compare.tuning import Tuned, judge, tuning_cells
 from fedframe.experiments.grid import Cell, Outcome, choose_grid_display, outcome_of, run_cells
@@ -25,7 +26,7 @@ from fedframe.util.text import plural
 
 
 def compare(
-    methods: Sequence[str | Mapping[str, Any]] = (),
+    methods: Sequence[MethodSpec] = (),
     *,
     seeds: int | Sequence[int] = 3,
     baseline: str | None = None,
@@ -44,7 +45,8 @@ def compare(
 ) -> Comparison:
     """Run methods by seeds on the same clients, splits and initial weights; what is finished is not run again.
 
-    `methods` are names, texts such as "fedprox?lr=0.1&prox.mu=0.01", or mappings of the same. With a `sweep` over one
+    `methods` are names, texts such as "fedprox?lr=0.1&prox.mu=0.01", parts, recipes, lists of them, or mappings with
+    a `method` and settings of its own. With a `sweep` over one
     or two settings, each method's setting is first chosen on validation data. All other settings are those of
     `fedframe.run`, for every method.
     """
@@ -55,7 +57,7 @@ def compare(
 
 
 def compare_each(
-    methods: Sequence[str | Mapping[str, Any]] = (),
+    methods: Sequence[MethodSpec] = (),
     *,
     cores: int | None = None,
     progress: bool = True,

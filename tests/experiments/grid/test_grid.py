@@ -166,7 +166,7 @@ def test_cells_can_run_in_this_process_too(tmp_path: Path) -> None:
 SCRIPT = """
 import sys
 from pathlib import Path
-from fedframe.runs.api import gather
+from fedframe.jobs.gather import gather
 from fedframe.experiments.grid import Cell, choose_grid_display, run_cells
 given = dict(clients=6, rounds=20, momentum=0.9, lr=0.02, keep_optimizer=True, personal=False, eval_every=5)
 cells = [Cell(f"seed {s}", gather({**given, "seed": s}, None), Path(sys.argv[1]) / str(s)) for s in range(3)]
