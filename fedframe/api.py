@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedframe.errors import SettingError
+from fedframe.errors import DataError, SettingError
 from fedframe.jobs.build import JobMaker, Net
 from fedframe.jobs.gather import gather
 from fedframe.jobs.inputs import InputFinder, changed_inputs
@@ -153,7 +153,7 @@ def accept_inputs(folder: RunFolder, net: object, changed_code: bool) -> None:
         return
     names = ", ".join(changed)
     if not changed_code:
-        raise SettingError(
+        raise DataError(
             f"{names} changed since {folder.path} was begun; put it back as it was, start a new run, or go on with it "
             "as it is now: --changed-code (in Python: changed_code=True)."
         )

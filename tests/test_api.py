@@ -13,7 +13,7 @@ from torch import Tensor
 
 import fedframe
 from fedframe.core.client_context import ClientContext
-from fedframe.errors import SettingError
+from fedframe.errors import DataError, SettingError
 from fedframe.methods import recipes
 from fedframe.methods.parts.prox import Prox
 from fedframe.runs.progress import Display
@@ -111,7 +111,7 @@ def test_changed_class_is_refused_without_changed_code() -> None:
         run(Decay(0.2), out="run", progress=StopAfterOne())
 
     again = edited_decay()
-    with pytest.raises(SettingError, match="python:Decay changed since run was begun"):
+    with pytest.raises(DataError, match="python:Decay changed since run was begun"):
         fedframe.resume("run", data=blobs(), method=again(0.2), progress=False)
     fedframe.resume("run", data=blobs(), method=again(0.2), changed_code=True, progress=False)
 

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 
 from tests.helpers import blobs
+from tests.hold import DEADLINE, wait_until
 
 PROGRAM = Path(sys.executable).with_name("fedframe")
 
@@ -188,14 +188,12 @@ def test_changed_file_is_refused_until_it_is_meant(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_interrupt_ends_with_a_sentence_and_the_run_goes_on(tmp_path: Path, sent: signal.Signals) -> None:
-    command = [str(PROGRAM), "run", "fedavg", "--rounds", "400", "--out", "cut", "--workers", "2"]
+    command = [str(PROGRAM), "run", "fedavg", "--rounds", "100000", "--out", "cut", "--workers", "2"]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     process = subprocess.Popen(command, cwd=tmp_path, start_new_session=True, **pipes)
-    deadline = time.monotonic() + 60
-    while not (tmp_path / "cut" / "metrics.jsonl").exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
+    wait_until(lambda: (tmp_path / "cut" / "metrics.jsonl").exists())
     os.killpg(process.pid, sent)  # as a terminal or a job scheduler does: to all processes of the run
-    _, said = process.communicate(timeout=120)
+    _, said = process.communicate(timeout=DEADLINE)
     assert process.returncode == 130
     assert "fedframe resume cut" in said
     assert "Traceback" not in said

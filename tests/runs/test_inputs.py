@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 import fedframe
-from fedframe.errors import SettingError
+from fedframe.errors import DataError
 from fedframe.jobs.gather import gather
 from fedframe.jobs.inputs import InputFinder, code_digest
 from fedframe.runs.progress import Display
@@ -66,7 +66,7 @@ def test_changed_file_is_named_and_refused(own: Path, name: str) -> None:
     (own / name).write_bytes((own / name).read_bytes() + (b"\n" if name.endswith("py") else b""))
     if name == "mine.npz":
         write_own(own, seed=3)
-    with pytest.raises(SettingError, match=f"{name} changed since run was begun; .* --changed-code"):
+    with pytest.raises(DataError, match=f"{name} changed since run was begun; .* --changed-code"):
         fedframe.resume(folder, progress=False)
 
 
