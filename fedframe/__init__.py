@@ -15,6 +15,7 @@ from fedframe.util.version import __version__
 
 if TYPE_CHECKING:
     from fedframe import analysis as measure
+    from fedframe.api import Result, resume, run
     from fedframe.core import (
         ALL_DATA,
         ClientContext,
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from fedframe.experiments.compare.result import Comparison
     from fedframe.experiments.compare.run import compare, compare_each
     from fedframe.methods.recipes import Recipe
-    from fedframe.runs.api import Result, resume, run
     from fedframe.runs.personalise import Newcomer, personalise
     from fedframe.runs.predictor import Predictor
 
@@ -55,7 +55,7 @@ EXPORTS = {
     "Part": "fedframe.core",
     "Predictor": "fedframe.runs.predictor",
     "Recipe": "fedframe.methods.recipes",
-    "Result": "fedframe.runs.api",
+    "Result": "fedframe.api",
     "RunningMean": "fedframe.core",
     "Server": "fedframe.core",
     "State": "fedframe.core",
@@ -63,8 +63,8 @@ EXPORTS = {
     "compare": "fedframe.experiments.compare.run",
     "compare_each": "fedframe.experiments.compare.run",
     "personalise": "fedframe.runs.personalise",
-    "resume": "fedframe.runs.api",
-    "run": "fedframe.runs.api",
+    "resume": "fedframe.api",
+    "run": "fedframe.api",
 }
 
 __all__ = [

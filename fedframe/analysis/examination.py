@@ -19,6 +19,7 @@ from fedframe.analysis.shared_features import SharedFeatures
 from fedframe.analysis.shared_scores import on_test_set
 from fedframe.core.model import count_parameters
 from fedframe.errors import DataError, SettingError, nearest
+from fedframe.methods.recipes import MethodLike, confirm_method
 from fedframe.metrics.embedding import METHODS
 from fedframe.metrics.flops import count_flops
 from fedframe.metrics.groups import accuracy_by_group
@@ -40,18 +41,21 @@ def examine(
     embedding: str = "tsne",
     net: Net | None = None,
     data: object = None,
+    method: MethodLike | None = None,
     again: bool = False,
 ) -> dict[str, Any]:
     """Look at a finished run's models and data; writes and returns what `examination.json` holds.
 
-    `samples` bounds how many training and test samples features are looked at of, `seed` draws them. `net` and `data`
-    are given again where they came from Python. `embedding` is tsne or pca. A file that fits is read, unless `again`.
+    `samples` bounds how many training and test samples features are looked at of, `seed` draws them. `net`, `data`
+    and `method` are given again where they came from Python. `embedding` is tsne or pca. A file that fits is read,
+    unless `again`.
     """
     if samples < 2:
         raise SettingError(f"samples = {samples} are too few to look at; use 2000.")
     if embedding not in METHODS:
         raise SettingError(f"embedding = {embedding!r}: {nearest(embedding, METHODS)}")
     path = RunFolder.open(folder).path
+    confirm_method(RunFolder(path).settings().method, method)
     asked = {"version": VERSION, "samples": samples, "seed": seed, "embedding": embedding, "model": digest(path)}
     kept = None if again else kept_examination(path, asked)
     if kept is not None:

@@ -17,14 +17,14 @@ from fedframe.core.model import Model, load_tensors
 from fedframe.data.federation import Federation
 from fedframe.data.spec import DataSchema
 from fedframe.errors import DataError, SettingError
-from fedframe.jobs.build import FROM_PYTHON, JobMaker
+from fedframe.jobs.build import JobMaker
 from fedframe.metrics.features import embeddings
 from fedframe.models import frames
 from fedframe.network.node_data import federation_without_data
 from fedframe.runs.federated import NOTES, how_it_ends, is_organisers, load_test_set, not_here, test_data
 from fedframe.runs.folder import CHECKPOINT, MODEL, SUMMARY, RunFolder
 from fedframe.runs.predictor import Predictor
-from fedframe.settings import REMOTE_DATA, Settings
+from fedframe.settings import FROM_PYTHON, REMOTE_DATA, Settings
 from fedframe.util.files import read_json, read_tensors
 
 Net = nn.Module | Callable[..., nn.Module]

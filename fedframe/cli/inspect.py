@@ -74,7 +74,7 @@ def predict(
     top: Annotated[int, typer.Option(min=1, help="how many classes to print per input")] = 1,
 ) -> None:
     """Predict with a trained model: a line per input with class and probability."""
-    from fedframe.runs.predict_files import predict_file
+    from fedframe.runs.predictor import predict_file
 
     for line in predict_file(folder, inputs, client, top):
         typer.echo(line)

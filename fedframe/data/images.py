@@ -240,15 +240,9 @@ def load_list(spec: DataSpec) -> RawData:
     """A text file of image paths, labels and optionally users (ImageNet-LT, iNaturalist-User); decoded on access."""
     spec.allow_options(("test", "size", "root"))
     file = spec.file
-    root = Path(spec.options["root"]).expanduser() if "root" in spec.options else None
-    train, test = _read_list(file, root), None
-    if "test" in spec.options:
-        other = file.parent / Path(spec.options["test"]).expanduser()
-        if not other.exists():
-            raise DataError(f"data {spec.text!r}: there is no {other.absolute()}.")
-        test = _read_list(other, root)
-        if (train.users is None) != (test.users is None):
-            raise DataError(f"{file} and {other} must both name users or both name none.")
+    train, test = _read_lists(spec)
+    if test is not None and (train.users is None) != (test.users is None):
+        raise DataError(f"{file} and its test list must both name users or both name none.")
     second = test.labels if test else None
     y, y_test, classes = encode_categories(_int_or_text(train.labels), _int_or_text(second), f"labels of {file}")
     user: Ints | None = None
@@ -263,6 +257,23 @@ def load_list(spec: DataSpec) -> RawData:
         return RawData(file.stem, first, None, classes, users)
     tested = Samples(image_inputs(test.paths, shape, lazy=True), torch.from_numpy(y_test), user_test)
     return RawData(file.stem, first, tested, classes, users)
+
+
+def listed_images(spec: DataSpec) -> list[Path]:
+    """The images that a list, and its list of test images, name."""
+    train, test = _read_lists(spec)
+    return [*train.paths, *(test.paths if test is not None else ())]
+
+
+def _read_lists(spec: DataSpec) -> tuple[_ListFile, _ListFile | None]:
+    """The lists of training images and, if there is one, of test images."""
+    root = Path(spec.options["root"]).expanduser() if "root" in spec.options else None
+    if "test" not in spec.options:
+        return _read_list(spec.file, root), None
+    other = spec.file.parent / Path(spec.options["test"]).expanduser()
+    if not other.exists():
+        raise DataError(f"data {spec.text!r}: there is no {other.absolute()}.")
+    return _read_list(spec.file, root), _read_list(other, root)
 
 
 def _int_or_text(texts: list[str] | None) -> list[int] | list[str] | None:

@@ -20,11 +20,9 @@ from fedframe.data.holdout import hold_out_clients, hold_out_server_samples, hol
 from fedframe.errors import DataError, SettingError
 from fedframe.methods.recipes import make_method
 from fedframe.models import build_net, default_net
-from fedframe.settings import Settings
-from fedframe.util.locate import resolve_paths
+from fedframe.settings import FROM_PYTHON, Settings
 from fedframe.util.seeds import seed_for
 
-FROM_PYTHON = "python"  # what config.yaml says of data or a net that was an object, not a name
 Net = str | nn.Module | Callable[..., nn.Module]
 
 
@@ -52,9 +50,6 @@ class JobMaker:
         shape = self.federation.source.input_shape
         self.net: Net = net if net is not None and not isinstance(net, str) else settings.model
         resolved: dict[str, Any] = {
-            "method": "+".join(resolve_paths(piece.strip()) for piece in settings.method.split("+")),
-            "data": resolve_paths(settings.data),
-            "model": resolve_paths(settings.model),
             "clients": len(self.federation.all_clients),
             "partition": self.federation.partition or settings.partition,
         }
@@ -122,6 +117,11 @@ def deal_out(settings: Settings, data: object) -> Federation:
 
 def check_device(device: str) -> None:
     """Refuse a device that this machine does not have."""
-    kind = device.partition(":")[0]
-    if kind not in ("cpu", "cuda", "mps") or (kind == "cuda" and not torch.cuda.is_available()):
+    kind, colon, number = device.partition(":")
+    count = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}.get(kind, 0)
+    if not count:
         raise SettingError(f"device = {device!r} is not here; use cpu.")
+    if colon and not (number.isdecimal() and int(number) < count):
+        raise SettingError(
+            f"device = {device!r} is not here; use {kind}, or a number from {kind}:0 to {kind}:{count - 1}."
+        )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -221,6 +221,71 @@ RECIPES: dict[str, Recipe] = {
 }
 
 
+MethodLike = str | Part | type[Part] | Recipe | Sequence["MethodLike"]
+PYTHON = "python:"  # in settings: how a piece of a method begins that was an object, not a name
+LONGEST_LABEL = 40  # characters of an object in a table
+_OBJECTS: dict[str, Recipe] = {}  # such pieces that this process was given, by their texts in settings
+
+
+def method_text(method: MethodLike) -> str:
+    """The text that stands for a method in settings: its name, or `python:` and what its parts look like.
+
+    A part, a part's class or a recipe is kept under its text, so that the text is understood in this process.
+    """
+    if isinstance(method, str):
+        return method
+    if isinstance(method, list | tuple) and method:
+        return "+".join(method_text(piece) for piece in method)
+    if isinstance(method, Recipe):
+        recipe = method
+        for part in recipe.parts:
+            check_own(f"The recipe {recipe.name}", type(part))
+        text = f"{recipe.name}({', '.join(map(part_text, recipe.parts))})"
+    elif isinstance(method, Part) or (isinstance(method, type) and issubclass(method, Part)):
+        kind = method if isinstance(method, type) else type(method)
+        check_own("From Python", kind)
+        part = make_part(kind, {} if isinstance(method, type) else vars(method))
+        recipe, text = Recipe(kind.name, first_line(kind), kind.paper, (part,)), part_text(part)
+    else:
+        raise SettingError(
+            f"method = {method!r} is of another kind; give a name, a part (made from fedframe.Part), a Recipe, or a "
+            "list of them."
+        )
+    key = PYTHON + " ".join(text.split()).replace("+", "%2B")  # a + joins pieces
+    _OBJECTS[key] = recipe
+    return key
+
+
+def method_label(name: str) -> str:
+    """A method's text as tables show it: objects without `python:`, and long ones by their names alone."""
+    pieces = [piece.strip() for piece in name.split("+")]
+    given = {piece: piece.removeprefix(PYTHON) for piece in pieces if piece.startswith(PYTHON)}
+    short = {piece: text if len(text) <= LONGEST_LABEL else python_recipe(piece).name for piece, text in given.items()}
+    return "+".join(short.get(piece, piece) for piece in pieces) if given else name
+
+
+def part_text(part: Part) -> str:
+    """A part as one writes it."""
+    values = ", ".join(f"{key}={value!r}" for key, value in vars(part).items())
+    return f"{type(part).__name__}({values})"
+
+
+def python_recipe(key: str) -> Recipe:
+    """An object that this process was given as a method, by its text."""
+    if key not in _OBJECTS:
+        raise SettingError(
+            f"The method {key.removeprefix(PYTHON)} came from Python; give it again there, as method=..., for example "
+            "fedframe.resume(folder, method=...)."
+        )
+    return _OBJECTS[key]
+
+
+def confirm_method(recorded: str, method: MethodLike | None) -> None:
+    """Take a run's method that is given again; refuse one that is not the run's."""
+    if method is not None and method_text(method) != recorded:
+        raise SettingError(f"The run's method is {recorded}, not {method_text(method)}; give the run's own again.")
+
+
 def find_recipes(name: str) -> list[Recipe]:
     """The recipes and parts that a method's name joins with `+`."""
     found: list[Recipe] = []
@@ -232,6 +297,8 @@ def find_recipes(name: str) -> list[Recipe]:
             found.append(RECIPES[key])
         elif key in PARTS:
             found.append(Recipe(key, f"The part {key}.", PARTS[key].paper, (make_part(PARTS[key], {}),)))
+        elif key.startswith(PYTHON):
+            found.append(python_recipe(key))
         elif ".py" in key or ":" in key:
             found.append(own_recipe(key))
         else:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Iterable
-from pathlib import Path
+
+import psutil
 
 try:
     import resource
@@ -23,18 +23,16 @@ def cpu_seconds() -> float:
 
 
 def memory_bytes(processes: Iterable[int]) -> int:
-    """Memory of this process and the given ones now; pages that they share count once.
+    """Memory of this process and the given ones now.
 
-    Linux says how much of each page is whose (PSS). Elsewhere it is the peak of this process alone.
+    Linux says how much of each shared page is whose (PSS), so that it counts once. Elsewhere only pages that no other
+    process has are counted.
     """
     total = 0
     for process in (os.getpid(), *processes):
         try:
-            lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
-            total += next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
-        except (OSError, StopIteration):
+            found = psutil.Process(process).memory_full_info()
+        except psutil.Error:  # it has ended, or is somebody else's
             continue
-    if total or resource is None:
-        return total
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+        total += getattr(found, "pss", found.uss)
+    return total

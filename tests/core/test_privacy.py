@@ -13,6 +13,7 @@ import torch
 
 pytest.importorskip("dp_accounting")
 
+from fedframe.api import run
 from fedframe.core.client_runtime import ClientRuntime
 from fedframe.core.job import Job
 from fedframe.core.privacy import clipped, epsilon, local_noise, local_secret
@@ -21,7 +22,6 @@ from fedframe.engines.inline import InlineEngine
 from fedframe.errors import SettingError
 from fedframe.jobs.build import JobMaker
 from fedframe.jobs.gather import gather
-from fedframe.runs.api import run
 from fedframe.util.files import read_json
 from tests.helpers import nothing
 from tests.network.in_process import remote_engine

@@ -9,13 +9,16 @@ from typing import Any
 
 from fedframe.data.load import load_raw, read_spec
 from fedframe.errors import RunError
-from fedframe.experiments.compare.files import save, set_aside, show
-from fedframe.experiments.compare.make_plan import Request, make_plan, make_plans
+from fedframe.experiments.compare.files import save, set_aside
 from fedframe.experiments.compare.notes import remarks_on
 from fedframe.experiments.compare.plan import Plan
+from fedframe.experiments.compare.request import Request, make_plan, make_plans
 from fedframe.experiments.compare.result import Comparison
+from fedframe.experiments.compare.rows import MethodSpec
+from fedframe.experiments.compare.tables import make_document
 from fedframe.experiments.compare.tuning import Tuned, judge, tuning_cells
 from fedframe.experiments.grid import Cell, Outcome, choose_grid_display, outcome_of, run_cells
+from fedframe.experiments.tables import show
 from fedframe.jobs.build import Net, check_device
 from fedframe.runs.loggers import refuse_missing
 from fedframe.settings import logger_names
@@ -23,7 +26,7 @@ from fedframe.util.text import plural
 
 
 def compare(
-    methods: Sequence[str | Mapping[str, Any]] = (),
+    methods: Sequence[MethodSpec] = (),
     *,
     seeds: int | Sequence[int] = 3,
     baseline: str | None = None,
@@ -42,7 +45,8 @@ def compare(
 ) -> Comparison:
     """Run methods by seeds on the same clients, splits and initial weights; what is finished is not run again.
 
-    `methods` are names, texts such as "fedprox?lr=0.1&prox.mu=0.01", or mappings of the same. With a `sweep` over one
+    `methods` are names, texts such as "fedprox?lr=0.1&prox.mu=0.01", parts, recipes, lists of them, or mappings with
+    a `method` and settings of its own. With a `sweep` over one
     or two settings, each method's setting is first chosen on validation data. All other settings are those of
     `fedframe.run`, for every method.
     """
@@ -53,7 +57,7 @@ def compare(
 
 
 def compare_each(
-    methods: Sequence[str | Mapping[str, Any]] = (),
+    methods: Sequence[MethodSpec] = (),
     *,
     cores: int | None = None,
     progress: bool = True,
@@ -85,7 +89,7 @@ def carry_out(plans: Sequence[Plan], cores: int | None, progress: bool, command:
     if len(results) > 1:
         paths = save(results, top)
     if progress:
-        show(results)
+        show(make_document(results))
         if earlier is not None:
             print(f"The tables of an earlier comparison in {top} are now in {earlier}; its runs stay where they are.")
         print(f"Saved: {', '.join(map(str, paths))}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,6 +14,7 @@ from fedframe.util.files import read_json, write_json
 
 if TYPE_CHECKING:
     from fedframe.jobs.build import Net
+    from fedframe.jobs.inputs import Input
 
 DIVERGED = "diverged.json"  # in a cell's folder: why its training cannot come to an end
 # Settings that say where a run is done or shown and not what is done: a cell may go on with others.
@@ -31,6 +32,11 @@ class Cell:
     folder: Path
     data: object = None  # data and net that exist only in Python
     net: Net | None = None
+    inputs: tuple[Input, ...] = ()  # the user's own files and code that it depends on
+
+    def moved(self, folder: Path, inputs: tuple[Input, ...] = ()) -> Cell:
+        """The same cell in another folder, with the inputs that are recorded there."""
+        return replace(self, folder=folder, inputs=inputs)
 
 
 @dataclass(frozen=True)
@@ -71,14 +77,12 @@ def keep_divergence(cell: Cell, reason: str) -> None:
 
 def refuse_other_run(cell: Cell) -> None:
     """A folder goes on only with the settings it was started with."""
-    from fedframe.util.locate import resolve_paths  # it brings torch along, which a look at a new folder does not need
-
     held = check(read_config(cell.folder / CONFIG))
     for name, asked in cell.settings:
         found = getattr(held, name)
         if name in MACHINE or asked is None or asked == "auto":  # the run's own file says what these came to
             continue
-        if found != (resolve_paths(asked) if name in ("data", "model") else asked):
+        if found != asked:
             raise SettingError(
                 f"{cell.folder} holds a run with {name} = {found!r}, not {asked!r}; choose another --out, or remove "
                 "that folder."

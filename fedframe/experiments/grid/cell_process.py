@@ -16,13 +16,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fedframe.engines.worker import prepare_process
-from fedframe.errors import DivergedError, FedframeError
+from fedframe.errors import DivergedError, FedframeError, RunError
 from fedframe.experiments.grid.cell import Cell, keep_divergence
 from fedframe.experiments.grid.resources import peak_memory
 from fedframe.jobs.build import JobMaker
+from fedframe.jobs.inputs import InputFinder, changed_inputs
 from fedframe.runs.folder import CHECKPOINT, CONFIG, RunFolder
 from fedframe.runs.progress import Display, scores_text
 from fedframe.runs.session import execute
+from fedframe.util.locate import own_error
 
 if TYPE_CHECKING:
     from fedframe.core.job import Job
@@ -77,8 +79,10 @@ def perform(cell: Cell, workers: int, tell: Tell, keep_state: bool) -> None:
     torch.set_num_threads(1)
     try:
         maker = JobMaker(settings.model_copy(update=machine), cell.data, cell.net)
+        refuse_changed_inputs(cell)
         job = maker.make(cell.folder)
         if not begun:
+            folder.write_inputs(cell.inputs)
             folder.write_settings(maker.settings)  # it makes the folder, too
             named = job.federation.source.user_names is not None
             folder.write_names(job.federation.names if named else None)
@@ -87,6 +91,13 @@ def perform(cell: Cell, workers: int, tell: Tell, keep_state: bool) -> None:
         torch.set_num_threads(threads)
     if not keep_state:
         drop_state(cell.folder)
+
+
+def refuse_changed_inputs(cell: Cell) -> None:
+    """Refuse a file that was edited after the cell got its name: the result would be kept under the wrong one."""
+    changed = changed_inputs(cell.inputs, InputFinder(lambda: cell.inputs).find(cell.settings, cell.net))
+    if cell.inputs and changed:
+        raise RunError(f"{', '.join(changed)} was changed meanwhile; the same command runs it as it is now.")
 
 
 def drop_state(folder: Path) -> None:
@@ -106,7 +117,7 @@ def attempt(cell: Cell, workers: int, tell: Tell, keep_state: bool) -> None:
         tell({"failed": str(error)})
     except Exception as error:
         RunFolder(cell.folder).log("".join(traceback.format_exception(error)))
-        tell({"failed": f"{type(error).__name__}: {error}"})
+        tell({"failed": own_error(error) or f"{type(error).__name__}: {error}"})
 
 
 def work_on(cell: Cell, workers: int, pipe: Connection, keep_state: bool) -> None:

@@ -5,37 +5,31 @@ No display here has a thread: cells are forked while it is shown, and a fork cop
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from fedframe.experiments.grid.cell import Cell, Outcome
+from fedframe.util.display import ProgressDisplay, choose, print_line, start_bars
 from fedframe.util.text import duration, percent, plural
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from rich.progress import TaskID
 
 STATUS_EVERY = 60.0  # seconds between two plain lines on cells that are under way
 REFRESH_EVERY = 0.25  # seconds; each refresh takes time from the cells
 
 
-class GridDisplay:
-    """Keeps count and shows nothing; the base of the other displays."""
+class GridDisplay(ProgressDisplay):
+    """Keeps count and shows nothing; the base of the other displays of cells."""
 
-    def __enter__(self) -> Self:
+    def open(self) -> None:
+        """Begin to count."""
         self.total = self.settled = 0
         self.shares: dict[str, float] = {}  # of cells under way, by name
         self.gained = 0.0  # cells' worth of work done since the start
         self.resumed: dict[str, float] = {}  # what cells under way had done before
         self.began = time.monotonic()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        return None
 
     def start(self, outcomes: Sequence[Outcome]) -> None:
         """The work begins; some cells may be settled already."""
@@ -78,7 +72,7 @@ class PlainGridDisplay(GridDisplay):
         super().start(outcomes)
         self.line(f"{plural(self.total, 'run')}, {self.settled} of them finished before.")
         self.news: dict[str, str] = {}
-        self.spoke = time.monotonic()
+        self.last_line = time.monotonic()
 
     def progress(self, cell: Cell, done: float, rounds: int, scores: str) -> None:
         """Keep the news for the next line."""
@@ -93,37 +87,27 @@ class PlainGridDisplay(GridDisplay):
 
     def refresh(self) -> None:
         """Once a minute, say how far cells are that take long."""
-        if self.news and time.monotonic() - self.spoke > STATUS_EVERY:
+        if self.news and time.monotonic() - self.last_line > STATUS_EVERY:
             self.line("  ".join([*self.news.values(), self.left()]))
 
     def line(self, text: str) -> None:
-        """Print and flush, so that a log file can be followed."""
-        self.spoke = time.monotonic()
-        print(text, flush=True)
+        """Print a line, and keep the time of it."""
+        self.last_line = time.monotonic()
+        print_line(text)
 
 
 class LiveGridDisplay(GridDisplay):
     """A bar for all cells and one for each that is under way."""
 
-    def __enter__(self) -> Self:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-        super().__enter__()
-        self.bars: Progress = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=16),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[text]}", markup=False),
-            auto_refresh=False,
-        )
-        self.bars.start()
+    def open(self) -> None:
+        """Start drawing, without a thread."""
+        super().open()
+        self.bars = start_bars("text", auto_refresh=False)
         self.tasks: dict[str, TaskID] = {}
         self.drawn = 0.0
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Remove the bars of cells that were under way, and stop drawing."""
         for task in self.tasks.values():
             self.bars.remove_task(task)
         self.bars.stop()
@@ -172,6 +156,4 @@ def result_text(outcome: Outcome) -> str:
 
 def choose_grid_display(progress: bool) -> GridDisplay:
     """The display that suits where the output goes."""
-    if not progress:
-        return GridDisplay()
-    return LiveGridDisplay() if sys.stdout.isatty() else PlainGridDisplay()
+    return choose(progress, GridDisplay, PlainGridDisplay, LiveGridDisplay)

@@ -8,11 +8,11 @@ cell so far has taken at its peak; before any has been measured, a generous gues
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
-import os
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 GUESS = 4 << 30  # bytes, until a cell has been measured
 RESERVE = 0.9  # share of the free memory that cells may take
@@ -42,28 +42,32 @@ def workers_for_next(cores: int, running: Collection[Need], waiting: int, larges
     return max(1, spare // waiting)  # one each, unless there are more cores than cells
 
 
-def free_memory() -> int | None:
-    """Bytes that programs can still have; None where the system does not say. A container's limit counts."""
-    free: list[int] = []
-    with contextlib.suppress(OSError, StopIteration, ValueError):
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        free.append(1024 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")))
+def free_memory() -> int:
+    """Bytes that programs can still have; a container's limit counts."""
+    free = [int(psutil.virtual_memory().available)]
     with contextlib.suppress(OSError, ValueError):  # "max" is no number: there is no limit
         group = Path("/sys/fs/cgroup")
         free.append(int((group / "memory.max").read_text()) - int((group / "memory.current").read_text()))
-    return min(free, default=None)
+    return min(free)
 
 
 def peak_memory() -> int:
-    """The most memory that this process and its workers have held, in bytes; 0 where the system does not say.
+    """The most memory that this process and its workers have held, in bytes.
 
     Pages that they share count more than once: the figure decides on whether others may start, so it may be too large
     but not too small.
     """
-    pids = [os.getpid(), *(child.pid for child in multiprocessing.active_children() if child.pid is not None)]
+    here = psutil.Process()
     total = 0
-    for pid in pids:
-        with contextlib.suppress(OSError, StopIteration):
-            lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-            total += 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+    for process in (here, *here.children()):
+        with contextlib.suppress(psutil.Error):
+            total += peak_of(process)
     return total
+
+
+def peak_of(process: psutil.Process) -> int:
+    """The most memory that a process has held; where only Linux would know, what it holds now."""
+    with contextlib.suppress(OSError, StopIteration):  # psutil knows no peak on Linux
+        lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+        return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+    return int(process.memory_info().rss)

@@ -12,9 +12,10 @@ from fedframe.errors import FedframeError, RunError
 from fedframe.experiments.grid import choose_grid_display, outcome_of, run_cells
 from fedframe.experiments.papers.cells import Choice, Place, places
 from fedframe.experiments.papers.estimate import local_steps
-from fedframe.experiments.papers.files import save, show
+from fedframe.experiments.papers.files import make_document, save
 from fedframe.experiments.papers.result import Result
 from fedframe.experiments.papers.table import load_table, table_names
+from fedframe.experiments.tables import show
 from fedframe.jobs.build import check_device
 from fedframe.settings import Settings
 from fedframe.util.text import plural
@@ -58,7 +59,7 @@ def fill(name: str, choice: Choice, *, cores: int | None = None, progress: bool 
     result = Result(table, choice, chosen, outcomes, sentences)
     paths = save(result)
     if progress:
-        show(result)
+        show(make_document(result))
         print(f"Saved: {', '.join(map(str, paths))}")
     if all(outcome.state == "failed" for outcome in outcomes.values()):
         raise RunError(f"Not one of {plural(len(outcomes), 'cell')} could be run. {result.failures[0]}")

@@ -12,7 +12,7 @@ import yaml
 
 from fedframe.errors import FedframeError
 from fedframe.runs.federated import train_again
-from fedframe.settings import REMOTE_DATA
+from fedframe.settings import REMOTE_DATA, from_python
 
 ALWAYS = ("data", "rounds", "seed")  # said also where they are the default: everybody asks for them
 SAME_BITS_WITHOUT = ("workers", "engine", "log")  # settings that do not change what is learned
@@ -23,8 +23,10 @@ def command(config: Mapping[str, Any], folder: Path) -> str:
     if config.get("data") == REMOTE_DATA:
         return train_again(folder)
     again = f"fedframe run --config {shlex.quote((folder / 'config.yaml').as_posix())}"
-    if "python" in (config.get("data"), config.get("model")):
-        return f"fedframe.run(config={(folder / 'config.yaml').as_posix()!r}, data=..., model=...)  # in Python"
+    objects = from_python(config)
+    if objects:
+        again = ", ".join(f"{name}=..." for name in objects)
+        return f"fedframe.run(config={(folder / 'config.yaml').as_posix()!r}, {again})  # in Python"
     try:
         words = command_words(config)
     except (FedframeError, UnsaidError):

@@ -13,10 +13,10 @@ import yaml
 import fedframe
 from fedframe.errors import SettingError
 from fedframe.experiments.compare.cases import read_cases
-from fedframe.experiments.compare.document import document
-from fedframe.experiments.compare.formats import latex, markdown, page
-from fedframe.experiments.compare.make_plan import Request, make_plan, make_plans
+from fedframe.experiments.compare.request import Request, make_plan, make_plans
 from fedframe.experiments.compare.result import Comparison
+from fedframe.experiments.compare.tables import make_document
+from fedframe.experiments.tables import latex, markdown, page
 
 SMALL: dict[str, Any] = {"rounds": 2, "epochs": 1, "clients": 4, "model": "mlp:8", "cores": 2, "progress": False}
 
@@ -74,8 +74,8 @@ def test_files_of_all_cases_hold_the_numbers_of_each(cases: dict[str, Comparison
 
 
 def test_overview_has_methods_down_and_cases_across(cases: dict[str, Comparison], out: Path) -> None:
-    text = document([*cases.values()])
-    first = text.chapters[0].blocks[0]
+    text = make_document([*cases.values()])
+    first = text.chapters[0].tables[0]
     assert first.columns == ("method", "alpha=0.1", "alpha=10")
     mean = cases["alpha=10"].scores["fedprox"]["generic.final"].mean
     assert mean is not None

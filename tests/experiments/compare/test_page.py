@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fedframe.experiments.compare.cases import CASES
-from fedframe.experiments.compare.make_plan import Request, make_plan, make_plans
+from fedframe.experiments.compare.request import Request, make_plan, make_plans
 from fedframe.experiments.compare.rows import read_sweep
 
 PAGE = (Path(__file__).parents[3] / "docs" / "compare.md").read_text()

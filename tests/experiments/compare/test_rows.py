@@ -8,7 +8,7 @@ import pytest
 
 from fedframe.errors import SettingError
 from fedframe.experiments.compare.address import Address
-from fedframe.experiments.compare.make_plan import Request, make_plan
+from fedframe.experiments.compare.request import Request, make_plan
 from fedframe.experiments.compare.rows import read_rows, read_sweep
 
 

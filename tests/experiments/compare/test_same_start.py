@@ -10,7 +10,7 @@ import torch
 
 from fedframe.data import Federation, load_source, make_federation
 from fedframe.data.holdout import hold_out_validation
-from fedframe.experiments.compare.make_plan import Request, make_plan
+from fedframe.experiments.compare.request import Request, make_plan
 from fedframe.experiments.compare.tuning import tuning_cells
 from fedframe.jobs.build import JobMaker, make_clients
 from fedframe.settings import check

@@ -1,40 +1,55 @@
-"""A comparison as tables of texts: what every format shows, written once."""
+"""A comparison as tables of texts, of one problem or of several cases side by side: what every format shows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
-from fedframe.experiments.compare.differing import differing_settings
-from fedframe.experiments.compare.result import Comparison
+from fedframe.experiments.compare.notes import notes
+from fedframe.experiments.compare.statistics import ComparisonStatistics
 from fedframe.experiments.compare.tuning import explain_select
-from fedframe.experiments.grid.scores import COSTS, ROUNDS_TO, is_accuracy
+from fedframe.experiments.grid.scores import heading, is_accuracy
+from fedframe.experiments.tables import DASH, Chapter, Document, Table
 from fedframe.metrics.statistics import Difference, Estimate
 from fedframe.util.text import plural
 
-DASH = "–"  # noqa: RUF001
-SHORT = {"final": "", "last_five": ", last five"}
-COST_NAMES = {"bytes_up": "MB up", "bytes_down": "MB down", "cpu_seconds": "CPU seconds", "seconds": "seconds"}
+TITLE = "Comparison"
 
 
-@dataclass(frozen=True)
-class Block:
-    """A table: a heading, the names of its columns, its lines."""
+def make_document(comparisons: Sequence[ComparisonStatistics]) -> Document:
+    """One comparison as it is; of several cases first all scores side by side, then each case in full."""
+    chapters = [Chapter(each.plan.case, [*tables(each)], notes(each)) for each in comparisons]
+    if len(comparisons) > 1:
+        cases = ", ".join(each.plan.case for each in comparisons)
+        note = f"Each of {cases} is a case of its own: all methods were tuned (if at all) and scored in it anew."
+        chapters.insert(0, Chapter("All cases", [*overview(comparisons)], [note]))
+    return Document(TITLE, comparisons[0].command, chapters)
 
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+
+def overview(comparisons: Sequence[ComparisonStatistics]) -> Iterator[Table]:
+    """A table per accuracy: methods down, cases across."""
+    columns = ("method", *(each.plan.case for each in comparisons))
+    for score in dict.fromkeys(score for each in comparisons for score in each.accuracies):
+        title = f"{heading(score)} in percent, {over_seeds(comparisons[0])}"
+        rows = [
+            (label, *(estimate_text(each, label, score) if score in each.accuracies else DASH for each in comparisons))
+            for label in comparisons[0].labels
+        ]
+        yield Table(title, columns, tuple(rows))
 
 
-def heading(score: str) -> str:
-    """A score as a column's name."""
-    kind, _, goal = score.partition(":")
-    if goal:
-        return f"{'rounds' if kind == ROUNDS_TO else 'seconds'} to {100 * float(goal):g} %"
-    if score in COSTS:
-        return COST_NAMES[score]
-    name, _, kind = score.partition(".")
-    return f"{name}{SHORT.get(kind, '')}"
+def tables(comparison: ComparisonStatistics) -> Iterator[Table]:
+    """All tables of a comparison."""
+    yield score_table(comparison, f"Accuracy in percent, {over_seeds(comparison)}", comparison.accuracies)
+    if comparison.differences:
+        yield difference_table(comparison)
+    cost = over_seeds(comparison).replace("and", "± half of the")
+    yield score_table(comparison, f"Cost, {cost}", comparison.cost_scores)
+    if comparison.tuned is not None:
+        yield tuning_table(comparison)
+    differing = comparison.differing_settings
+    if differing:
+        rows = zip(comparison.labels, *differing.values(), strict=True)
+        yield Table("Settings that differ", ("method", *differing), tuple(rows))
 
 
 def number(value: float | None, score: str, sign: bool = False) -> str:
@@ -51,7 +66,7 @@ def interval(low: float | None, high: float | None, score: str, sign: bool = Fal
     return DASH if low is None else f"[{number(low, score, sign)}, {number(high, score, sign)}]"
 
 
-def estimate_text(comparison: Comparison, label: str, score: str) -> str:
+def estimate_text(comparison: ComparisonStatistics, label: str, score: str) -> str:
     """A mean with its interval, and over how many seeds it is if some are missing."""
     found: Estimate = comparison.scores[label][score]
     states = [outcome.state for outcome in comparison.outcomes[label]]
@@ -72,7 +87,7 @@ def estimate_text(comparison: Comparison, label: str, score: str) -> str:
     return text
 
 
-def has_generic(comparison: Comparison, label: str) -> bool:
+def has_generic(comparison: ComparisonStatistics, label: str) -> bool:
     """Whether a method has a shared model that was scored."""
     return comparison.scores[label]["generic.final"].count > 0
 
@@ -84,36 +99,20 @@ def p_text(value: float | None) -> str:
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
-def blocks(comparison: Comparison) -> Iterator[Block]:
-    """All tables of a comparison."""
-    yield score_block(comparison, f"Accuracy in percent, {over_seeds(comparison)}", comparison.accuracies)
-    if comparison.differences:
-        yield difference_block(comparison)
-    cost = over_seeds(comparison).replace("and", "± half of the")
-    yield score_block(comparison, f"Cost, {cost}", comparison.cost_scores)
-    if comparison.tuned is not None:
-        yield tuning_block(comparison)
-    differing = differing_settings(comparison)
-    if differing:
-        columns = ("method", *differing)
-        rows = zip(comparison.labels, *differing.values(), strict=True)
-        yield Block("Settings that differ", columns, tuple((*row,) for row in rows))
-
-
-def over_seeds(comparison: Comparison) -> str:
+def over_seeds(comparison: ComparisonStatistics) -> str:
     """Over how many seeds the numbers are."""
     count = len(comparison.plan.seeds)
     return "one seed" if count == 1 else f"mean and 95 % interval over {count} seeds"
 
 
-def score_block(comparison: Comparison, title: str, scores: list[str]) -> Block:
+def score_table(comparison: ComparisonStatistics, title: str, scores: list[str]) -> Table:
     """Methods down, scores across."""
     rows = tuple((label, *(estimate_text(comparison, label, score) for score in scores)) for label in comparison.labels)
-    return Block(title, ("method", *map(heading, scores)), rows)
+    return Table(title, ("method", *map(heading, scores)), rows)
 
 
-def difference_block(comparison: Comparison) -> Block:
-    """A line per score and method."""
+def difference_table(comparison: ComparisonStatistics) -> Table:
+    """A row per score and method."""
     rows = []
     for score in comparison.accuracies:
         for label, found in comparison.differences.items():
@@ -123,11 +122,11 @@ def difference_block(comparison: Comparison) -> Block:
             rows.append((heading(score), label, number(each.mean, score, sign=True), bounds, *p, str(each.pairs)))
     adjusted = ("p, Holm",) if len(comparison.differences) > 1 else ()
     columns = ("score", "method", "difference", "95 % interval", "p", *adjusted, "seeds")
-    return Block(f"Difference to {comparison.baseline} in points, seed by seed", columns, tuple(rows))
+    return Table(f"Difference to {comparison.baseline} in points, seed by seed", columns, tuple(rows), keys=2)
 
 
-def tuning_block(comparison: Comparison) -> Block:
-    """A line per candidate: its validation score, and whether it was chosen."""
+def tuning_table(comparison: ComparisonStatistics) -> Table:
+    """A row per candidate: its validation score, and whether it was chosen."""
     assert comparison.tuned is not None
     tuned = comparison.tuned
     rows = []
@@ -138,4 +137,4 @@ def tuning_block(comparison: Comparison) -> Block:
         rows.append((trial.row.label, str(trial.candidate), mean, chosen))
     seeds = plural(len(tuned.tuning.seeds), "seed")
     title = f"Validation, {explain_select(tuned.tuning.select)}, mean over {seeds}, in percent"
-    return Block(title, ("method", "candidate", "validation", ""), tuple(rows))
+    return Table(title, ("method", "candidate", "validation", ""), tuple(rows), keys=2)

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from fedframe.errors import SettingError
 from fedframe.experiments.compare.address import Values, joined
 from fedframe.experiments.compare.cases import read_cases, split_sweep
-from fedframe.experiments.compare.object_names import known_by
 from fedframe.experiments.compare.plan import Plan, Tuning, default_out
-from fedframe.experiments.compare.rows import Row, read_rows
+from fedframe.experiments.compare.rows import MethodSpec, Row, read_rows
 from fedframe.experiments.compare.tuning import choose_select
 from fedframe.experiments.grid.naming import slug
-from fedframe.jobs.build import FROM_PYTHON, Net
-from fedframe.settings import read_config
+from fedframe.jobs.build import Net, make_clients
+from fedframe.jobs.gather import named_settings
+from fedframe.settings import FROM_PYTHON, check, read_config
 
 SHARE = 0.2  # of each client's training data, for validation
 
@@ -25,7 +28,7 @@ SHARE = 0.2  # of each client's training data, for validation
 class Request:
     """What a person asks for."""
 
-    methods: Sequence[str | Mapping[str, Any]] = ()
+    methods: Sequence[MethodSpec] = ()
     seeds: int | Sequence[int] = 3
     baseline: str | None = None
     target: float | None = None
@@ -50,34 +53,80 @@ def make_plans(asked: Request) -> list[Plan]:
     shared, own = split_sweep(asked.sweep or swept, methods)
     rows = read_rows(methods, own)
     named = {name: value for name, value in (("data", asked.data), ("model", asked.model)) if value is not None}
-    objects = {name: value for name, value in named.items() if not isinstance(value, str)}
-    refuse_swept_objects(shared, objects)
-    settings = joined(file, asked.settings, named, dict.fromkeys(objects, FROM_PYTHON))
+    refuse_swept_objects(shared, named)
+    names = [row.method for row in rows]
+    layers = [{**each, "set": named_settings(each.get("set") or {}, *names)} for each in (file, asked.settings)]
+    settings = joined(*layers, named)
     seeds = seed_list(asked.seeds, settings.pop("seed", 0))
     tuning = make_tuning(asked, rows, seeds, settings)
-    cases = {case: joined(settings, values) for case, values in read_cases(shared, settings).items()}
-    known = {case: known_by(objects, values, seeds[0]) for case, values in cases.items()}
+    problems = {
+        case: Problem(joined(settings, values), seeds[0]) for case, values in read_cases(shared, settings).items()
+    }
     out = asked.out
     if out is None:
-        everything = [text for texts in known.values() for text in texts]
-        out = default_out(rows, settings if len(cases) > 1 else cases[""], everything, [case for case in cases if case])
-    folders = case_folders(Path(out), [*cases])
+        first = settings if len(problems) > 1 else problems[""].settings
+        texts = [text for problem in problems.values() for text in problem.known_by]
+        out = default_out(rows, as_names(first), texts, [case for case in problems if case])
+    folders = case_folders(Path(out), [*problems])
     return [
         Plan(
             rows,
             seeds,
-            values,
+            problem.settings,
             baseline=asked.baseline if asked.baseline is not None else rows[0].label,
             target=asked.target,
             tuning=tuning,
             out=folders[case],
-            data=objects.get("data"),
-            net=asked.model if "model" in objects else None,
-            known_by=known[case],
+            data=problem.objects.get("data"),
+            net=problem.objects.get("model"),
+            known_by=problem.known_by,
             case=case,
         )
-        for case, values in cases.items()
+        for case, problem in problems.items()
     ]
+
+
+class Problem:
+    """The settings of one case, with the data and the net that exist only in Python taken out of them."""
+
+    def __init__(self, values: Values, seed: int) -> None:
+        self.objects = objects_in(values)
+        self.settings = as_names(values)
+        digests = {"data": data_digest, "model": net_digest}
+        self.known_by = tuple(digests[name](each, self.settings, seed) for name, each in self.objects.items())
+
+
+def objects_in(values: Values) -> dict[str, Any]:
+    """The data and the net among settings that are objects and not names."""
+    return {name: values[name] for name in ("data", "model") if not isinstance(values.get(name), str | None)}
+
+
+def as_names(values: Values) -> Values:
+    """Settings whose data and net are texts, whatever they were."""
+    return {**values, **dict.fromkeys(objects_in(values), FROM_PYTHON)}
+
+
+def data_digest(data: object, settings: Mapping[str, Any], seed: int) -> str:
+    """A digest of the clients that data from Python become: labels, split and normalisation."""
+    checked = check({**{name: value for name, value in settings.items() if name != "set"}, "seed": seed})
+    clients = make_clients(checked, data)
+    source = clients.source
+    digest = hashlib.blake2b(digest_size=8)
+    tests = () if source.test is None else (source.test.y,)
+    rows = (clients.train.offsets, clients.train.values, clients.local_test.values)
+    for values in (source.train.y, *tests, *rows, source.mean, source.std):
+        digest.update(values.contiguous().numpy().tobytes())
+    return f"data {digest.hexdigest()}"
+
+
+def net_digest(net: object, settings: Mapping[str, Any], seed: int) -> str:
+    """A digest of a net's structure and weights; a function that makes a net goes by its name."""
+    if not isinstance(net, nn.Module):
+        return f"net {getattr(net, '__qualname__', type(net).__qualname__)}"
+    digest = hashlib.blake2b(repr(net).encode(), digest_size=8)
+    for tensor in net.state_dict().values():
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return f"net {digest.hexdigest()}"
 
 
 def case_folders(out: Path, cases: Sequence[str]) -> dict[str, Path]:
@@ -101,11 +150,11 @@ def make_plan(asked: Request) -> Plan:
     return plans[0]
 
 
-def refuse_swept_objects(swept: Iterable[str], objects: Mapping[str, object]) -> None:
-    """Data and nets from Python are there once."""
-    for name in swept:
-        if name.strip() in objects:
-            raise SettingError(f"{name.strip()} came from Python and cannot be swept; compare once per {name.strip()}.")
+def refuse_swept_objects(swept: Iterable[str], given: Mapping[str, object]) -> None:
+    """Refuse a sweep over data or nets of which one object is given as well."""
+    for name in (name.strip() for name in swept):
+        if not isinstance(given.get(name, ""), str):
+            raise SettingError(f"{name} came from Python and cannot be swept; compare once per {name}.")
 
 
 def make_tuning(asked: Request, rows: Sequence[Row], seeds: tuple[int, ...], settings: Values) -> Tuning | None:
