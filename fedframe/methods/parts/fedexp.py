@@ -1,10 +1,10 @@
-"""FedExP: the server's step length follows from how much the clients' updates disagree.
+"""FedExP: the server's step is longer the more the clients' updates disagree.
 
-Jhunjhunwala, Wang, Joshi: FedExP: Speeding Up Federated Averaging via Extrapolation, ICLR 2023, Eq. 6:
-    w <- w + eta mean,  eta = max(1, sum_k p_k ||D_k||^2 / (2 (||mean||^2 + eps))),  mean = sum_k p_k D_k
+Jhunjhunwala, Wang, Joshi: FedExP: Speeding Up Federated Averaging via Extrapolation, ICLR 2023, Algorithm 1:
+    w <- w + eta mean,  eta = max(1, sum_k p_k ||D_k||^2 / (2 (||mean||^2 + eps))),  mean = sum_k p_k D_k     (Eq. 6)
 
-Differs from the paper in: p_k are the run's weights (the paper's is `weighting: uniform`); its average of the last two
-models is not taken.
+Differs from the paper in: p_k are the run's weights (`--weighting uniform` is the paper's 1/M). The final model is
+the last one, where the paper takes the average of the last two.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ class FedExP(Part):
     eps: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1e-3
 
     def finish(self, context: ClientContext) -> None:
-        """||D_k||^2."""
+        """Send ||D_k||^2."""
         context.reply["fedexp/square"] = context.trainable(context.reply["update"]).double().square().sum()[None]
 
     def uploads(self, size: ModelSize) -> dict[str, Upload]:
-        """One number."""
+        """One number per client, weighted like its update."""
         return {"fedexp/square": Upload([1], "weighted_sum")}
 
     def server_step(self, server: Server, updates: RunningMean) -> Tensor:
-        """eta times the mean."""
+        """Go eta times as far as the mean; where nothing is left of it (eps = 0), any eta will do."""
         mean = updates.mean()
         ratio = server.total("fedexp/square") / updates.weight / (2 * (mean.square().sum() + self.eps))
-        server.figures["fedexp/eta"] = eta = float(ratio.nan_to_num(1.0).clamp_min(1.0))  # Eq. 6
+        server.figures["fedexp/eta"] = eta = float(ratio.nan_to_num(1.0, posinf=1.0).clamp_min(1.0))  # Eq. 6
         return eta * mean
