@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from fedframe.report.scale import short
-
 if TYPE_CHECKING:  # rich is loaded when something is printed, not before
     from rich.console import Console, ConsoleOptions, RenderResult
 
@@ -139,3 +137,12 @@ def partition_table(
 
 def _cut(text: str, length: int) -> str:
     return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def short(count: float) -> str:
+    """Write a count in at most four or five characters: 950, 1.2k, 34k, 5.1M."""
+    for limit, factor, unit in ((1e6, 1e6, "M"), (1e3, 1e3, "k")):
+        if count >= limit * (0.9995 if unit == "M" else 1):
+            value = count / factor
+            return f"{value:.1f}".removesuffix(".0") + unit if value < 9.95 else f"{value:.0f}{unit}"
+    return f"{count:.0f}"

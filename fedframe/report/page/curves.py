@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 from fedframe.analysis.explanations import READINGS
-from fedframe.report.page.lines import Line, panel, series
+from fedframe.report.page.lines import MOST_POINTS, Line, panel, series
 from fedframe.report.page.runs import Subject
 from fedframe.report.page.scores import NAMES, SCORES
 from fedframe.report.page.section import Data, Section
@@ -37,21 +37,37 @@ def read_text(panels: list[Data]) -> str:
     return f"{READ}{BANDS if banded else ''}."
 
 
-def accuracy(subject: Subject) -> list[Data | None]:
-    """One picture with all scores of a single method; otherwise one picture per score."""
+def accuracy(
+    subject: Subject,
+    names: Sequence[str] | None = None,
+    labels: Mapping[str, str] = NAMES,
+    most: int | None = MOST_POINTS,
+) -> list[Data | None]:
+    """One panel with all scores of a single method; otherwise one panel per score.
+
+    `names` are those of the methods, `labels` those of the scores of a single one, `most` bounds the points of a line.
+    """
     if subject.single:
         runs = subject.groups[0].runs
-        return [panel("accuracy", "accuracy", [series(NAMES[s], runs, reader(s)) for s in SCORES], share=True)]
-    return [
-        panel(score, NAMES[score], [series(g.label, g.runs, reader(score)) for g in subject.groups], share=True)
-        for score in SCORES
-    ]
+        lines = [series(labels[score], runs, reader(score), most) for score in SCORES]
+        return [panel("accuracy", "accuracy", lines, share=True)]
+    return [panel(score, NAMES[score], by_method(subject, score, names, most), share=True) for score in SCORES]
 
 
-def losses(subject: Subject) -> list[Data | None]:
+def losses(subject: Subject, names: Sequence[str] | None = None, most: int | None = MOST_POINTS) -> list[Data | None]:
     """The clients' mean loss in training."""
-    lines = [series(group.label, group.runs, reader("loss")) for group in subject.groups]
+    lines = by_method(subject, "loss", names, most)
     return [panel("loss", "training loss", lines, read="The clients' mean loss on their own training data.")]
+
+
+def by_method(
+    subject: Subject, number: str, names: Sequence[str] | None = None, most: int | None = MOST_POINTS
+) -> list[Data | None]:
+    """A line per method of one number of the rounds."""
+    labels = names or [group.label for group in subject.groups]
+    return [
+        series(label, group.runs, reader(number), most) for label, group in zip(labels, subject.groups, strict=True)
+    ]
 
 
 def extras(subject: Subject) -> list[Data | None]:
@@ -76,7 +92,7 @@ def extras(subject: Subject) -> list[Data | None]:
         panel(
             name,
             name.replace("_", " ").replace("cka/", "similarity (CKA) of "),
-            [series(group.label, group.runs, reader(name)) for group in subject.groups],
+            by_method(subject, name),
             read=READINGS.get("cka" if name.startswith(LAYER) else name, ""),
         )
         for name in names

@@ -15,7 +15,9 @@ MOST_POINTS = 400  # of a line: more than a screen has columns to tell apart
 Line = dict[str, Any]
 
 
-def series(label: str, runs: Sequence[Run], value: Callable[[Line], float | None]) -> Data | None:
+def series(
+    label: str, runs: Sequence[Run], value: Callable[[Line], float | None], most: int | None = MOST_POINTS
+) -> Data | None:
     """A line of [round, seconds, megabytes, mean, low, high] per evaluated round; None if there is nothing in it."""
     clocks = [clock(run) for run in runs]
     seen: dict[int, list[tuple[float, float, float]]] = {}
@@ -24,7 +26,7 @@ def series(label: str, runs: Sequence[Run], value: Callable[[Line], float | None
             number = value(line)
             if isinstance(number, int | float) and number == number:  # NaN differs from itself
                 seen.setdefault(int(line["round"]), []).append((seconds, megabytes, float(number)))
-    rounds = thin(sorted(seen))
+    rounds = thin(sorted(seen), most)
     points = []
     for round in rounds:
         when, sent, numbers = zip(*seen[round], strict=True)
@@ -41,12 +43,12 @@ def clock(run: Run) -> list[tuple[float, float]]:
     return [(second, count / 1e6) for second, count in zip(seconds, sent, strict=True)]
 
 
-def thin(rounds: list[int]) -> list[int]:
+def thin(rounds: list[int], most: int | None) -> list[int]:
     """At most so many rounds, evenly, the first and the last among them."""
-    if len(rounds) <= MOST_POINTS:
+    if most is None or len(rounds) <= most:
         return rounds
-    step = (len(rounds) - 1) / (MOST_POINTS - 1)
-    return [rounds[round(i * step)] for i in range(MOST_POINTS)]
+    step = (len(rounds) - 1) / (most - 1)
+    return [rounds[round(i * step)] for i in range(most)]
 
 
 def panel(key: str, label: str, lines: Sequence[Data | None], *, share: bool = False, read: str = "") -> Data | None:
