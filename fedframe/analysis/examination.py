@@ -6,6 +6,8 @@ It is made once and read from the file afterwards, as long as the run's model an
 from __future__ import annotations
 
 import hashlib
+import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +15,14 @@ import torch
 
 from fedframe.analysis.explanations import READINGS
 from fedframe.analysis.finished_run import FinishedRun, Net
-from fedframe.analysis.json_numbers import compact, significant
-from fedframe.analysis.personal_models import own_models
-from fedframe.analysis.shared_features import SharedFeatures
-from fedframe.analysis.shared_scores import on_test_set
+from fedframe.analysis.personal_models import compare_personal_models
+from fedframe.analysis.shared_model import SharedFeatures, score_test_set
 from fedframe.core.model import count_parameters
 from fedframe.errors import DataError, SettingError, nearest
+from fedframe.metrics.accuracy import accuracy_by_group
+from fedframe.metrics.cost import count_flops
 from fedframe.metrics.embedding import METHODS
-from fedframe.metrics.flops import count_flops
-from fedframe.metrics.groups import accuracy_by_group
-from fedframe.metrics.sampling import some_rows
+from fedframe.metrics.sampling import sample_rows
 from fedframe.runs.folder import EXAMINATION, MODEL, RunFolder
 from fedframe.util.files import read_json, write_text
 
@@ -87,13 +87,13 @@ def look(run: FinishedRun, samples: int, seed: int, embedding: str) -> dict[str,
     by_count = sorted(range(classes), key=lambda c: (-run.train_counts[c], c))
     shown = sorted(by_count[:MOST_CLASSES])
     shared = SharedFeatures(run, samples, seed) if run.shares_a_model else None
-    own = own_models(run, seed)
+    own = compare_personal_models(run, seed)
     return {
         "classes": list(run.source.classes),
         "shown_classes": shown if len(shown) < classes else None,
-        **on_test_set(run, shown),
+        **score_test_set(run, shown),
         "personal_groups": personal_groups(run),
-        "partition": partition(run, shown, seed) if run.sees_training else None,
+        "partition": partition(run, shown, seed) if run.has_training_data else None,
         "gram": shared.gram(shown) if shared else None,
         "collapse": shared.collapse() if shared else None,
         "degeneration": shared.degeneration(shown) if shared else None,
@@ -115,7 +115,7 @@ def personal_groups(run: FinishedRun) -> dict[str, float | None] | None:
 def partition(run: FinishedRun, shown: list[int], seed: int) -> dict[str, Any]:
     """Training samples by client and class; of very many clients, a fixed draw."""
     federation = run.job.federation
-    clients = some_rows(torch.arange(len(federation)), MOST_CLIENTS, seed, "partition")
+    clients = sample_rows(torch.arange(len(federation)), MOST_CLIENTS, seed, "partition")
     counts = torch.stack([federation.class_counts(int(client)) for client in clients])
     return {
         "clients": clients.tolist(),
@@ -135,3 +135,23 @@ def cost(run: FinishedRun) -> dict[str, Any]:
         **{name: run.summary.get(name) for name in COSTS},
         "by_part": run.summary.get("bytes_by_part"),
     }
+
+
+DIGITS = 6  # significant ones
+
+
+def significant(value: Any) -> Any:
+    """The same with floats rounded to a few significant digits; what is not a finite number becomes None."""
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: significant(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [significant(each) for each in value]
+    return value
+
+
+def compact(content: dict[str, Any]) -> str:
+    """JSON with a line per entry: people find their way, and matrices do not fill screens."""
+    lines = [f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in content.items()]
+    return "{\n" + ",\n".join(lines) + "\n}\n"

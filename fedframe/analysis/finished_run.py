@@ -18,7 +18,7 @@ from fedframe.data.federation import Federation
 from fedframe.data.raw import Form
 from fedframe.errors import DataError, SettingError
 from fedframe.jobs.build import FROM_PYTHON, JobMaker
-from fedframe.metrics.features import embeddings
+from fedframe.metrics.classifier import embeddings
 from fedframe.models import frames
 from fedframe.network.node_data import federation_without_data
 from fedframe.runs.federated import NOTES, how_it_ends, is_organisers, load_test_set, not_here, test_data
@@ -68,7 +68,7 @@ class FinishedRun:
         return federation_without_data(form, [member["name"] for member in members], train, tested, test)
 
     @property
-    def sees_training(self) -> bool:
+    def has_training_data(self) -> bool:
         """Whether the training data are here, and not at the nodes of a federation."""
         return len(self.source.train) > 0
 
@@ -89,7 +89,7 @@ class FinishedRun:
     @cached_property
     def train_counts(self) -> list[int]:
         """Training samples of each class, over all clients; zeros where labels stay at the nodes."""
-        if not self.sees_training:
+        if not self.has_training_data:
             return [0] * len(self.source.classes)
         labels = self.source.train.y[self.job.federation.train.values]
         counts: list[int] = labels.bincount(minlength=len(self.source.classes)).tolist()

@@ -16,11 +16,15 @@ from itertools import combinations
 import torch
 from torch import Tensor, nn
 
+from fedframe.core.job import Job
 from fedframe.core.method import Method
 from fedframe.core.model import Model
+from fedframe.metrics.sampling import sample_rows
 
 COLUMNS = 8192  # units of a layer that are widened to float64 together
 MOST_LAYERS = 24
+CKA_CLIENTS = 5  # whose nets are compared: ten pairs
+CKA_SAMPLES = 200
 
 
 def centred_gram(activations: Tensor) -> Tensor:
@@ -86,3 +90,12 @@ def mean_cka(grams: Sequence[Mapping[str, Tensor]]) -> dict[str, float]:
         if known:
             means[layer] = sum(known) / len(known)
     return means
+
+
+def common_inputs(job: Job) -> Tensor:
+    """The samples that all models see: of the global test set, or of the training data where there is none."""
+    source = job.federation.source
+    samples, rows = source.train, job.federation.train.values
+    if source.test is not None and len(source.test):
+        samples, rows = source.test, job.test_rows("test")
+    return source.batch(samples, sample_rows(rows, CKA_SAMPLES, job.settings.seed, "cka")).to(job.settings.device)

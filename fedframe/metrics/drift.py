@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 
-def against(updates: Sequence[Tensor], step: Tensor) -> tuple[list[float | None], list[float]]:
+def update_cosines(updates: Sequence[Tensor], step: Tensor) -> tuple[list[float | None], list[float]]:
     """The cosine of every update with the step, None where one of them is zero; and the updates' norms."""
     wide = step.double()
     length = float(wide.norm())
@@ -48,7 +48,7 @@ def classifier_norm_differences(vectors: Tensor) -> Tensor:
     return torch.stack([(norms - row).abs().mean(1) for row in norms])
 
 
-def over_pairs(matrix: Tensor) -> float | None:
+def mean_over_pairs(matrix: Tensor) -> float | None:
     """The mean over all pairs of different clients; None with fewer than two, or where it is not defined."""
     count = len(matrix)
     if count < 2:

@@ -12,7 +12,7 @@ PERPLEXITY = 30.0
 FEWEST = 10  # points for which neighbourhoods mean something
 
 
-def plane(features: Tensor, method: str, seed: int) -> tuple[str, npt.NDArray[np.float64]]:
+def project_to_plane(features: Tensor, method: str, seed: int) -> tuple[str, npt.NDArray[np.float64]]:
     """How it was done, and the points (n, 2). Few points are always put there by PCA."""
     from sklearn.decomposition import PCA
 

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from fedframe.core.job import Job
 from fedframe.core.model import Model
+from fedframe.metrics.classifier import embeddings
 from fedframe.metrics.collapse import class_means
-from fedframe.metrics.features import embeddings
-from fedframe.metrics.sampling import some_rows
+from fedframe.metrics.sampling import sample_rows
 
 
 def prototype_consistency(job: Job, models: Iterable[tuple[int, Model]], each: int, seed: int) -> float | None:
@@ -27,7 +27,7 @@ def prototype_consistency(job: Job, models: Iterable[tuple[int, Model]], each: i
     """
     train, means, held = job.federation.source.train, [], []
     for client, model in models:
-        rows = some_rows(job.federation.train[client], each, seed, f"prototypes/{client}")
+        rows = sample_rows(job.federation.train[client], each, seed, f"prototypes/{client}")
         found, counts = class_means(embeddings(job, model, train, rows), train.y[rows], model.classes)
         means.append(found)
         held.append(counts > 0)

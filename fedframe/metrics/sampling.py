@@ -13,7 +13,7 @@ from fedframe.util.seeds import generator_for, seed_for
 MOST_BYTES = 64 << 20  # of one vector per client and class, in float64
 
 
-def some_rows(rows: Tensor, most: int, seed: int, purpose: str) -> Tensor:
+def sample_rows(rows: Tensor, most: int, seed: int, purpose: str) -> Tensor:
     """At most so many of the rows, every row equally likely; in their order."""
     if len(rows) <= most:
         return rows
@@ -34,7 +34,7 @@ def balanced_rows(rows: Tensor, labels: Tensor, most: int, seed: int, purpose: s
     return rows[chosen.sort().values]
 
 
-def some_clients(clients: Sequence[int], most: int, seed: int) -> list[int]:
+def sample_clients(clients: Sequence[int], most: int, seed: int) -> list[int]:
     """At most so many of the clients: the same ones in every round they are in, whoever else is."""
     if len(clients) <= most:
         return list(clients)
@@ -42,6 +42,6 @@ def some_clients(clients: Sequence[int], most: int, seed: int) -> list[int]:
     return [client for client in clients if client in chosen]
 
 
-def fitting(most: int, model: Model) -> int:
+def affordable_clients(most: int, model: Model) -> int:
     """How many clients can be compared by a vector per class: at most so many, at least two, within bounded memory."""
     return max(2, min(most, MOST_BYTES // (8 * model.classes * model.dim)))

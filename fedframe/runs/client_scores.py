@@ -6,7 +6,7 @@ from typing import Any
 
 from fedframe.core.evaluation import ByClient, Scores
 from fedframe.core.job import Job
-from fedframe.metrics.spread import spread
+from fedframe.metrics.accuracy import spread
 
 SCORES = ("client", "personal")
 

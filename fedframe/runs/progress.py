@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from fedframe.metrics.groups import has_tail
+from fedframe.metrics.accuracy import has_tail
 from fedframe.settings import data_text, short_method
 from fedframe.util.text import duration, loss_text, percent, plural
 

@@ -15,10 +15,9 @@ from fedframe.core.remote import Remote
 from fedframe.core.remote_evaluation import ask_late_scores
 from fedframe.core.server import RoundRecord, Server
 from fedframe.errors import DataError, DivergedError, FedframeError
-from fedframe.metrics.cost import cpu_seconds, memory_bytes
-from fedframe.metrics.groups import accuracy_by_group
+from fedframe.metrics.accuracy import accuracy_by_group
+from fedframe.metrics.cost import bytes_by_part, cpu_seconds, memory_bytes
 from fedframe.metrics.observers import observers
-from fedframe.metrics.traffic import bytes_by_part
 from fedframe.runs.client_scores import client_table, spreads
 from fedframe.runs.engine import OpenEngine, open_engine
 from fedframe.runs.folder import CLIENT_SCORES, SUMMARY, RunFolder

@@ -144,7 +144,7 @@ def test_local_models_are_what_training_left(tmp_path: Path, method: str) -> Non
     for round in (1, 2):
         local.begin(server, [0, 1, 2, 3])
         for reply in engine.run(server.build_request("train", round), [2, 0]):
-            local.saw(reply)
+            local.keep(reply)
             with torch.no_grad():
                 expected[reply.unit] = job.method.logits(engine.site.model.eval(), inputs)
     for client, model in local.each(2, local.clients()):

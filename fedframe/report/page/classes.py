@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedframe.metrics.groups import GROUPS, accuracy_by_group, class_groups, has_tail
+from fedframe.metrics.accuracy import GROUPS, accuracy_by_group, class_groups, has_tail
 from fedframe.metrics.statistics import estimate
 from fedframe.report.page.runs import Group, Subject
 from fedframe.report.page.section import Data, Section, rounded

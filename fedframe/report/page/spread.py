@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import fmean
 
-from fedframe.metrics.spread import spread
+from fedframe.metrics.accuracy import spread
 from fedframe.report.page.runs import Group, Run, Subject
 from fedframe.report.page.scores import NAMES
 from fedframe.report.page.section import Data, Section, rounded

@@ -7,13 +7,15 @@ from typing import Any
 import torch
 
 from fedframe.analysis.finished_run import FinishedRun
-from fedframe.metrics.class_vectors import class_vectors, gram, ideal_cosine
+from fedframe.core.batches import plain_batches
+from fedframe.metrics.accuracy import accuracy_by_group, confusion, per_class
+from fedframe.metrics.calibration import Calibration
+from fedframe.metrics.classifier import class_vectors, embeddings, gram, ideal_cosine, predict_classes
 from fedframe.metrics.collapse import class_means, collapse
 from fedframe.metrics.degeneration import pruning_curve, sorted_curves
-from fedframe.metrics.embedding import plane
-from fedframe.metrics.features import classified, embeddings
+from fedframe.metrics.embedding import project_to_plane
 from fedframe.metrics.prototypes import prototype_consistency
-from fedframe.metrics.sampling import balanced_rows, fitting, some_rows
+from fedframe.metrics.sampling import affordable_clients, balanced_rows, sample_rows
 
 MOST_HOLDERS = 50  # clients whose prototypes are compared
 EACH = 100  # training samples of such a client
@@ -26,11 +28,11 @@ class SharedFeatures:
         self.run, self.samples, self.seed = run, samples, seed
         self.classes = len(run.source.classes)
         train, rows = run.source.train, run.job.federation.train.values
-        if not run.sees_training:
+        if not run.has_training_data:
             rows = torch.empty(0, dtype=torch.int64)  # only the number is known of those at the nodes
         self.rows = balanced_rows(rows, train.y[rows], samples, seed, "balanced")
         self.labels = train.y[self.rows]
-        self.features = run.train_embeddings(self.rows) if run.sees_training else torch.empty(0, run.model.dim)
+        self.features = run.train_embeddings(self.rows) if run.has_training_data else torch.empty(0, run.model.dim)
         self.vectors = class_vectors(run.method, run.model)
 
     def gram(self, shown: list[int]) -> dict[str, Any] | None:
@@ -42,7 +44,7 @@ class SharedFeatures:
 
     def collapse(self) -> dict[str, float | None] | None:
         """NC1 to NC4."""
-        predicted = classified(self.run.job, self.run.model, self.features)
+        predicted = predict_classes(self.run.job, self.run.model, self.features)
         W = None if self.vectors is None else self.vectors[0]
         return collapse(self.features, self.labels, self.classes, predicted, W)
 
@@ -65,14 +67,14 @@ class SharedFeatures:
 
     def embedding(self, method: str) -> dict[str, Any] | None:
         """Training samples on a plane, each with its class and client; drawn as the data are, not class by class."""
-        if not self.run.sees_training:
+        if not self.run.has_training_data:
             return None
         train, everything = self.run.source.train, self.run.job.federation.train.values
-        rows = some_rows(everything, self.samples, self.seed, "embedding")
+        rows = sample_rows(everything, self.samples, self.seed, "embedding")
         features = self.run.train_embeddings(rows)
         if len(rows) < 3 or not bool(torch.isfinite(features).all()):
             return None
-        used, points = plane(features, method, self.seed)
+        used, points = project_to_plane(features, method, self.seed)
         return {
             "method": used,
             "x": points[:, 0].tolist(),
@@ -83,9 +85,39 @@ class SharedFeatures:
 
     def prototypes(self) -> float | None:
         """How alike the clients' class means are under the one shared model: what is left is what their data differ."""
-        if not self.run.sees_training:
+        if not self.run.has_training_data:
             return None
         job, model = self.run.job, self.run.model
-        most = fitting(MOST_HOLDERS, model)
-        clients = some_rows(torch.arange(len(job.federation)), most, self.seed, "holders").tolist()
+        most = affordable_clients(MOST_HOLDERS, model)
+        clients = sample_rows(torch.arange(len(job.federation)), most, self.seed, "holders").tolist()
         return prototype_consistency(job, ((client, model) for client in clients), EACH, self.seed)
+
+
+@torch.no_grad()
+def score_test_set(run: FinishedRun, shown: list[int]) -> dict[str, Any]:
+    """`confusion` of the classes that are shown, `per_class`, `groups`, `ece`; None without a model or test set."""
+    job, test = run.job, run.source.test
+    if not run.shares_a_model or test is None or not len(test):
+        return {"confusion": None, "per_class": None, "groups": None, "ece": None}
+    classes = len(run.source.classes)
+    matrix = torch.zeros(classes, classes, dtype=torch.int64)
+    calibration = Calibration()
+    rows, size = job.test_rows("test"), job.settings.eval_batch
+    model, loss = run.model.eval(), job.method.slot("loss")
+    labels = test.y[rows].split(size)  # type: ignore[no-untyped-call]
+    for inputs, wanted in zip(plain_batches(run.source, test, rows, size), labels, strict=True):
+        logits = job.method.logits(model, inputs)
+        predicted = logits.argmax(1)
+        confidence = loss.probabilities(logits).gather(1, predicted[:, None]).flatten()
+        matrix += confusion(wanted, predicted, classes)
+        calibration.add(confidence, predicted == wanted)
+    accuracies = per_class(matrix)
+    names = [str(c) for c in range(classes)]
+    counts = dict(zip(names, run.train_counts, strict=True))
+    groups = accuracy_by_group(dict(zip(names, accuracies, strict=True)), counts) if run.has_training_data else None
+    return {
+        "confusion": matrix[shown][:, shown].tolist(),
+        "per_class": accuracies,
+        "groups": groups,
+        "ece": calibration.result(),
+    }
