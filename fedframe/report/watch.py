@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from fedframe.errors import DataError, FedframeError, SettingError
-from fedframe.report.page import page_data
-from fedframe.report.page.build import examined
+from fedframe.report.page.build import examined, page_data
 from fedframe.report.page.runs import COMPARISON, Subject, folders_inside, open_runs
 from fedframe.report.page.section import finite
 from fedframe.report.page.template import render

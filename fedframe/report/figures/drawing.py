@@ -14,8 +14,8 @@ from fedframe.report.figures import heatmaps, lines
 from fedframe.report.figures.embedding import embedding
 from fedframe.report.figures.partition import partition_figure
 from fedframe.report.figures.style import paper_style, printable
-from fedframe.report.page import about, collapse, confusion, drift, features, gram, partition, spread
-from fedframe.report.page.build import examined, in_a_folder
+from fedframe.report.page import about, clients, drift, features, geometry, predictions
+from fedframe.report.page.build import check_folder, examined
 from fedframe.report.page.runs import Subject, open_runs
 from fedframe.report.page.section import Data, Section
 from fedframe.util.files import write_bytes
@@ -29,7 +29,7 @@ def draw(folders: Sequence[Path], what: str, out: Path | None = None, say: Calla
     """Draw a figure of runs and write it."""
     if what not in FIGURES:
         raise SettingError(f"what = {what!r}: {nearest(what, FIGURES)}")
-    target = picture_path(in_a_folder(out) if out is not None else folders[0] / f"{what}.svg")
+    target = picture_path(check_folder(out) if out is not None else folders[0] / f"{what}.svg")
     subject = open_runs(folders)
     if what in NEEDS_MODELS:
         subject = examined(subject, say=say)
@@ -76,7 +76,7 @@ def of_section(what: str, section: Callable[[Subject], Section]) -> Callable[[Su
 
 def partition_data(subject: Subject) -> Data:
     """The partition of the first method, with the headline of the page."""
-    first: Data = of_section("partition", partition.section)(subject)["variants"][0]["data"]
+    first: Data = of_section("partition", clients.partition_section)(subject)["variants"][0]["data"]
     return {**first, "title": about.title(subject)}
 
 
@@ -89,10 +89,10 @@ def draw_partition(data: Data) -> Figure:
 FIGURES: dict[str, tuple[Callable[[Subject], Data], Callable[[Data], Figure]]] = {
     "curves": (lines.accuracy_data, lines.accuracy),
     "partition": (partition_data, draw_partition),
-    "confusion": (of_section("confusion", confusion.section), heatmaps.confusion),
-    "gram": (of_section("gram", gram.section), heatmaps.gram),
+    "confusion": (of_section("confusion", predictions.confusion_section), heatmaps.confusion),
+    "gram": (of_section("gram", geometry.gram_section), heatmaps.gram),
     "drift": (of_section("drift", drift.section), heatmaps.drift),
-    "collapse": (of_section("collapse", collapse.section), lines.collapse),
-    "clients": (of_section("clients", spread.section), lines.clients),
-    "embedding": (of_section("embedding", features.section), embedding),
+    "collapse": (of_section("collapse", geometry.collapse_section), lines.collapse),
+    "clients": (of_section("clients", clients.spread_section), lines.clients),
+    "embedding": (of_section("embedding", features.features_section), embedding),
 }

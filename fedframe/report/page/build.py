@@ -1,20 +1,46 @@
-"""From run folders to a page: looks at the saved models where that is still to be done, and writes the file."""
+"""From run folders to a page: examines saved models where that is still to be done, and gathers the sections."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fedframe.analysis import examine
 from fedframe.errors import DataError, FedframeError, SettingError, nearest
 from fedframe.metrics.embedding import METHODS
-from fedframe.report.page import default_target, make_page
+from fedframe.report.page import about, clients, cost, curves, drift, features, geometry, paired, predictions, scores
 from fedframe.report.page.runs import Group, Run, Subject, open_runs
+from fedframe.report.page.section import Section
+from fedframe.report.page.similarity import heads_section, similarity_section
+from fedframe.report.page.template import render
 from fedframe.runs.folder import EXAMINATION
 from fedframe.util.files import read_json, write_text
 
-StepHooks = Callable[[str], None]
+MOST = 4_500_000  # bytes of data; style and scripts are half a megabyte, and a page shall have less than six
+
+# In the order of the questions that readers ask: how good, how did it learn, for whom, why, at what cost.
+SECTIONS: tuple[Callable[[Subject], Section | None], ...] = (
+    scores.section,
+    about.section,
+    paired.section,
+    curves.section,
+    clients.partition_section,
+    clients.spread_section,
+    predictions.classes_section,
+    predictions.confusion_section,
+    predictions.calibration_section,
+    features.features_section,
+    geometry.gram_section,
+    heads_section,
+    similarity_section,
+    geometry.collapse_section,
+    drift.section,
+    features.degeneration_section,
+    cost.section,
+)
 
 
 def write_page(
@@ -23,10 +49,10 @@ def write_page(
     *,
     quick: bool = False,
     embedding: str | None = None,
-    say: StepHooks = print,
+    say: Callable[[str], None] = print,
 ) -> Path:
     """Write the page of runs; `quick` takes what is known and looks at no model."""
-    target = in_a_folder(out) if out is not None else default_target(folders)
+    target = check_folder(out) if out is not None else default_target(folders)
     if embedding is not None and embedding not in METHODS:
         raise SettingError(f"embedding = {embedding!r}: {nearest(embedding, METHODS)}")
     subject = open_runs(folders)
@@ -36,31 +62,34 @@ def write_page(
     return target
 
 
-def in_a_folder(target: Path) -> Path:
+def default_target(folders: Sequence[Path]) -> Path:
+    """Where a page goes if nobody says: into the folder that it is about, or here if there are several."""
+    return folders[0] / "report.html" if len(folders) == 1 else Path("report.html")
+
+
+def check_folder(target: Path) -> Path:
     """A file to write, whose folder must be there: a slip of the pen makes no folders."""
     if not target.parent.is_dir():
         raise SettingError(f"out = {target}: there is no folder {target.parent}; make it, or use --out {target.name}.")
     return target
 
 
-def examined(subject: Subject, embedding: str | None = None, say: StepHooks = print) -> Subject:
+def examined(subject: Subject, embedding: str | None = None, say: Callable[[str], None] = print) -> Subject:
     """The same with the saved models of one run of each method looked at; what went wrong is kept as a sentence."""
-    groups = tuple(with_first(group, examined_run(group.first, embedding, say)) for group in subject.groups)
+    groups = tuple(replace_first(group, examine_run(group.first, embedding, say)) for group in subject.groups)
     return replace(subject, groups=groups)
 
 
-def with_first(group: Group, first: Run) -> Group:
+def replace_first(group: Group, first: Run) -> Group:
     """A group whose first run is another reading of the same folder."""
     return replace(group, runs=(first, *group.runs[1:]))
 
 
-def examined_run(run: Run, embedding: str | None, say: StepHooks) -> Run:
+def examine_run(run: Run, embedding: str | None, say: Callable[[str], None]) -> Run:
     """A finished run that has been looked at; one that still goes on is left alone."""
     if not run.summary:
         return run
-    from fedframe.analysis import examine
-
-    asked = kept_wishes(run.path)
+    asked = previous_options(run.path)
     if embedding is not None:
         asked["embedding"] = embedding
     if not (run.path / EXAMINATION).exists():
@@ -73,10 +102,72 @@ def examined_run(run: Run, embedding: str | None, say: StepHooks) -> Run:
     return Run(run.path)
 
 
-def kept_wishes(folder: Path) -> dict[str, Any]:
+def previous_options(folder: Path) -> dict[str, Any]:
     """What an examination that is there was asked for, by `fedframe measure` perhaps: it is respected."""
     try:
         made_of = read_json(folder / EXAMINATION).get("made_of") or {}
     except DataError:  # none, or a damaged one: made anew
         return {}
     return {key: made_of[key] for key in ("samples", "seed", "embedding") if key in made_of}
+
+
+def make_page(subject: Subject, live: bool = False) -> str:
+    """The page as HTML."""
+    data = page_data(subject, live)
+    words = " ".join(str(section.get("alt", "")) for section in data["sections"])
+    return render(data, words)
+
+
+def page_data(subject: Subject, live: bool = False) -> dict[str, Any]:
+    """All that the page's scripts draw, as plain values."""
+    sections = [section for build in SECTIONS if (section := build(subject)) is not None]
+    # What could not be measured stands after all that could.
+    # Of several methods, settings are for those who look them up.
+    sections.sort(key=lambda section: (bool(section.missing), section.id == "about" and not subject.single))
+    return {
+        "title": about.title(subject),
+        "subtitle": about.subtitle(subject),
+        "state": about.progress(subject),
+        "live": live,
+        "sections": bounded([section.plain() for section in without_gaps(sections)]),
+    }
+
+
+def without_gaps(sections: Sequence[Section]) -> list[Section]:
+    """The same without gaps: a narrow section that has no neighbour becomes a wide one."""
+    found: list[Section] = []
+    alone = False
+    for section in sections:
+        narrow = not section.wide and not section.missing
+        if alone and not narrow:
+            found[-1] = replace(found[-1], wide=True)
+        alone = narrow and not alone
+        found.append(section)
+    if alone:
+        found[-1] = replace(found[-1], wide=True)
+    return found
+
+
+def bounded(sections: list[dict[str, Any]], most: int = MOST) -> list[dict[str, Any]]:
+    """The same, with so few runs in the largest sections that all together fit; the first run always stays."""
+    sizes = {section["id"]: byte_size(section) for section in sections}
+    left_out: dict[str, list[str]] = {}
+    while sum(sizes.values()) > most:
+        several = [section for section in sections if len(section.get("data", {}).get("variants", [])) > 1]
+        if not several:
+            break
+        largest = max(several, key=lambda section: sizes[section["id"]])
+        variants = largest["data"]["variants"]
+        left_out.setdefault(largest["id"], []).insert(0, variants[-1]["name"])
+        largest["data"] = {**largest["data"], "variants": variants[:-1]}
+        sizes[largest["id"]] = byte_size(largest)
+    for section in sections:
+        if section["id"] in left_out:
+            names = "; ".join(left_out[section["id"]])
+            section["read"] += f" (Left out to keep the page small: {names}. Their own pages show them.)"
+    return sections
+
+
+def byte_size(section: dict[str, Any]) -> int:
+    """Bytes that a section takes."""
+    return len(json.dumps(section, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass"))

@@ -43,7 +43,7 @@ def section(subject: Subject) -> Section | None:
         return Section("paired", TITLE, READ, missing=UNPAIRED.format(methods=methods))
     baseline = str(comparison["baseline"])
     data = {"baseline": baseline, "scores": scores, "note": note(scores)}
-    return Section("paired", TITLE, READ, data, spoken(data))
+    return Section("paired", TITLE, READ, data, alt_text(data))
 
 
 def compared(subject: Subject) -> Data:
@@ -104,7 +104,7 @@ def note(scores: list[Data]) -> str:
     return f"{tested}p (Holm) allows for several methods being compared; colour marks one below 0.05."
 
 
-def spoken(data: Data) -> str:
+def alt_text(data: Data) -> str:
     """The first score's differences in words."""
     first = data["scores"][0]
     texts = [

@@ -53,14 +53,14 @@ def of_single_runs(
     subject: Subject,
     section: Section,
     build: Callable[[Run], Data | None],
-    spoken: Callable[[Data], str],
+    alt_text: Callable[[Data], str],
     missing: str = "",
 ) -> Section:
     """A section on the models of one run of each method, its words on the first; `missing` if there is nothing."""
     variants = by_run(subject, build)
     if not variants:
         return replace(section, missing=missing or why_not_examined(subject))
-    return replace(section, data={"variants": variants}, alt=spoken(variants[0]["data"]))
+    return replace(section, data={"variants": variants}, alt=alt_text(variants[0]["data"]))
 
 
 def why_not_examined(subject: Subject) -> str:
@@ -97,3 +97,21 @@ def finite(values: Any) -> Any:
     if isinstance(values, list | tuple):
         return [finite(value) for value in values]
     return values
+
+
+def shown_classes(examination: dict[str, Any], width: int) -> list[str]:
+    """The names of the classes of a matrix; one of more than 100 classes shows the most frequent ones."""
+    classes = [str(name) for name in examination.get("classes") or []]
+    if len(classes) == width:
+        return classes
+    shown = examination.get("shown_classes")
+    if isinstance(shown, list) and len(shown) == width:
+        known = all(isinstance(each, int) and 0 <= each < len(classes) for each in shown)
+        return [classes[each] for each in shown] if known else [str(each) for each in shown]
+    return [str(number) for number in range(width)]
+
+
+def cut_note(examination: dict[str, Any], width: int) -> str:
+    """A sentence for a matrix that does not show all classes."""
+    total = len(examination.get("classes") or [])
+    return f"The {width} most frequent of {total} classes are shown." if total > width else ""
