@@ -26,7 +26,7 @@ from fedframe.metrics.sampling import sample_rows
 from fedframe.runs.folder import EXAMINATION, MODEL, RunFolder
 from fedframe.util.files import read_json, write_text
 
-VERSION = 2  # raised when figures change their meaning, so that old files are made anew
+VERSION = 2  # raised when figures change their meaning, so that old files are made again
 MOST_CLASSES = 100  # of matrices
 MOST_CLIENTS = 1000  # of the partition
 COSTS = ("bytes_up", "bytes_down", "bytes_once", "cpu_seconds", "seconds", "peak_memory_mb")
@@ -42,46 +42,46 @@ def examine(
     data: object = None,
     again: bool = False,
 ) -> dict[str, Any]:
-    """Look at a finished run's models and data; writes and returns what `examination.json` holds.
+    """Examine a finished run's models and data; writes and returns the content of `examination.json`.
 
-    `samples` bounds how many training and test samples features are looked at of, `seed` draws them. `net` and `data`
-    are given again where they came from Python. `embedding` is tsne or pca. A file that fits is read, unless `again`.
+    `samples` bounds how many training and test samples are used, `seed` draws them. `net` and `data` are given again
+    where they came from Python. `embedding` is tsne or pca. A file that fits is read, unless `again`.
     """
     if samples < 2:
         raise SettingError(f"samples = {samples} are too few to look at; use 2000.")
     if embedding not in METHODS:
         raise SettingError(f"embedding = {embedding!r}: {nearest(embedding, METHODS)}")
     path = RunFolder.open(folder).path
-    asked = {"version": VERSION, "samples": samples, "seed": seed, "embedding": embedding, "model": digest(path)}
-    kept = None if again else kept_examination(path, asked)
+    asked = {"version": VERSION, "samples": samples, "seed": seed, "embedding": embedding, "model": model_digest(path)}
+    kept = None if again else stored_examination(path, asked)
     if kept is not None:
         return kept
-    found = look(FinishedRun(path, net, data), samples, seed, embedding)
+    found = measure_run(FinishedRun(path, net, data), samples, seed, embedding)
     content: dict[str, Any] = significant({"made_of": asked, **found})
     write_text(path / EXAMINATION, compact(content))
     return content
 
 
-def kept_examination(path: Path, asked: dict[str, Any]) -> dict[str, Any] | None:
-    """An examination of the same model that answers the same questions."""
+def stored_examination(path: Path, asked: dict[str, Any]) -> dict[str, Any] | None:
+    """The stored examination, if it is of the same model and was made with the same options."""
     if not (path / EXAMINATION).exists():
         return None
     try:
         content = dict(read_json(path / EXAMINATION))
     except DataError:
-        return None  # damaged: made anew
+        return None  # damaged: made again
     return content if content.get("made_of") == asked else None
 
 
-def digest(path: Path) -> str | None:
-    """A short text that changes with the saved model."""
+def model_digest(path: Path) -> str | None:
+    """A hash of the saved model; None if there is none."""
     if not (path / MODEL).exists():
         return None
     with (path / MODEL).open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 
-def look(run: FinishedRun, samples: int, seed: int, embedding: str) -> dict[str, Any]:
+def measure_run(run: FinishedRun, samples: int, seed: int, embedding: str) -> dict[str, Any]:
     """Every entry of the examination; what needs a shared model is None where there is none."""
     classes = len(run.source.classes)
     by_count = sorted(range(classes), key=lambda c: (-run.train_counts[c], c))
@@ -126,7 +126,7 @@ def partition(run: FinishedRun, shown: list[int], seed: int) -> dict[str, Any]:
 
 
 def cost(run: FinishedRun) -> dict[str, Any]:
-    """What a prediction and a training step take, and what the run took."""
+    """Operations of a prediction and of a training step, and what the run took."""
     prediction, training = count_flops(run.method, run.model, run.source.input_shape)
     return {
         "flops_per_sample": prediction,
@@ -152,6 +152,6 @@ def significant(value: Any) -> Any:
 
 
 def compact(content: dict[str, Any]) -> str:
-    """JSON with a line per entry: people find their way, and matrices do not fill screens."""
+    """JSON with a line per entry, so that it stays readable although it holds matrices."""
     lines = [f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in content.items()]
     return "{\n" + ",\n".join(lines) + "\n}\n"

@@ -1,4 +1,4 @@
-"""A finished run, loaded to be looked at: its data, its shared model, and its clients' own models one at a time."""
+"""A finished run, loaded for analysis: its data, its shared model, and its clients' own models one at a time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Net = nn.Module | Callable[..., nn.Module]
 
 
 class FinishedRun:
-    """Data and models of a run that is over. Everything is done on the CPU."""
+    """Data and models of a finished run. Everything is computed on the CPU."""
 
     def __init__(self, folder: Path, net: Net | None, data: object) -> None:
         self.folder = RunFolder.open(folder)
@@ -82,7 +82,7 @@ class FinishedRun:
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """What summary.json says; empty if it is not there."""
+        """The content of summary.json; empty if there is none."""
         path = self.path / SUMMARY
         return dict(read_json(path)) if path.exists() else {}
 
@@ -96,11 +96,11 @@ class FinishedRun:
         return counts
 
     def train_embeddings(self, rows: Tensor) -> Tensor:
-        """Features of training rows under the model as it stands."""
+        """Features of training rows under the model in its current state."""
         return embeddings(self.job, self.model, self.source.train, rows)
 
     def owners(self, rows: Tensor) -> Tensor:
-        """The client that trains on each of these rows; -1 for nobody."""
+        """The client that trains on each of these rows; -1 for none."""
         owner = torch.full((len(self.source.train),), -1)
         owner[self.job.federation.train.values] = self.job.federation.train.owners()
         return owner[rows]

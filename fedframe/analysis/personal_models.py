@@ -1,4 +1,4 @@
-"""The clients' own models beside each other: classifiers, representations, prototypes."""
+"""The clients' own models compared with each other: classifiers, representations, prototypes."""
 
 from __future__ import annotations
 

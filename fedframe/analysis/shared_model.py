@@ -1,4 +1,4 @@
-"""What the shared model makes of some training and test samples: collapse, degeneration, a picture, prototypes."""
+"""The shared model of a finished run: its scores on the global test set, and its features of some samples."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ class SharedFeatures:
         self.classes = len(run.source.classes)
         train, rows = run.source.train, run.job.federation.train.values
         if not run.has_training_data:
-            rows = torch.empty(0, dtype=torch.int64)  # only the number is known of those at the nodes
+            rows = torch.empty(0, dtype=torch.int64)  # of the nodes' rows only the number is known
         self.rows = balanced_rows(rows, train.y[rows], samples, seed, "balanced")
         self.labels = train.y[self.rows]
         self.features = run.train_embeddings(self.rows) if run.has_training_data else torch.empty(0, run.model.dim)
         self.vectors = class_vectors(run.method, run.model)
 
     def gram(self, shown: list[int]) -> dict[str, Any] | None:
-        """The classifier beside a simplex ETF; of classes that are shown, but the ideal is that of all."""
+        """Cosines of the shown classes, and the cosine of a simplex ETF of all classes."""
         if self.vectors is None:
             return None
         W, _ = self.vectors
         return {**gram(W[shown]), "ideal": ideal_cosine(len(W))}
 
     def collapse(self) -> dict[str, float | None] | None:
-        """NC1 to NC4."""
+        """NC1 to NC4 on training samples."""
         predicted = predict_classes(self.run.job, self.run.model, self.features)
         W = None if self.vectors is None else self.vectors[0]
         return collapse(self.features, self.labels, self.classes, predicted, W)
@@ -66,7 +66,7 @@ class SharedFeatures:
         return {**curves, "pruning": pruning}
 
     def embedding(self, method: str) -> dict[str, Any] | None:
-        """Training samples on a plane, each with its class and client; drawn as the data are, not class by class."""
+        """Training samples on a plane, each with its class and client; a uniform draw, not balanced over classes."""
         if not self.run.has_training_data:
             return None
         train, everything = self.run.source.train, self.run.job.federation.train.values
@@ -84,7 +84,7 @@ class SharedFeatures:
         }
 
     def prototypes(self) -> float | None:
-        """How alike the clients' class means are under the one shared model: what is left is what their data differ."""
+        """Similarity of the clients' class means under the one shared model, so that only their data differ."""
         if not self.run.has_training_data:
             return None
         job, model = self.run.job, self.run.model

@@ -55,7 +55,7 @@ def sorted_curves(features: Tensor, labels: Tensor, classes: int) -> dict[str, A
 
 
 def evenly_spaced(count: int, most: int) -> Tensor:
-    """At most so many numbers below `count`, evenly spread, first and last among them."""
+    """At most `most` integers below `count`, evenly spaced, including the first and the last."""
     return torch.linspace(0, count - 1, min(count, most), dtype=torch.float64).round().long()
 
 
@@ -83,7 +83,7 @@ def pruning_curve(
 
 
 def accuracy(features: Tensor, labels: Tensor, W: Tensor, b: Tensor) -> float | None:
-    """How often W h + b is largest for the right class."""
+    """Accuracy of the linear classifier W h + b."""
     if not len(labels):
         return None
     W, b = W.float(), b.float()

@@ -90,7 +90,7 @@ class DriftMeasure:
         self.add_classifiers(record, local)
 
     def add_updates(self, server: Server, record: RoundRecord, local: LocalModels) -> None:
-        """Each client's update of the trainable weights beside the server's step, whatever merged them."""
+        """Compare each client's update of the trainable weights with the server's step, whatever the aggregation."""
         trainable = self.job.roles.layout.trainable
         clients = local.clients()
         if not trainable or not clients:
@@ -104,7 +104,7 @@ class DriftMeasure:
             record.figures["drift_cosine"] = fmean(known)
 
     def add_classifiers(self, record: RoundRecord, local: LocalModels) -> None:
-        """SphereFed's Eq. 2 and 3 over the clients' classifiers as local training has left them."""
+        """SphereFed's Eq. 2 and 3 over the clients' classifiers after local training."""
         most = affordable_clients(MOST_COMPARED, self.job.template)
         clients = sample_clients(local.clients(), most, self.job.settings.seed)
         rows = [class_vectors(self.job.method, model) for _, model in local.each(record.round, clients)]
@@ -171,7 +171,7 @@ class RoundMeasures:
             )
 
     def saw(self, reply: Message) -> None:
-        """Keep what is needed of a reply."""
+        """Keep the update of a reply if a measure needs it."""
         self.local.keep(reply)
 
     def end(self, server: Server, record: RoundRecord) -> None:

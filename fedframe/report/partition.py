@@ -1,4 +1,4 @@
-"""Who has what: the split of a data set over clients, as a table and as a picture."""
+"""The partition of a data set over clients, as a table in the terminal and as a figure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ IN_PICTURE = 1000  # clients
 
 
 def show_partition(given: dict[str, Any], picture: Path | None) -> None:
-    """Load and deal out data as a run would, print the table and save the picture."""
+    """Load and partition data as a run would, print the table and save the figure."""
     target = picture_path(picture) if picture is not None else None
     settings = check(given)
     federation = make_clients(settings, settings.data)

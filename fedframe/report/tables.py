@@ -1,4 +1,4 @@
-"""Who has what, as a terminal table: size and class counts of the first clients, as many as fit."""
+"""The partition as a terminal table: size and class counts of the first clients, as many as fit."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ MOST_CLIENTS, MOST_CLASSES, LONGEST_NAME = 20, 20, 20
 
 @dataclass(frozen=True)
 class _Fit:
-    """How much room a table takes: gap between columns, longest heading, length of the size bars."""
+    """The width of a table: gap between columns, longest heading, length of the size bars."""
 
     gap: int
     heading: int
     bar: int
 
 
-# From roomy to tight: the first that shows all classes is taken, or the last.
+# From wide to narrow: the first that shows all classes is used, or the last.
 FITS = (_Fit(2, 10, 10), _Fit(1, 8, 6), _Fit(1, 4, 0))
 
 
@@ -88,7 +88,7 @@ class PartitionTable:
         """Samples of the first classes at each client."""
         known = len(self.table) == len(self.sizes)  # otherwise the table does not hold all clients
         headings = [_cut(str(name), fit.heading) for name in self.classes[:MOST_CLASSES]]
-        if len(set(headings)) < len(headings):  # numbers tell "class 1" from "class 2" where the room is short
+        if len(set(headings)) < len(headings):  # numbers, where short names are not unique
             headings = [str(j) for j in range(len(headings))]
         columns = []
         for j, heading in enumerate(headings):

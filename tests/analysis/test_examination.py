@@ -124,7 +124,7 @@ def test_file_is_read_again_as_long_as_it_fits(run_folder: Path, monkeypatch: py
     first = examine(run_folder, samples=100, embedding="pca")
     assert json.loads((run_folder / "examination.json").read_text()) == first
     with monkeypatch.context() as patch:
-        patch.setattr("fedframe.analysis.examination.look", lambda *_: pytest.fail("it was there already"))
+        patch.setattr("fedframe.analysis.examination.measure_run", lambda *_: pytest.fail("it was there already"))
         assert examine(run_folder, samples=100, embedding="pca") == first
     (run_folder / "examination.json").write_text("{")
     assert examine(run_folder, samples=100, embedding="pca") == first

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedframe.core.job import Job
-from fedframe.metrics.cka import COLUMNS, centred_gram, layer_grams, linear_cka, mean_cka, watched_layers
+from fedframe.metrics.cka import COLUMNS, centred_gram, layer_grams, linear_cka, mean_cka, weighted_layers
 from fedframe.metrics.classifier import class_vectors, gram
 from fedframe.metrics.drift import classifier_cosines, classifier_norm_differences, mean_over_pairs, update_cosines
 from tests.helpers import images, make_job
@@ -91,7 +91,7 @@ def test_layers_of_a_net_are_watched_and_nothing_of_it_moves(tmp_path: Path) -> 
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     inputs = job.federation.source.batch(job.federation.source.train, torch.arange(6))
     grams = layer_grams(job.method, model, inputs)
-    assert set(grams) == {name for name, _ in watched_layers(model)} | {"logits"}
+    assert set(grams) == {name for name, _ in weighted_layers(model)} | {"logits"}
     assert len(grams) <= 25
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
     assert not any(module._forward_hooks for module in model.modules())

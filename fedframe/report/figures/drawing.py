@@ -25,14 +25,14 @@ FORMATS = (".svg", ".png", ".pdf")
 DOTS = 300  # per inch
 
 
-def draw(folders: Sequence[Path], what: str, out: Path | None = None, say: Callable[[str], None] = print) -> Path:
+def draw(folders: Sequence[Path], what: str, out: Path | None = None, notify: Callable[[str], None] = print) -> Path:
     """Draw a figure of runs and write it."""
     if what not in FIGURES:
         raise SettingError(f"what = {what!r}: {nearest(what, FIGURES)}")
     target = picture_path(check_folder(out) if out is not None else folders[0] / f"{what}.svg")
     subject = open_runs(folders)
     if what in NEEDS_MODELS:
-        subject = examined(subject, say=say)
+        subject = examined(subject, notify=notify)
     figure = make_figure(subject, what)
     write_figure(figure, target)
     return target

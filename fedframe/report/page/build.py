@@ -19,7 +19,7 @@ from fedframe.report.page.template import render
 from fedframe.runs.folder import EXAMINATION
 from fedframe.util.files import read_json, write_text
 
-MOST = 4_500_000  # bytes of data; style and scripts are half a megabyte, and a page shall have less than six
+MOST = 4_500_000  # bytes of data; style and scripts are half a megabyte, and a page should stay below six
 
 # In the order of the questions that readers ask: how good, how did it learn, for whom, why, at what cost.
 SECTIONS: tuple[Callable[[Subject], Section | None], ...] = (
@@ -49,64 +49,64 @@ def write_page(
     *,
     quick: bool = False,
     embedding: str | None = None,
-    say: Callable[[str], None] = print,
+    notify: Callable[[str], None] = print,
 ) -> Path:
-    """Write the page of runs; `quick` takes what is known and looks at no model."""
+    """Write the page of runs; `quick` does not examine any models."""
     target = check_folder(out) if out is not None else default_target(folders)
     if embedding is not None and embedding not in METHODS:
         raise SettingError(f"embedding = {embedding!r}: {nearest(embedding, METHODS)}")
     subject = open_runs(folders)
     if not quick:
-        subject = examined(subject, embedding, say)
+        subject = examined(subject, embedding, notify)
     write_text(target, make_page(subject))
     return target
 
 
 def default_target(folders: Sequence[Path]) -> Path:
-    """Where a page goes if nobody says: into the folder that it is about, or here if there are several."""
+    """The default file of a page: in the run's folder, or in the current one if there are several runs."""
     return folders[0] / "report.html" if len(folders) == 1 else Path("report.html")
 
 
 def check_folder(target: Path) -> Path:
-    """A file to write, whose folder must be there: a slip of the pen makes no folders."""
+    """The file to write; its folder must exist, so that a typing error makes no folders."""
     if not target.parent.is_dir():
         raise SettingError(f"out = {target}: there is no folder {target.parent}; make it, or use --out {target.name}.")
     return target
 
 
-def examined(subject: Subject, embedding: str | None = None, say: Callable[[str], None] = print) -> Subject:
-    """The same with the saved models of one run of each method looked at; what went wrong is kept as a sentence."""
-    groups = tuple(replace_first(group, examine_run(group.first, embedding, say)) for group in subject.groups)
+def examined(subject: Subject, embedding: str | None = None, notify: Callable[[str], None] = print) -> Subject:
+    """The same runs, with the saved models of one run of each method examined; an error is kept as a sentence."""
+    groups = tuple(replace_first(group, examine_run(group.first, embedding, notify)) for group in subject.groups)
     return replace(subject, groups=groups)
 
 
 def replace_first(group: Group, first: Run) -> Group:
-    """A group whose first run is another reading of the same folder."""
+    """The group with its first run read again."""
     return replace(group, runs=(first, *group.runs[1:]))
 
 
-def examine_run(run: Run, embedding: str | None, say: Callable[[str], None]) -> Run:
-    """A finished run that has been looked at; one that still goes on is left alone."""
+def examine_run(run: Run, embedding: str | None, notify: Callable[[str], None]) -> Run:
+    """Examine a finished run and read it again; one that is not finished is returned as it is."""
     if not run.summary:
         return run
     asked = previous_options(run.path)
     if embedding is not None:
         asked["embedding"] = embedding
     if not (run.path / EXAMINATION).exists():
-        say(f"Looking at the models of {run.path} (once; the result is kept in {EXAMINATION})")
+        notify(f"Looking at the models of {run.path} (once; the result is kept in {EXAMINATION})")
     try:
         examine(run.path, **asked)
     except FedframeError as error:
-        say(f"{run.path}: {error}")
-        return Run(run.path, trouble=f"The saved models could not be looked at. {error}")
+        notify(f"{run.path}: {error}")
+        return Run(run.path, examination_error=f"The saved models could not be looked at. {error}")
     return Run(run.path)
 
 
 def previous_options(folder: Path) -> dict[str, Any]:
-    """What an examination that is there was asked for, by `fedframe measure` perhaps: it is respected."""
+    """The options of an existing examination, such as one by `fedframe measure`, which are kept."""
     try:
         made_of = read_json(folder / EXAMINATION).get("made_of") or {}
-    except DataError:  # none, or a damaged one: made anew
+    except DataError:  # none, or a damaged one: made again
         return {}
     return {key: made_of[key] for key in ("samples", "seed", "embedding") if key in made_of}
 
@@ -119,10 +119,9 @@ def make_page(subject: Subject, live: bool = False) -> str:
 
 
 def page_data(subject: Subject, live: bool = False) -> dict[str, Any]:
-    """All that the page's scripts draw, as plain values."""
+    """The data that the page's scripts draw, as plain values."""
     sections = [section for build in SECTIONS if (section := build(subject)) is not None]
-    # What could not be measured stands after all that could.
-    # Of several methods, settings are for those who look them up.
+    # Sections without data come last; settings too if there are several methods, as few readers need them.
     sections.sort(key=lambda section: (bool(section.missing), section.id == "about" and not subject.single))
     return {
         "title": about.title(subject),
@@ -134,7 +133,7 @@ def page_data(subject: Subject, live: bool = False) -> dict[str, Any]:
 
 
 def without_gaps(sections: Sequence[Section]) -> list[Section]:
-    """The same without gaps: a narrow section that has no neighbour becomes a wide one."""
+    """The same sections without gaps: a narrow section without a neighbour becomes a wide one."""
     found: list[Section] = []
     alone = False
     for section in sections:
@@ -149,7 +148,7 @@ def without_gaps(sections: Sequence[Section]) -> list[Section]:
 
 
 def bounded(sections: list[dict[str, Any]], most: int = MOST) -> list[dict[str, Any]]:
-    """The same, with so few runs in the largest sections that all together fit; the first run always stays."""
+    """The same sections, with runs left out of the largest ones until all fit; the first run always stays."""
     sizes = {section["id"]: byte_size(section) for section in sections}
     left_out: dict[str, list[str]] = {}
     while sum(sizes.values()) > most:
@@ -169,5 +168,5 @@ def bounded(sections: list[dict[str, Any]], most: int = MOST) -> list[dict[str, 
 
 
 def byte_size(section: dict[str, Any]) -> int:
-    """Bytes that a section takes."""
+    """The size of a section in bytes."""
     return len(json.dumps(section, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass"))

@@ -17,11 +17,11 @@ PARTITION = Section(
     "Each column is a client, each row a class; the stronger the colour, the more training samples of that class the "
     "client holds. Uneven columns are what makes federated learning hard.",
 )
-MOST_CLIENTS = 1000  # that an examination counts
+MOST_CLIENTS = 1000  # whose samples an examination counts
 
 
 def partition_section(subject: Subject) -> Section:
-    """The client x class picture."""
+    """The heat map of clients and classes."""
     return of_single_runs(subject, PARTITION, partition_data, partition_text)
 
 
@@ -42,7 +42,7 @@ def partition_data(run: Run) -> Data | None:
 
 
 def partition_note(shown: int, total: int) -> str:
-    """Who is not in the picture, and why."""
+    """Which clients are left out, and why."""
     if shown >= total:
         return ""
     if shown >= MOST_CLIENTS:

@@ -14,14 +14,14 @@ from fedframe.report.page.scores import NAMES, SCORES
 from fedframe.report.page.section import Data, Section, rounded
 from fedframe.util.text import percent
 
-MOST_POINTS = 400  # of a line: more than a screen has columns to tell apart
+MOST_POINTS = 400  # of a line: more than a screen can show
 Line = dict[str, Any]
 
 
 def series(
     label: str, runs: Sequence[Run], value: Callable[[Line], float | None], most: int | None = MOST_POINTS
 ) -> Data | None:
-    """A line of [round, seconds, megabytes, mean, low, high] per evaluated round; None if there is nothing in it."""
+    """A line of [round, seconds, megabytes, mean, low, high] per evaluated round; None if it has no points."""
     clocks = [clock(run) for run in runs]
     seen: dict[int, list[tuple[float, float, float]]] = {}
     for run, times in zip(runs, clocks, strict=True):
@@ -47,7 +47,7 @@ def clock(run: Run) -> list[tuple[float, float]]:
 
 
 def thin(rounds: list[int], most: int | None) -> list[int]:
-    """At most so many rounds, evenly, the first and the last among them."""
+    """At most `most` of the rounds, evenly spaced, including the first and the last."""
     if most is None or len(rounds) <= most:
         return rounds
     step = (len(rounds) - 1) / (most - 1)
@@ -55,7 +55,7 @@ def thin(rounds: list[int], most: int | None) -> list[int]:
 
 
 def panel(key: str, label: str, lines: Sequence[Data | None], *, share: bool = False, read: str = "") -> Data | None:
-    """One picture of lines that have an axis in common; None without a line."""
+    """A panel of lines with a common axis; None without a line."""
     drawn = [line for line in lines if line is not None]
     return {"key": key, "label": label, "series": drawn, "share": share, "read": read} if drawn else None
 
@@ -65,7 +65,7 @@ BANDS = (
     "; a band is the 95 % confidence interval of the mean over seeds: where bands lie apart, the difference is "
     "unlikely to be luck"
 )
-# Numbers of a round's line that have a place of their own on the page, or are no measure of learning.
+# Numbers of a round that have their own place on the page, or say nothing about learning.
 KNOWN = {"round", "lr", "clients", "dropped", "seconds", "bytes_up", "bytes_down", "loss", "generic_loss", "per_class"}
 KNOWN |= {f"{score}{kind}" for score in SCORES for kind in ("", "_weighted", "_count")}
 LAYER = "cka/"  # prefix: linear CKA between clients, a number per layer
@@ -120,7 +120,7 @@ def by_method(
 
 
 def extras(subject: Subject) -> list[Data | None]:
-    """Whatever else parts and measures have written down."""
+    """All other numbers that parts and measures have recorded."""
     names = dict.fromkeys(
         name
         for run in subject.runs
@@ -128,7 +128,7 @@ def extras(subject: Subject) -> list[Data | None]:
         for name, value in line.items()
         if isinstance(value, int | float) and name not in KNOWN and not name.startswith(ELSEWHERE)
     )
-    if subject.single:  # similarities of all layers belong into one picture
+    if subject.single:  # similarities of all layers belong in one panel
         layers = [name for name in names if name.startswith(LAYER)]
         for name in layers:
             names.pop(name)

@@ -18,7 +18,7 @@ MOST_CLIENTS = 1000
 
 
 def section(subject: Subject) -> Section:
-    """The client x round picture of each method's first run."""
+    """The heat map of clients and rounds of each method's first run."""
     cells = MOST_CELLS // len(subject.groups)
     return of_single_runs(subject, Section("drift", TITLE, READ), lambda run: build(run, cells), alt_text, OFF)
 

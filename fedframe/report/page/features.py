@@ -15,12 +15,12 @@ FEATURES = Section(
 
 
 def features_section(subject: Subject) -> Section:
-    """The plane of each method's first run."""
+    """The features of each method's first run on a plane."""
     return of_single_runs(subject, FEATURES, features_data, features_text)
 
 
 def features_data(run: Run) -> Data | None:
-    """Places, classes and clients of the points."""
+    """Coordinates, classes and clients of the points."""
     found = run.examination.get("embedding")
     if not found or not found.get("x"):
         return None

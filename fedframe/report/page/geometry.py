@@ -8,7 +8,7 @@ from dataclasses import replace
 from fedframe.analysis.explanations import READINGS
 from fedframe.report.page.curves import Line, panel, series
 from fedframe.report.page.runs import Run, Subject
-from fedframe.report.page.section import STAY, Data, Section, cut_note, of_single_runs, rounded, shown_classes
+from fedframe.report.page.section import STAYS_AT_NODES, Data, Section, cut_note, of_single_runs, rounded, shown_classes
 
 GRAM = Section(
     "gram",
@@ -27,7 +27,7 @@ def gram_section(subject: Subject) -> Section:
 def gram_data(run: Run) -> Data | None:
     """Cosines, lengths and the ideal."""
     found = run.examination.get("gram")
-    if not found or not found.get("cosines") or found["ideal"] is None:  # one class has nobody to be far from
+    if not found or not found.get("cosines") or found["ideal"] is None:  # a single class has no angles
         return None
     cosines = [[rounded(value, 4) for value in row] for row in found["cosines"]]
     off = [value for i, row in enumerate(cosines) for j, value in enumerate(row) if i != j and value is not None]
@@ -71,18 +71,18 @@ ROUNDING = 1e-6  # below it a measure is 0 but for the arithmetic of floats: a f
 COLLAPSE_OFF = "Not measured between rounds; run with --measure collapse to see it."
 
 
-def settled(value: float | None) -> float | None:
-    """A measure without what is rounding alone."""
+def without_rounding(value: float | None) -> float | None:
+    """A measure, or 0 where it is nothing but a rounding error."""
     return 0.0 if isinstance(value, int | float) and abs(value) < ROUNDING else value
 
 
 def collapse_reader(name: str) -> Callable[[Line], float | None]:
-    """A function that reads a measure of a round's line."""
-    return lambda line: settled(line.get(name))
+    """A function that reads a measure of a round."""
+    return lambda line: without_rounding(line.get(name))
 
 
 def collapse_section(subject: Subject) -> Section:
-    """A small picture per measure, and the final values."""
+    """A small panel per measure, and the final values."""
     panels = []
     for key, (label, read) in COLLAPSE_MEASURES.items():
         drawn = panel(key, label, [series(g.label, g.runs, collapse_reader(key)) for g in subject.groups], read=read)
@@ -91,14 +91,16 @@ def collapse_section(subject: Subject) -> Section:
     final: list[Data] = [
         {
             "label": group.label,
-            "values": {key: rounded(settled(found.get(key)), 4) for key in COLLAPSE_MEASURES if key in found},
+            "values": {key: rounded(without_rounding(found.get(key)), 4) for key in COLLAPSE_MEASURES if key in found},
         }
         for group in subject.groups
         if (found := group.first.examination.get("collapse"))
     ]
     names = {key: list(words) for key, words in COLLAPSE_MEASURES.items()}
     if not panels and not final:
-        return replace(COLLAPSE, missing=STAY if all(run.from_nodes for run in subject.runs) else COLLAPSE_OFF)
+        return replace(
+            COLLAPSE, missing=STAYS_AT_NODES if all(run.from_nodes for run in subject.runs) else COLLAPSE_OFF
+        )
     data = {"panels": panels, "final": final, "names": names, "note": "" if panels else COLLAPSE_OFF}
     alt = " ".join(
         f"{one['label']}: "

@@ -67,7 +67,7 @@ def classes_data(group: Group, key: str, names: list[str]) -> Data | None:
 
 
 def over_seeds(values: list[float | None]) -> list[float | None]:
-    """Mean, low, high."""
+    """Mean and interval over seeds: [mean, low, high]."""
     return [rounded(number, 4) for number in estimate(values).interval]
 
 
@@ -150,5 +150,5 @@ def calibration_data(run: Run) -> Data | None:
 
 
 def calibration_text(data: Data) -> str:
-    """The error in words."""
+    """The calibration error in words."""
     return f"Expected calibration error {100 * data['error']:.1f} points."

@@ -17,7 +17,7 @@ NO_HEADS = "The clients of this run have no classifiers of their own, or none we
 
 
 def heads_section(subject: Subject) -> Section:
-    """The client x client picture of each method's first run."""
+    """The heat map of pairs of clients of each method's first run."""
     return of_single_runs(subject, HEADS, heads_data, heads_text, if_examined(subject, NO_HEADS))
 
 
@@ -43,12 +43,12 @@ NO_SIMILARITY = "Needs the personal models of two clients or more; none were sav
 
 
 def similarity_section(subject: Subject) -> Section:
-    """Linear CKA by layer, and how alike the clients' class means are."""
+    """Linear CKA by layer, and the similarity of the clients' class means."""
     return of_single_runs(subject, SIMILARITY, similarity_data, similarity_text, if_examined(subject, NO_SIMILARITY))
 
 
 def similarity_data(run: Run) -> Data | None:
-    """Layers from the input to the output."""
+    """Similarities of the layers, from input to output, and of the prototypes."""
     found = run.examination.get("cka")
     if not found or not found.get("layers"):
         return None
