@@ -43,7 +43,7 @@ class FinishedRun:
                 f"{folder} has no {MODEL} yet: {how_it_ends(self.path) if asked.data == REMOTE_DATA else ends}"
             )
         settings = asked.model_copy(update={"device": "cpu"})
-        again = f"give it again: fedframe.metrics.examine({str(folder)!r}, "
+        again = f"give it again: fedframe.measure.examine({str(folder)!r}, "
         if settings.data == FROM_PYTHON and data is None:
             raise SettingError(f"The data of {folder} came from Python; {again}data=...).")
         shared, self.shares_a_model = Predictor.load_shared(self.path, net, f"{again}net=MyNet())")
