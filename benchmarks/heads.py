@@ -52,7 +52,7 @@ def seconds(job: Job) -> float:
     engine = InlineEngine(job)
     server = Server(job, engine, lambda _: None)
     request = server.build_request("personalise_group", 1)
-    with mock.patch.object(engine.site, "catch_up"):  # clients took part in the rounds before
+    with mock.patch.object(engine.runtime, "catch_up"):  # clients took part in the rounds before
         began = time.perf_counter()
         for _ in engine.run(request, range(len(job.personal_groups))):
             pass

@@ -15,7 +15,7 @@ from fedframe.core.job import Job, personal_path
 from fedframe.core.layout import named_tensors
 from fedframe.core.model import Model, load_tensors
 from fedframe.data.federation import Federation
-from fedframe.data.raw import Form
+from fedframe.data.spec import DataSchema
 from fedframe.errors import DataError, SettingError
 from fedframe.jobs.build import FROM_PYTHON, JobMaker
 from fedframe.metrics.classifier import embeddings
@@ -49,7 +49,7 @@ class FinishedRun:
         shared, self.shares_a_model = Predictor.load_shared(self.path, net, f"{again}net=MyNet())")
         if settings.data == REMOTE_DATA and data is None:
             data = self.without_data(shared, settings)
-        with frames.from_file():  # class vectors are those that were saved: none are searched for
+        with frames.loading_weights():  # class vectors are those that were saved: none are searched for
             job = JobMaker(settings, data, net).make(self.path)
         self.check_fingerprint(job)
         self.model: Model = shared.model
@@ -63,7 +63,7 @@ class FinishedRun:
             raise DataError(not_here(self.path))
         members = read_json(self.path / NOTES)["members"]
         train, tested = ([int(member[key]) for member in members] for key in ("train", "test"))
-        form = Form(shared.classes, shared.stored_shape, shared.columns, shared.mean, shared.std)
+        form = DataSchema(shared.classes, shared.stored_shape, shared.columns, shared.mean, shared.std)
         test = load_test_set(form, test_data(self.path), settings.label)
         return federation_without_data(form, [member["name"] for member in members], train, tested, test)
 

@@ -9,6 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from fedframe.core.part import filled_slots
 from fedframe.data import PARTITIONS, SOURCES
 from fedframe.methods.parts import PARTS
 from fedframe.methods.recipes import RECIPES, find_recipes, first_line, make_method, make_part, recipe_defaults
@@ -54,7 +55,8 @@ def print_method(name: str) -> None:
     for paper in dict.fromkeys(paper for paper in papers if paper):
         console.print(f"Paper: {paper}", highlight=False)
     for part in shown:
-        fills = f", fills {' and '.join(sorted(part.claims))}" if part.claims else ""
+        slots = filled_slots(type(part))
+        fills = f", fills {' and '.join(sorted(slots))}" if slots else ""
         console.print(f"\n[bold]{part.name}[/bold]{fills}", highlight=False)
         console.print(Padding(Text(first_line(type(part))), (0, 0, 0, 2)))
         for each in fields(part):  # on lines of their own: a name that is cut off cannot be typed

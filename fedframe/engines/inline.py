@@ -7,11 +7,12 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from fedframe.core.client_runtime import ClientRuntime
+from fedframe.core.engine import Engine
 from fedframe.core.job import Job
 from fedframe.core.message import Message
 
 
-class InlineEngine:
+class InlineEngine(Engine):
     """Runs every order in this process, with one torch thread so that results equal those of worker processes."""
 
     def __init__(self, job: Job) -> None:
@@ -19,16 +20,12 @@ class InlineEngine:
         self._random_state = torch.get_rng_state()
         if job.settings.device == "cpu":
             torch.set_num_threads(1)
-        self.site = ClientRuntime(job)
+        self.runtime = ClientRuntime(job)
 
     def run(self, request: Message, units: Sequence[int]) -> Iterator[Message]:
         """Perform the order for every unit, when its reply is asked for."""
         for unit in units:
-            yield self.site.perform(request, unit)
-
-    def processes(self) -> list[int]:
-        """No processes but this one."""
-        return []
+            yield self.runtime.perform(request, unit)
 
     def close(self) -> None:
         """Give the process back its threads and its random state."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from fedframe.core.hook_errors import named_errors
 from fedframe.core.method import Method, combine
 from fedframe.core.part import Part
 from fedframe.errors import SettingError, nearest
@@ -27,6 +28,7 @@ from fedframe.methods.parts.fedaws import FedAwS
 from fedframe.methods.parts.fedbn import FedBN
 from fedframe.methods.parts.feddyn import FedDyn
 from fedframe.methods.parts.fedetf_stage import AlternatingAdaptation
+from fedframe.methods.parts.fedexp import FedExP
 from fedframe.methods.parts.fedloge import AuxiliaryHeads, GlobalRealignment, LocalRealignment
 from fedframe.methods.parts.fedmmd import FedMMD
 from fedframe.methods.parts.fedmtl import FedMTL
@@ -38,6 +40,7 @@ from fedframe.methods.parts.fedproto import FedProto
 from fedframe.methods.parts.fedrep import FedRep
 from fedframe.methods.parts.fedrod import FedRoD
 from fedframe.methods.parts.fedrs import FedRS
+from fedframe.methods.parts.fedsam import FedSAM
 from fedframe.methods.parts.ffc import FFC
 from fedframe.methods.parts.frame_head import FrozenRandom, Orthonormal, SimplexETF, SparseETF
 from fedframe.methods.parts.gmv import GlobalMemory
@@ -47,6 +50,7 @@ from fedframe.methods.parts.moon import Moon
 from fedframe.methods.parts.nash import Nash
 from fedframe.methods.parts.pfedme import Mix, PFedMe
 from fedframe.methods.parts.prox import Prox
+from fedframe.methods.parts.qfedavg import QFedAvg
 from fedframe.methods.parts.ratioloss import RatioLoss
 from fedframe.methods.parts.scaffold import Scaffold
 from fedframe.util.locate import locate
@@ -88,6 +92,9 @@ RECIPES: dict[str, Recipe] = {
         Recipe("fedadagrad", "The mean update drives Adagrad on the server.", parts=(FedAdagrad(),)),
         Recipe("fedadam", "The mean update drives Adam on the server.", parts=(FedAdam(),)),
         Recipe("fedyogi", "The mean update drives Yogi on the server.", parts=(FedYogi(),)),
+        Recipe("fedexp", "The mean update, extrapolated as far as the clients disagree.", parts=(FedExP(),)),
+        Recipe("fedsam", "Local steps along the gradient a little uphill: flat minima.", parts=(FedSAM(),)),
+        Recipe("qfedavg", "Clients with a higher loss weigh more in the server's step.", parts=(QFedAvg(),)),
         Recipe("moon", "Features keep to the server's model and away from the client's last one.", parts=(Moon(),)),
         Recipe(
             "feddyn",
@@ -292,8 +299,9 @@ def make_method(name: str, settings: Mapping[str, Mapping[str, Any]]) -> Method:
         changed = brought[part.name] | dict(settings.get(part.name, {}))
         parts.append(part if changed == vars(part) else make_part(type(part), changed, brought[part.name]))
     method = Method(name, tuple(parts))
-    for part in method.answering("fits"):
-        part.fits(method)
+    with named_errors(f"method = {name!r}"):
+        for part in method.parts_with("check_method"):
+            part.check_method(method)
     return method
 
 

@@ -46,7 +46,7 @@ def class_vectors(method: Method, model: Model) -> tuple[Tensor, Tensor] | None:
     A plain linear head is read directly. The classifier of a part that predicts otherwise (a second head, a sum of two)
     is reconstructed from the logits of all unit vectors and checked on random ones.
     """
-    if not method.answering("predict") and type(model.head) is nn.Linear:
+    if not method.parts_with("predict") and type(model.head) is nn.Linear:
         bias = model.head.bias
         zeros = torch.zeros(model.classes, dtype=torch.float64)
         return model.head.weight.detach().double().cpu(), zeros if bias is None else bias.detach().double().cpu()

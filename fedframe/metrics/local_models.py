@@ -10,6 +10,7 @@ from torch import Tensor
 from fedframe.core.job import Job
 from fedframe.core.message import Message
 from fedframe.core.model import Model, load_tensors
+from fedframe.core.part import overrides
 from fedframe.core.server import Server
 from fedframe.metrics.sampling import sample_clients
 
@@ -29,7 +30,7 @@ class LocalModels:
         self.most = affordable if most is None else min(most, affordable)
         self.updates: dict[int, Tensor] = {}
         # Where the server keeps a model per client, an update is not a change of the shared one.
-        self.whole = "own" not in job.method.slot("merge").claims
+        self.whole = not overrides(type(job.method.slot("merge")), "load_personal")
         self._net: tuple[Model, Tensor] | None = None
 
     def begin(self, server: Server, clients: Sequence[int]) -> None:
@@ -38,7 +39,7 @@ class LocalModels:
         self.chosen = set(sample_clients(clients, self.most, self.job.settings.seed))
         self.updates = {}
 
-    def keep(self, reply: Message) -> None:
+    def on_reply(self, reply: Message) -> None:
         """Keep the update of a chosen client."""
         if reply.unit in self.chosen:
             self.updates[reply.unit] = reply.tensors["update"].clone()

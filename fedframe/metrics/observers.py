@@ -170,9 +170,9 @@ class RoundMeasures:
                 "updates are not kept in memory at once."
             )
 
-    def saw(self, reply: Message) -> None:
+    def on_reply(self, reply: Message) -> None:
         """Keep the update of a reply if a measure needs it."""
-        self.local.keep(reply)
+        self.local.on_reply(reply)
 
     def end(self, server: Server, record: RoundRecord) -> None:
         """Take all measures of the round."""

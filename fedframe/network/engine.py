@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from fedframe.core.client_runtime import ClientRuntime
+from fedframe.core.engine import Engine
 from fedframe.core.job import Job
 from fedframe.core.message import Message, has_numbers, validate_reply
+from fedframe.core.remote_evaluation import RemoteEvaluation
 from fedframe.errors import DataError, DivergedError, RunError
 from fedframe.network.node import versions
 from fedframe.network.node_request import HELLO, UNMASK, NodeRequest, read_answer
@@ -37,7 +39,7 @@ SUMMED = ("train", "statistics")  # orders whose replies are added up with secur
 ROOM = 4  # a reply is at most so many times what is expected of the largest client's, plus a little
 
 
-class NetworkEngine:
+class NetworkEngine(Engine):
     """Has orders performed by nodes; only the server's own test data are used here."""
 
     def __init__(self, job: Job, post: Transport, seats: Sequence[str], run: str, note: Callable[[str], None]) -> None:
@@ -53,6 +55,7 @@ class NetworkEngine:
         self._heard: dict[str, list[Message]] = {}
         self._site: ClientRuntime | None = None
         self._said = (0.0, "")
+        self.evaluation = RemoteEvaluation(self)
 
     # -- what the server asks ------------------------------------------------------------------------------------------
     def run(self, request: Message, units: Sequence[int]) -> Iterator[Message]:
@@ -99,6 +102,30 @@ class NetworkEngine:
         request = Message(HELLO, 0)
         found, _ = self.fetch(request, {HELLO: list(range(len(self.seats)))}, fewest)
         return {client: reply for (_, client), reply in found.items()}
+
+    def expect(self, kind: str, shapes: Mapping[str, torch.Size]) -> None:
+        """Take note of the names and shapes that replies to a kind of request have."""
+        self.expected[kind] = dict(shapes)
+
+    def represented_clients(self, reply: Message) -> list[int]:
+        """The clients for which a reply stands: with secure aggregation all whose sum it is."""
+        return self.summed if self.job.settings.secure else [reply.unit]
+
+    def sample_limit(self, client: int) -> int | None:
+        """No client has more training samples than it said before the first round; sums were checked before."""
+        return None if self.job.settings.secure else len(self.job.federation.train[client])
+
+    def mark_merged(self, clients: Sequence[int], round: int) -> None:
+        """Nodes may forget earlier states of these clients."""
+        self.seen[list(clients)] = round
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """The last round in which each client's reply was merged."""
+        return {"seen": self.seen}
+
+    def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Go on from what `state` gave."""
+        self.seen = tensors.get("seen", self.seen)
 
     def processes(self) -> list[int]:
         """Ids of the processes on this machine."""
@@ -193,8 +220,8 @@ class NetworkEngine:
             private = ", or with less privacy_noise or a smaller net" if self.job.settings.privacy_noise else ""
             raise DivergedError(
                 f"Round {request.round}: the training of {names} gives no finite numbers any more, and at least "
-                f"{fewest} of {asked} clients must; start again with a smaller lr (now {request.numbers.get('lr')}) or with "
-                f"clip = 10{private}."
+                f"{fewest} of {asked} clients must; start again with a smaller lr (now {request.numbers.get('lr')}) "
+                f"or with clip = 10{private}."
             )
 
     def exchange(

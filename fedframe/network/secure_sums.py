@@ -8,6 +8,7 @@ clients: weighted tensors as their mean, plain ones as their sum.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 import torch
@@ -15,38 +16,35 @@ import torch
 from fedframe.core.job import Job
 from fedframe.core.message import Message, has_numbers
 from fedframe.core.method import Method
-from fedframe.core.part import Part
+from fedframe.core.part import ModelSize
 from fedframe.errors import ProtocolError, SettingError
 from fedframe.network.masks import BITS, Masker, MaskingGroup, RingVector, from_words, to_words
 from fedframe.network.node_request import UNMASK
 
 MASKED = "masked"
 LOSS = 2.0**-20  # samples times this weighs a loss: sums over a million million samples still fit
-TELLS = ("merger", "absorb", "uploads", "statistics")  # questions by which a part takes something from replies
 
 
 def check_adds_up(method: Method) -> None:
     """Refuse parts that need single replies."""
     for part in method.parts:
-        if not part.sums and any(part in method.answering(question) for question in TELLS):
+        any_size = ModelSize(classes=2, dim=2, trainable=2)  # how uploads are aggregated does not depend on it
+        single = any(upload.aggregate == "each" for upload in part.uploads(any_size).values())
+        if single or part in method.parts_with("merger"):
             raise SettingError(
                 f"secure = true lets the server see sums only, and {part.name!r} of {method.name!r} needs single "
                 "clients' replies; leave one of them out, or use a method of sums, such as fedavg or scaffold."
             )
 
 
-def how_summed(job: Job, kind: str, name: str) -> str:
+def how_summed(job: Job, kind: str, name: str) -> Literal["weighted", "plain"]:
     """Whether a tensor of a reply is weighted in the sum, or plain."""
-    part: Part | None
     if name == "update":
-        part = job.method.slot("merge")
-    elif kind == "statistics":
-        part = job.method.optional_slot("server_stage")
-    else:
-        part = next((part for part in job.method.parts if part.name == name.partition("/")[0]), None)
-    if part is None or not part.sums:
+        return "weighted"
+    upload = job.uploads.get(name)
+    if upload is None or upload.aggregate == "each":
         raise ProtocolError(f"{name} of a {kind} reply cannot be added up securely.")
-    return part.sums
+    return "weighted" if upload.aggregate == "weighted_sum" else "plain"
 
 
 def weight_of(job: Job, samples: int) -> float:

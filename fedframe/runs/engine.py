@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable
 
+from fedframe.core.engine import Engine
 from fedframe.core.job import Job
-from fedframe.core.message import Message
 from fedframe.engines.local import local_engine
 
 Note = Callable[[str], None]
 
 
-class RunningEngine(Protocol):
-    """An engine that has been started."""
-
-    def run(self, request: Message, units: Sequence[int]) -> Iterator[Message]:
-        """As `core.server.Engine`."""
-
-    def processes(self) -> list[int]:
-        """Ids of the processes that work for it on this machine, beside this one."""
-
-    def close(self) -> None:
-        """End what was started."""
-
-
-OpenEngine = Callable[[Job, Note], RunningEngine]
+OpenEngine = Callable[[Job, Note], Engine]
 
 
 def check_engine(name: str) -> None:
@@ -39,7 +25,7 @@ def check_engine(name: str) -> None:
             require_packages("flwr", "cryptography")
 
 
-def open_engine(job: Job, note: Note) -> RunningEngine:
+def open_engine(job: Job, note: Note) -> Engine:
     """Start the engine that the settings name."""
     if job.settings.engine == "local":
         return local_engine(job, note)

@@ -23,7 +23,7 @@ DEFINITION = (
 def score_new_clients(trained: Server, note: Callable[[str], None], progress: Callable[[int, int], None]) -> NewScores:
     """Personalise and score the clients behind the trained ones; the server is one whose training is over."""
     job = trained.job
-    everyone = job.federation.everyone
+    everyone = job.federation.all_clients
     new = range(len(job.federation), len(everyone))
     settings = job.settings.model_copy(update={"save_personal": False})
     # Numbers beyond those of the trained clients: nobody left them a memory, and their dice are their own.

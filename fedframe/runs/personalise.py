@@ -25,8 +25,8 @@ from fedframe.core.message import Message
 from fedframe.core.part import Part
 from fedframe.core.server import Server
 from fedframe.data.federation import Federation
-from fedframe.data.new_client import load_newcomer
-from fedframe.data.raw import Form
+from fedframe.data.new_client import load_new_client
+from fedframe.data.spec import DataSchema
 from fedframe.engines.inline import InlineEngine
 from fedframe.errors import DivergedError, RunError, SettingError
 from fedframe.jobs.build import FROM_PYTHON, Net, check_device
@@ -136,15 +136,15 @@ def newcomer_settings(
 
 def load_data(data: object, shared: Predictor, settings: Settings, test_share: float | None) -> Federation:
     """The newcomer's data as one client, in the form of the run's."""
-    form = Form(shared.classes, shared.stored_shape, shared.columns, shared.mean, shared.std)
+    form = DataSchema(shared.classes, shared.stored_shape, shared.columns, shared.mean, shared.std)
     usual = settings.local_test
     if usual == "global":  # the run's test set is not at hand, and the newcomer's labels may be others
         usual = Settings.model_fields["local_test"].default
-    return load_newcomer(
+    return load_new_client(
         data,
         form,
         share=test_share,
-        usual_share=float(usual),
+        default_share=float(usual),
         seed=settings.seed,
         data_dir=Path(settings.data_dir) if settings.data_dir else None,
         label=settings.label,
@@ -190,7 +190,7 @@ def perform(job: Job, folder: RunFolder, say: Callable[[str], None]) -> tuple[di
         server.restore({**kept, "model": server.model}, job.settings.rounds)
         kinds = ("own", "personalise") if job.shares_a_model else ("personalise",)
         replies = {kind: next(engine.run(server.build_request(kind, server.round + 1), [0])) for kind in kinds}
-        site = engine.site
+        site = engine.runtime
         own = job.own_tensors(site.model, {"model": server.model.to(site.flat.device)})
     finally:
         engine.close()

@@ -9,10 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedframe.data.arrays import inputs as array_inputs
+from fedframe.data.arrays import array_inputs
 from fedframe.data.images import SUFFIXES, decode
-from fedframe.data.table_files import read_csv, read_parquet
-from fedframe.data.tables import encode_rows
+from fedframe.data.tables import encode_rows, read_csv, read_parquet
 from fedframe.errors import DataError
 from fedframe.runs.folder import RunFolder
 from fedframe.runs.predictor import Predictor

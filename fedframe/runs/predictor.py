@@ -14,8 +14,7 @@ from fedframe.core.layout import named_tensors
 from fedframe.core.method import Method
 from fedframe.core.model import Model, load_tensors
 from fedframe.data import normalised
-from fedframe.data.arrays import finite
-from fedframe.data.arrays import inputs as array_inputs
+from fedframe.data.arrays import array_inputs, check_finite
 from fedframe.errors import DataError
 from fedframe.methods.recipes import make_method
 from fedframe.models import build_net, frames
@@ -97,7 +96,7 @@ class Predictor:
             raise DataError(f"The net of {folder} came from Python; {python}.")
         method = make_method(notes["method"], notes["set"])
         shape = tuple(notes["input_shape"])
-        with torch.random.fork_rng(devices=[]), frames.from_file():
+        with torch.random.fork_rng(devices=[]), frames.loading_weights():
             torch.manual_seed(notes["model_seed"])  # a frozen classifier that could be built then can be built now
             backbone = build_net(net if net is not None else notes["model"], shape)
             model = method.build(backbone, int(backbone.dim), len(notes["classes"]))  # type: ignore[arg-type]
@@ -121,7 +120,7 @@ class Predictor:
         Images are (n, H, W), (n, H, W, C) or (n, C, H, W), vectors (n, d).
         """
         stored = array_inputs(inputs, "the inputs")
-        finite(stored, "the inputs")
+        check_finite(stored, "the inputs")
         raw = stored.tensor
         if tuple(raw.shape[1:]) != self.stored_shape:
             raise DataError(f"The inputs are of shape {tuple(raw.shape[1:])}, but the model takes {self.stored_shape}.")

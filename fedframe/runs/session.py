@@ -11,8 +11,6 @@ from typing import Any
 
 from fedframe.core.evaluation import Scores, definitions, gentler
 from fedframe.core.job import Job
-from fedframe.core.remote import Remote
-from fedframe.core.remote_evaluation import ask_late_scores
 from fedframe.core.server import RoundRecord, Server
 from fedframe.errors import DataError, DivergedError, FedframeError
 from fedframe.metrics.accuracy import accuracy_by_group
@@ -72,8 +70,8 @@ class Session:
         self.seconds_before, self.cpu_before = notes["seconds"], notes["cpu_seconds"]
         self.peak_memory = notes["peak_memory"]
         self.server.traffic = notes.get("traffic", self.server.traffic)
-        if isinstance(self.engine, Remote) and self.history and "client" not in self.history[-1]:
-            ask_late_scores(self.server, self.engine)
+        if self.history and "client" not in self.history[-1]:
+            self.engine.evaluation.resume(self.server)
         self.note(f"Going on after round {round} of {self.job.settings.rounds}.")
 
     def finish_round(self, record: RoundRecord) -> None:
@@ -141,7 +139,7 @@ def execute_alone(job: Job, folder: RunFolder, display: Display, engine: OpenEng
         session.complete_line(session.server.late)
         session.watch_memory()
         new = None
-        if job.federation.with_new is not None:
+        if job.federation.with_new_clients is not None:
             session.engine.close()
             display.stage("clients that were kept out of the training")
             new = score_new_clients(session.server, session.note, display.client)

@@ -1,4 +1,4 @@
-"""Finds a user's net or part by its path, `my_file.py:MyNet` or `package.module:MyNet`, in any process."""
+"""Importing a user's net or part by its path, `my_file.py:MyNet` or `package.module:MyNet`, in any process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedframe.errors import SettingError, nearest
 
 
 def locate(path: str, what: str = "net", example: str = "MyNet") -> object:
-    """Find what `my_file.py:MyNet` or `package.module:MyNet` names."""
+    """Import the object that `my_file.py:MyNet` or `package.module:MyNet` names."""
     place, _, name = path.rpartition(":")
     if not place or not name or path.endswith(".py"):
         raise SettingError(
@@ -25,7 +25,7 @@ def locate(path: str, what: str = "net", example: str = "MyNet") -> object:
         module = _load_file(Path(place).expanduser()) if place.endswith(".py") else _load_module(place)
     except FileNotFoundError as error:
         raise SettingError(f"The {what} {path!r} could not be loaded: there is no file {error.filename}.") from error
-    except Exception as error:  # whatever the user's own code raises
+    except Exception as error:  # the user's code may raise anything
         raise SettingError(f"The {what} {path!r} could not be loaded: {reason(error)}.") from error
     if not hasattr(module, name):
         known = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
@@ -35,7 +35,7 @@ def locate(path: str, what: str = "net", example: str = "MyNet") -> object:
 
 
 def reason(error: Exception) -> str:
-    """Say in a few words what a user's own code raised."""
+    """The type and first line of an error that a user's code raised."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0].rstrip('.')}" if lines else type(error).__name__
 
@@ -48,7 +48,7 @@ def _load_module(name: str) -> ModuleType:
 def _load_file(path: Path) -> ModuleType:
     path = path.resolve()
     stamp = path.stat().st_mtime_ns  # raises FileNotFoundError
-    # The same name in every process and at every call, so that a class stays one class.
+    # The same name in every process and at every call, so that a class keeps its identity.
     name = f"fedframe_own_{hashlib.sha256(os.fsencode(path)).hexdigest()[:12]}"
     known = sys.modules.get(name)
     if known is not None and vars(known).get("_fedframe_stamp") == stamp:
@@ -71,7 +71,7 @@ def _importable(folder: Path) -> Iterator[None]:
     if str(folder) in sys.path:
         yield
         return
-    # Last, so that a user's `types.py` or `random.py` does not hide the standard library's.
+    # Last, so that a user's `types.py` or `random.py` does not shadow the standard library's.
     sys.path.append(str(folder))
     try:
         yield

@@ -127,9 +127,9 @@ def test_classifier_is_trained_on_the_statistics_of_all_clients(tmp_path: Path) 
     job = job_of(tmp_path, part)
     server = trained(job, 1)
     engine = InlineEngine(job)
-    engine.site.load(server.build_request("score", 1).tensors, {})
+    engine.runtime.load(server.build_request("score", 1).tensors, {})
     rows = job.federation.train.values
-    features, labels = engine.site.embeddings(rows).double(), job.federation.source.train.y[rows]
+    features, labels = engine.runtime.embeddings(rows).double(), job.federation.source.train.y[rows]
     pool = pooled(features, labels, torch.zeros(len(rows)), 3)
     head, generator = copy.deepcopy(server.net().head), server.generator("ccvr")
     virtual, classes = part.draw(pool, generator)
@@ -144,7 +144,7 @@ def test_without_usable_statistics_the_classifier_stays_and_the_user_is_told(tmp
     notes: list[str] = []
     server = Server(job, InlineEngine(job), notes.append)
     before = server.model.clone()
-    CCVR(samples=5).conclude(server, [])
+    CCVR(samples=5).server_stage(server, [])
     assert torch.equal(server.model, before)
     assert "the classifier stays as it is" in notes[0]
 

@@ -37,7 +37,7 @@ def fedetf(folder: Path, iterations: int, clip: float | None = None) -> tuple[Jo
 
 def personal_model(job: Job, server: Server) -> dict[str, Tensor]:
     """What the client keeps as its own, with the shared model's tensors where it differs in nothing."""
-    server.engine.site.perform(server.build_request("personalise", 2), CLIENT)  # type: ignore[attr-defined]
+    server.engine.runtime.perform(server.build_request("personalise", 2), CLIENT)  # type: ignore[attr-defined]
     own, _ = read_tensors(personal_path(job.folder, CLIENT))
     return {name: own.get(name, server.tensor(name)) for name in job.template.state_dict()}
 
@@ -73,7 +73,7 @@ def test_personal_model_equals_a_plain_loop_with_plain_cross_entropy(
 ) -> None:
     clip = None if stacked else 1e9  # a bound that is never reached, but keeps clients out of the stack
     job, server = fedetf(tmp_path, iterations, clip)
-    assert can_stack(job, job.method.slot("client_stage").head_stages(job.method)) == stacked
+    assert can_stack(job, job.method.slot("client_stage").head_stages(job.method, job.template)) == stacked
     found = personal_model(job, server)
     for name, value in reference(job, server, iterations).items():
         torch.testing.assert_close(found[name].double(), value, atol=2e-5, rtol=2e-4)

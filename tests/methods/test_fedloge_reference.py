@@ -75,7 +75,7 @@ def test_phi_is_in_no_message_to_or_from_the_server(tmp_path: Path) -> None:
     job = job_of(tmp_path, SimplexETF(), AuxiliaryHeads())
     server = trained(job, 1)
     order = server.build_request("train", 2)
-    reply = server.engine.site.perform(order, 0)  # type: ignore[attr-defined]
+    reply = server.engine.runtime.perform(order, 0)  # type: ignore[attr-defined]
     phi = job.store.load(0, before=3)[f"model/{PHI}"]
     assert {*order.tensors} == {"model"}
     assert {*reply.tensors} == {"update"}

@@ -13,7 +13,7 @@ from fedframe.core.server import Server
 from fedframe.engines.inline import InlineEngine
 from fedframe.errors import SettingError
 from fedframe.methods.parts.cross_entropy import CrossEntropy
-from fedframe.methods.parts.fedrs import FedRS
+from fedframe.methods.parts.fedrs import SCALES, FedRS
 from fedframe.methods.recipes import make_method
 from tests.helpers import blobs, nothing
 from tests.methods.plain import average, batches, plain_model, same
@@ -40,7 +40,7 @@ def test_client_that_has_all_classes_trains_as_in_fedavg(tmp_path: Path) -> None
         job = job_of(tmp_path / name, *parts, data=data)
         engine = InlineEngine(job)
         order = Server(job, engine, nothing).build_request("train", 1)
-        updates.append([engine.site.train(order, client).tensors["update"].clone() for client in range(3)])
+        updates.append([engine.runtime.train(order, client).tensors["update"].clone() for client in range(3)])
     ours, theirs = updates
     assert [torch.equal(a, b) for a, b in zip(ours, theirs, strict=True)] == [False, False, True]
 
@@ -74,7 +74,7 @@ def test_fedrs_equals_a_plain_loop(tmp_path: Path) -> None:
 def test_client_stage_has_plain_cross_entropy_alone_and_in_a_stack(tmp_path: Path) -> None:
     job = job_of(tmp_path, FedRS(alpha=0.1), data=lacking())
     engine = InlineEngine(job)
-    context = engine.site.begin(Server(job, engine, nothing).build_request("personalise", 2), 0)
+    context = engine.runtime.begin(Server(job, engine, nothing).build_request("personalise", 2), 0)
     logits, labels = torch.randn(4, 3), torch.tensor([0, 1, 1, 0])
     assert torch.equal(FedRS(alpha=0.1).loss(logits, labels, context), F.cross_entropy(logits, labels))
     rows = FedRS(alpha=0.1).row_losses(logits[None], labels[None], [context])
@@ -92,6 +92,6 @@ def test_class_of_a_single_sample_is_not_missing(tmp_path: Path) -> None:
     labels[0], labels[24:] = 1, 2  # the first client has one sample of class 1 and none of class 2
     job = job_of(tmp_path, FedRS(alpha=0.3), data={**data, "y_train": labels}, local_test=0)
     engine = InlineEngine(job)
-    context = engine.site.begin(Server(job, engine, nothing).build_request("train", 1), 0)
+    context = engine.runtime.begin(Server(job, engine, nothing).build_request("train", 1), 0)
     assert context.class_counts.tolist() == [23, 1, 0]
-    torch.testing.assert_close(context.scratch["fedrs"], torch.tensor([1.0, 1.0, 0.3]))
+    torch.testing.assert_close(context.scratch[SCALES], torch.tensor([1.0, 1.0, 0.3]))

@@ -11,7 +11,7 @@ from torch import nn
 from fedframe.core.job import Job
 from fedframe.core.method import combine
 from fedframe.core.model import Model
-from fedframe.core.part import Part
+from fedframe.core.part import Part, filled_slots
 from fedframe.core.server import Server
 from fedframe.engines.inline import InlineEngine
 from fedframe.errors import SettingError
@@ -35,7 +35,7 @@ HEADS: tuple[Part, ...] = (
 def built(part: Part, classes: int = 10, dim: int = 64, seed: int = 0) -> nn.Linear:
     model = Model(nn.Identity(), dim, classes)
     torch.manual_seed(seed)
-    part.build(model)
+    part.build_head(model)
     assert isinstance(model.head, nn.Linear)
     return model.head
 
@@ -62,7 +62,7 @@ def test_frozen_head_is_not_shared_does_not_train_and_is_saved(tmp_path: Path, p
         assert server.run_round(round, nothing).dropped == 0
         server.round = round
     assert not torch.equal(server.model, start)
-    for model in (engine.site.model, job.template):
+    for model in (engine.runtime.model, job.template):
         assert torch.equal(model.state_dict()["head.weight"], before)
         assert not dict(model.named_parameters())["head.weight"].requires_grad
     assert torch.equal(server.tensor("head.weight"), before)
@@ -75,7 +75,7 @@ def test_head_follows_the_seed_and_claims_its_slot(part: Part) -> None:
     head = built(part)
     assert torch.equal(head.weight, built(part).weight)
     assert not torch.equal(head.weight, built(part, seed=1).weight)
-    assert part.claims == {"head"}
+    assert filled_slots(type(part)) == {"head"}
     features = torch.randn(5, 64)
     assert torch.allclose(head(features), features @ head.weight.T, atol=1e-6)
     assert not head.weight.requires_grad

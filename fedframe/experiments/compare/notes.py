@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fedframe.core.part import ALL_DATA
 from fedframe.experiments.compare.blocks import heading
 from fedframe.experiments.compare.plan import Plan
 from fedframe.experiments.compare.result import Comparison
@@ -104,6 +105,6 @@ def remarks_on(plan: Plan) -> list[str]:
         method = make_method(row.method, {})
         if not method.shares_a_model:
             found.append(f"{row.label} has no shared model: it has no generic and no client score.")
-        if method.answering("reserve"):
+        if any(0 < part.server_samples < ALL_DATA for part in method.parts):
             found.append(f"{row.label} has the server take a few training samples away from the clients (see log.txt).")
     return found

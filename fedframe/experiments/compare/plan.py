@@ -61,7 +61,7 @@ class Plan:
             for candidate in row.candidates:
                 checked = self.settings_of(row, candidate, self.seeds[0])
                 for each in make_method(checked.method, checked.set).parts:
-                    each.check(checked)
+                    each.check_settings(checked)
 
     def settings_of(self, row: Row, candidate: Candidate, seed: int, **more: Any) -> Settings:
         """All settings of a run; the row's beat those of all, and the candidate's beat the row's."""

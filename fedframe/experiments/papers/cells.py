@@ -11,7 +11,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from fedframe.data.files import root
+from fedframe.data.files import data_root
 from fedframe.data.load import read_spec
 from fedframe.errors import SettingError, nearest
 from fedframe.experiments.grid.cell import MACHINE, Cell
@@ -102,8 +102,8 @@ def below_data_folder(spec: str, data_dir: str | None) -> str:
     kind, colon, path = spec.partition(":")
     if not colon or Path(path).expanduser().is_absolute():
         return spec
-    request = read_spec(spec, Path(data_dir) if data_dir else None)
-    return f"{kind}:{root(request).absolute() / path}"
+    parsed = read_spec(spec, Path(data_dir) if data_dir else None)
+    return f"{kind}:{data_root(parsed).absolute() / path}"
 
 
 def cell_folder(out: Path, settings: Settings) -> Path:

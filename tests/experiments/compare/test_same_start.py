@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedframe.data import Federation, load_source, make_federation
-from fedframe.data.validation import for_validation
+from fedframe.data.holdout import hold_out_validation
 from fedframe.experiments.compare.make_plan import Request, make_plan
 from fedframe.experiments.compare.tuning import tuning_cells
 from fedframe.jobs.build import JobMaker, make_clients
@@ -69,7 +69,7 @@ def test_test_labels_cannot_change_the_tuning_data() -> None:
     data = blobs()
     poisoned = {**data, "y_test": (data["y_test"] + 1) % 3}
     first, second = (
-        for_validation(
+        hold_out_validation(
             make_federation(load_source(d, seed=0), partition="user", clients=None, seed=0, local_test=0.25), 0.2, 0
         )
         for d in (data, poisoned)

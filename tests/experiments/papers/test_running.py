@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 import yaml
 
-from fedframe.data.cifar import TEN
-from fedframe.data.idx import FILES
+from fedframe.data.cifar import CIFAR10
+from fedframe.data.mnist import FILES
 from fedframe.experiments.papers.cells import Choice
 from fedframe.experiments.papers.run import fill
 from tests.cli.test_cli import PROGRAM, fedframe
@@ -196,11 +196,11 @@ def write_fashion(folder: Path) -> None:
 def write_cifar(folder: Path) -> None:
     """Small files in the format of CIFAR-10."""
     draw = np.random.default_rng(0)
-    (folder / TEN.folder).mkdir(parents=True)
-    for name in (*TEN.train, TEN.test):
+    (folder / CIFAR10.folder).mkdir(parents=True)
+    for name in (*CIFAR10.train, CIFAR10.test):
         labels = (np.arange(20, dtype=np.uint8) % 10)[:, None]
         records = np.concatenate([labels, draw.integers(256, size=(20, 3072), dtype=np.uint8)], 1)
-        (folder / TEN.folder / name).write_bytes(records.tobytes())
+        (folder / CIFAR10.folder / name).write_bytes(records.tobytes())
 
 
 PUBLIC: dict[str, Any] = {

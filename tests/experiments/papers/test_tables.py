@@ -13,8 +13,8 @@ from torch import nn
 
 from fedframe.core.model import has_batch_norm
 from fedframe.data.augment import read_augment
+from fedframe.data.load import LOADERS
 from fedframe.data.partition import read_partition
-from fedframe.data.registry import LOADERS
 from fedframe.errors import SettingError
 from fedframe.experiments.papers.cells import Choice, cell_settings, places
 from fedframe.experiments.papers.estimate import SIZES, local_steps
@@ -59,7 +59,7 @@ def test_every_cell_of_a_table_can_be_built(name: str) -> None:
         read_partition(settings.partition)
         read_augment(settings.augment)
         for part in make_method(settings.method, settings.set).parts:
-            part.check(settings)
+            part.check_settings(settings)
         build(settings.method, yaml.safe_dump(settings.set), settings.model, data, settings.clients or 20)
 
 

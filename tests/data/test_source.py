@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedframe.data.normalise import normalised, statistics
+from fedframe.data.source import normalised, statistics
 
 
 @pytest.mark.parametrize("shape", [(5, 4, 3, 3), (5, 4, 3, 1), (5, 7), (0, 4, 3, 3), (0, 7)])

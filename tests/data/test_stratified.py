@@ -1,3 +1,5 @@
+"""Stratified draws: test sets by the largest remainder rule, and a share of the data that keeps every class."""
+
 from __future__ import annotations
 
 from fractions import Fraction
@@ -8,28 +10,31 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedframe.data import make_federation
-from fedframe.data.local_test import from_global, hold_out
+import fedframe
+from fedframe.data import load_source, make_federation
+from fedframe.data.stratified import draw_from_global, held_out_mask, long_tail_counts, subsample_rows
 from fedframe.errors import SettingError
+from fedframe.jobs.build import make_clients
+from fedframe.jobs.gather import gather
 from tests.data.conftest import sentence, source_of
 
 
 def plain_largest_remainder(counts: list[int], caps: list[int], target: int, client: int) -> list[int]:
-    """Seats of one client, one at a time."""
+    """The test samples of one client per class, assigned one at a time."""
     total, classes = sum(counts), len(counts)
-    able = [c for c in range(classes) if caps[c] > 0]
-    seats = [0] * classes
-    if target >= len(able):
-        for c in able:
-            seats[c] = 1
-    while sum(seats) < target:
-        open_classes = [c for c in able if seats[c] < caps[c]]
+    available = [c for c in range(classes) if caps[c] > 0]
+    taken = [0] * classes
+    if target >= len(available):
+        for c in available:
+            taken[c] = 1
+    while sum(taken) < target:
+        open_classes = [c for c in available if taken[c] < caps[c]]
         if not open_classes:
             break
-        owed = {c: Fraction(target * counts[c], total) - seats[c] for c in open_classes}
-        # the largest debt; among equals the first class counted from the client's number
-        seats[max(open_classes, key=lambda c: (owed[c], -((c - client) % classes)))] += 1
-    return seats
+        priority = {c: Fraction(target * counts[c], total) - taken[c] for c in open_classes}
+        # the highest priority; ties go to the first class counted from the client's number
+        taken[max(open_classes, key=lambda c: (priority[c], -((c - client) % classes)))] += 1
+    return taken
 
 
 clients_of = st.integers(1, 5).flatmap(
@@ -52,7 +57,7 @@ def rows_of(counts: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
 def test_the_held_out_share_is_the_plain_largest_remainder(counts: list[list[int]], share: float) -> None:
     owner, labels = rows_of(counts)
     classes = len(counts[0])
-    mask = hold_out(owner, labels, len(counts), classes, share, np.random.default_rng(0))
+    mask = held_out_mask(owner, labels, len(counts), classes, share, np.random.default_rng(0))
     for k, row in enumerate(counts):
         n = sum(row)
         target = min(int(share * n + 0.5), n - 1)
@@ -72,7 +77,7 @@ def test_the_global_draw_is_the_plain_largest_remainder(counts: list[list[int]],
     classes = len(counts[0])
     stock = stock[:classes]
     pool = np.repeat(np.arange(classes), stock)
-    drawn = from_global(owner, labels, pool, len(counts), classes, np.random.default_rng(0))
+    drawn = draw_from_global(owner, labels, pool, len(counts), classes, np.random.default_rng(0))
     for k, row in enumerate(counts):
         usable = [count if stock[c] else 0 for c, count in enumerate(row)]
         total = sum(usable)
@@ -133,3 +138,77 @@ def test_a_bad_local_test_ends_in_a_sentence(local_test: float | str) -> None:
         )
 
     assert "e.g. 0.25" in sentence(make, SettingError)
+
+
+def kept(counts: list[int], share: float, seed: int = 0, users: np.ndarray | None = None) -> np.ndarray:
+    """Rows that a share leaves of classes of these sizes."""
+    labels = np.random.default_rng(7).permutation(np.repeat(np.arange(len(counts)), counts))
+    return subsample_rows(labels, users, len(counts), share, np.random.default_rng(seed))
+
+
+@given(
+    counts=st.lists(st.integers(0, 60), min_size=1, max_size=12).filter(any),
+    share=st.floats(0.01, 1.0),
+    seed=st.integers(0, 3),
+)
+def test_share_keeps_every_class_and_its_proportion(counts: list[int], share: float, seed: int) -> None:
+    labels = np.random.default_rng(7).permutation(np.repeat(np.arange(len(counts)), counts))
+    rows = subsample_rows(labels, None, len(counts), share, np.random.default_rng(seed))
+    assert np.array_equal(rows, np.unique(rows))
+    left = np.bincount(labels[rows], minlength=len(counts))
+    present = np.array(counts) > 0
+    assert ((left > 0) == present).all()
+    assert len(rows) == max(present.sum(), int(share * len(labels) + 0.5))
+    if share * min(c for c in counts if c) >= 1:  # no class was raised to its minimum of one sample
+        assert np.abs(left - len(rows) * np.array(counts) / len(labels)).max() < 1
+
+
+def test_share_of_one_half_is_drawn_by_the_seed() -> None:
+    first, again, other = kept([20, 20], 0.5, 1), kept([20, 20], 0.5, 1), kept([20, 20], 0.5, 2)
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.22, 0.5])
+def test_long_tail_keeps_its_form(share: float) -> None:
+    """Whether the tail is in the data or cut by the partition, each class has its share of the whole tail."""
+    whole = long_tail_counts(np.full(100, 500), 100.0)
+    labels = np.repeat(np.arange(100), whole)
+    rows = subsample_rows(labels, None, 100, share, np.random.default_rng(0))
+    assert np.abs(np.bincount(labels[rows]) - share * whole).max() <= 1
+    cut_later = long_tail_counts(np.full(100, round(500 * share)), 100.0)
+    assert np.abs(cut_later - share * whole).max() <= 1
+
+
+def test_no_user_vanishes_with_the_data() -> None:
+    users = np.random.default_rng(0).permutation(np.repeat(np.arange(50), 4))
+    rows = kept([100, 100], 0.1, users=users)
+    assert set(users[rows]) == set(range(50))
+    assert 20 <= len(rows) <= 20 + 50
+
+
+def test_whole_share_leaves_the_data_as_they_are() -> None:
+    plain, whole = load_source("digits", seed=3), load_source("digits", seed=3, data_share=1.0)
+    assert torch.equal(plain.train.y, whole.train.y)
+    assert torch.equal(plain.mean, whole.mean)
+
+
+def test_share_does_not_touch_the_test_set() -> None:
+    whole, part = load_source("digits"), load_source("digits", data_share=0.1)
+    assert whole.test is not None
+    assert part.test is not None
+    assert torch.equal(whole.test.x.take(torch.arange(50)), part.test.x.take(torch.arange(50)))
+    assert len(part.train) == round(0.1 * len(whole.train))
+    assert len(load_source(whole, data_share=0.5).train) == 719
+
+
+def test_run_trains_on_the_share() -> None:
+    settings = gather({"data_share": 0.2, "clients": 4}, None)
+    assert len(make_clients(settings, "digits").source.train) == round(0.2 * 1438)
+    assert gather({}, None).data_share == 1.0
+
+
+@pytest.mark.parametrize("share", [0.0, -1.0, 1.5])
+def test_share_outside_its_bounds_is_refused_in_one_sentence(share: float) -> None:
+    assert "data_share" in sentence(lambda: load_source("digits", data_share=share), SettingError)
+    assert "data_share" in sentence(lambda: fedframe.run(data_share=share), SettingError)

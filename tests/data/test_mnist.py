@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-import fedframe.data.idx as idx
-from fedframe.data import load_source
+from fedframe.data import load_source, mnist
 from fedframe.errors import DataError
 from tests.data.conftest import idx_bytes, sentence, write_gz
 
@@ -20,7 +19,7 @@ LABELS = (np.arange(30) % 10).astype(np.uint8)
 
 def contents() -> dict[str, bytes]:
     arrays = (IMAGES, LABELS, IMAGES[:10], LABELS[:10])
-    return {name: idx_bytes(array) for name, array in zip(idx.FILES, arrays, strict=True)}
+    return {name: idx_bytes(array) for name, array in zip(mnist.FILES, arrays, strict=True)}
 
 
 @pytest.mark.parametrize(
@@ -53,7 +52,7 @@ def test_the_data_folder_may_come_from_the_environment(tmp_path: Path, monkeypat
 def test_debians_package_is_found_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for file, data in contents().items():
         write_gz(tmp_path / "debian" / f"{file}.gz", data)
-    monkeypatch.setattr(idx, "DEBIAN", tmp_path / "debian")
+    monkeypatch.setattr(mnist, "DEBIAN", tmp_path / "debian")
     assert len(load_source("fashion-mnist", data_dir=tmp_path / "nothing").train) == 30
 
 
@@ -62,7 +61,7 @@ def test_emnist_letters_are_turned_upright_and_counted_from_a(tmp_path: Path, as
     labels = (np.arange(52) % 26 + 1).astype(np.uint8)
     images = RNG.integers(256, size=(52, 28, 28), dtype=np.uint8)
     packed = {
-        f"{name}.gz": gzip.compress(idx_bytes(labels if "labels" in name else images)) for name in idx.EMNIST_FILES
+        f"{name}.gz": gzip.compress(idx_bytes(labels if "labels" in name else images)) for name in mnist.EMNIST_FILES
     }
     (tmp_path / "emnist").mkdir()
     if as_zip:
@@ -107,6 +106,6 @@ def test_fashion_files_are_not_taken_for_mnist(tmp_path: Path) -> None:
     for file, data in contents().items():
         write_gz(tmp_path / f"{file}.gz", data)
     labels = LABELS.copy()
-    labels[: len(idx.FASHION_START)] = list(idx.FASHION_START)
+    labels[: len(mnist.FASHION_START)] = list(mnist.FASHION_START)
     write_gz(tmp_path / "train-labels-idx1-ubyte.gz", idx_bytes(labels))
     assert "another set" in sentence(lambda: load_source("mnist", data_dir=tmp_path), DataError)
