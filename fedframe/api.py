@@ -43,7 +43,7 @@ class Result(RunResult):
 
             # The page would look at the models by itself, but has no data and no net that exist only in Python.
             examine(self.folder, net=None if isinstance(self.net, str) else self.net, data=self.data)
-        return write_page([self.folder], Path(out) if out is not None else None, quick=quick, say=lambda text: None)
+        return write_page([self.folder], Path(out) if out is not None else None, quick=quick, notify=lambda text: None)
 
     def plot(self, out: str | Path | None = None) -> Figure:
         """The learning curves as a matplotlib figure; with `out` they are also written, as .svg, .png or .pdf."""

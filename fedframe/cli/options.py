@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Collection
-from pathlib import Path
 from typing import Annotated, Any, Optional
 
 import typer
@@ -77,10 +76,3 @@ def part_settings(assignments: list[str]) -> dict[str, Any]:
         else:
             chosen[part] = read
     return chosen
-
-
-def svg_path(path: Path) -> Path:
-    """Refuse to write SVG under another name."""
-    if path.suffix.lower() != ".svg":
-        raise SettingError(f"Pictures are SVG: name it {path.with_suffix('.svg')}.")
-    return path

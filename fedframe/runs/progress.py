@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedframe.metrics.groups import has_tail
+from fedframe.metrics.accuracy import has_tail
 from fedframe.settings import data_text, short_method
 from fedframe.util.display import ProgressDisplay, choose, print_line, start_bars
 from fedframe.util.text import duration, loss_text, percent, plural

@@ -8,8 +8,7 @@ from typing import Any
 
 from fedframe.core.evaluation import ByClient, Scores, definitions
 from fedframe.core.job import Job
-from fedframe.metrics.groups import accuracy_by_group
-from fedframe.metrics.spread import spread
+from fedframe.metrics.accuracy import accuracy_by_group, spread
 from fedframe.metrics.traffic import bytes_by_part
 from fedframe.runs.new_client_scores import DEFINITION, NewScores
 

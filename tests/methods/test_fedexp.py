@@ -17,7 +17,7 @@ from fedframe.errors import SettingError
 from fedframe.methods.parts.fedexp import FedExP
 from fedframe.methods.parts.prox import Prox
 from fedframe.methods.recipes import make_method
-from fedframe.network.compatibility import check_secure
+from fedframe.network.compatibility import check_secure_aggregation
 from fedframe.settings import Settings
 from tests.helpers import blobs, nothing
 from tests.methods.plain import client_weight, difference, move, plain_model, same, train_locally
@@ -106,7 +106,7 @@ def test_fedexp_equals_a_plain_loop_with_and_without_prox(tmp_path: Path, weight
 
 
 def test_sums_are_enough_for_secure_aggregation() -> None:
-    check_secure(Settings(secure=True), make_method("fedexp+prox", {}), 4)
+    check_secure_aggregation(Settings(secure=True), make_method("fedexp+prox", {}), 4)
 
 
 def test_two_merges_are_refused() -> None:

@@ -20,7 +20,7 @@ from fedframe.methods.parts.losses import BalancedCrossEntropy
 from fedframe.methods.parts.qfedavg import QFedAvg
 from fedframe.methods.parts.scaffold import Scaffold
 from fedframe.methods.recipes import make_method
-from fedframe.network.compatibility import check_secure
+from fedframe.network.compatibility import check_secure_aggregation
 from fedframe.settings import Settings
 from tests.methods.plain import client_weight, difference, move, plain_model, same, train_locally
 from tests.methods.toy import job_of, trained
@@ -111,7 +111,7 @@ def test_other_parts_see_the_update_as_it_was(tmp_path: Path) -> None:
 
 
 def test_sums_are_enough_for_secure_aggregation() -> None:
-    check_secure(Settings(secure=True), make_method("qfedavg+scaffold", {}), 4)
+    check_secure_aggregation(Settings(secure=True), make_method("qfedavg+scaffold", {}), 4)
 
 
 def test_powers_beyond_all_numbers_end_in_a_sentence(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from fedframe.errors import SettingError, nearest
 from fedframe.experiments.grid.cell import Outcome
-from fedframe.metrics.groups import CUTS, GROUPS, accuracy_by_group
+from fedframe.metrics.accuracy import CUTS, GROUPS, accuracy_by_group
 
 PLAIN = {f"{score}.{kind}" for score in ("generic", "client", "personal") for kind in ("final", "last", "last_five")}
 PLAIN |= {"client.weighted", "personal.weighted", "new.final", "new.weighted"}

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from fedframe.errors import SettingError, nearest
 from fedframe.experiments.grid.scores import check_score, is_accuracy
-from fedframe.metrics.groups import CUTS
+from fedframe.metrics.accuracy import CUTS
 from fedframe.settings import Settings
 
 Values = dict[str, Any]

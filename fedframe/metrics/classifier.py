@@ -1,4 +1,7 @@
-"""The classifier as a matrix, whatever a method predicts with: logits = W h + b for the feature h that reaches it."""
+"""A method's classifier: the features that reach it, and the classifier itself as a matrix.
+
+Whatever a method predicts with, logits = W h + b for the feature h that reaches the classifier.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,41 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedframe.core.batches import plain_batches
+from fedframe.core.job import Job
 from fedframe.core.method import Method
 from fedframe.core.model import Model
+from fedframe.data import Samples
 
-AT_ONCE = 512  # features pushed through the classifier together
-TOLERANCE = 1e-3  # of what a linear map may differ from the classifier, relative to the largest logit
+AT_ONCE = 512  # features passed through the classifier together
+TOLERANCE = 1e-3  # relative to the largest logit: how far a linear map may differ from the classifier
+
+
+@torch.no_grad()
+def embeddings(job: Job, model: Model, samples: Samples, rows: Tensor) -> Tensor:
+    """Features of samples as they reach the classifier: (rows, dim), float32, on the CPU, in evaluation mode."""
+    model.eval()
+    device = next(model.parameters()).device
+    batches = plain_batches(job.federation.source, samples, rows, job.settings.eval_batch)
+    found = [job.method.embed(model, inputs.to(device)).cpu() for inputs in batches]
+    return torch.cat(found) if found else torch.empty(0, model.dim)
+
+
+@torch.no_grad()
+def predict_classes(job: Job, model: Model, features: Tensor) -> Tensor:
+    """The classes that the model predicts from features that reach its classifier."""
+    device = next(model.parameters()).device
+    parts = features.split(job.settings.eval_batch)  # type: ignore[no-untyped-call]
+    found = [job.method.classify(model, part.to(device)).argmax(1).cpu() for part in parts]
+    return torch.cat(found) if found else torch.empty(0, dtype=torch.int64)
 
 
 @torch.no_grad()
 def class_vectors(method: Method, model: Model) -> tuple[Tensor, Tensor] | None:
     """W (classes, dim) and b in float64, on the CPU; None for a classifier that is not linear.
 
-    A plain linear head is read; one that a part predicts with instead (a second head, a sum of two) is found by asking
-    for the logits of every unit vector, and tried on others.
+    A plain linear head is read directly. The classifier of a part that predicts otherwise (a second head, a sum of two)
+    is reconstructed from the logits of all unit vectors and checked on random ones.
     """
     if not method.parts_with("predict") and type(model.head) is nn.Linear:
         bias = model.head.bias
