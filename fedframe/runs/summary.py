@@ -9,7 +9,7 @@ from typing import Any
 from fedframe.core.evaluation import ByClient, Scores, definitions
 from fedframe.core.job import Job
 from fedframe.metrics.accuracy import accuracy_by_group, spread
-from fedframe.metrics.traffic import bytes_by_part
+from fedframe.metrics.cost import bytes_by_part
 from fedframe.runs.new_client_scores import DEFINITION, NewScores
 
 SCORES = ("client", "personal")  # those that are kept client by client
