@@ -188,6 +188,7 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT])
 def test_stopped_cells_leave_no_process_behind_and_go_on_to_the_same_bits(
     tmp_path: Path, script: Path, sent: signal.Signals

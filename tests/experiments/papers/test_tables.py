@@ -49,6 +49,7 @@ def build(method: str, parts: str, net: str, data: str, clients: int) -> None:
         part.check_model(model, clients)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", table_names())
 def test_every_cell_of_a_table_can_be_built(name: str) -> None:
     table = load_table(name)
