@@ -90,7 +90,7 @@ class Session:
         self.display.round(record)
 
     def complete_line(self, late: Scores | None) -> None:
-        """Add to the last line what clients behind a network have told since of that round's model."""
+        """Add scores of the last round's model that clients behind a network have sent since."""
         if late is None or not self.history:
             return
         self.history[-1] |= late.line()
