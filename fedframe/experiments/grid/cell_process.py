@@ -116,7 +116,8 @@ def attempt(cell: Cell, workers: int, report: Report, keep_state: bool) -> None:
     except FedframeError as error:
         report({"failed": str(error)})
     except Exception as error:
-        RunFolder(cell.folder).log("".join(traceback.format_exception(error)))
+        if not getattr(error, "__notes__", None):  # those with a note are in the log already
+            RunFolder(cell.folder).log("".join(traceback.format_exception(error)))
         report({"failed": own_error(error) or f"{type(error).__name__}: {error}"})
 
 
