@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class Result(RunResult):
     """What a run gave: its folder, and from it scores, history and models; it shows itself in a notebook."""
 
-    data: object = None  # data that exist only in Python
+    data: object = field(default=None, repr=False, compare=False)  # data that exist only in Python
 
     def report(self, out: str | Path | None = None, *, quick: bool = False) -> Path:
         """Write the run's HTML page (default: report.html in its folder) and return its path.

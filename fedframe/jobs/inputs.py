@@ -117,7 +117,7 @@ def image_files(data: str) -> Input | None:
     if kind == "list":
         try:
             paths = listed_images(request)
-        except FedframeError:  # it is told when the data are loaded
+        except FedframeError:  # loading the data says so
             return None
     else:
         paths = [Path(place, name) for place, _, names in os.walk(folder) for name in names]

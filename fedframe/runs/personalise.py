@@ -127,8 +127,10 @@ def personalise(
 # -- before the work ---------------------------------------------------------------------------------------------------
 def newcomer_settings(run: Settings, stage: Part, chosen: Mapping[str, Any], given: Mapping[str, Any]) -> Settings:
     """The run's settings, but for what is given anew and for the client stage's own."""
-    own = {name: {stage.name: {name: value}} for name, value in chosen.items() if name in setting_names(stage)}
-    chosen = merge_part_settings({name: each for name, each in chosen.items() if name not in own}, *own.values())
+    if isinstance(chosen, Mapping):  # a bare name is the client stage's
+        bare = {name: value for name, value in chosen.items() if name in setting_names(stage)}
+        others = {name: value for name, value in chosen.items() if name not in bare}
+        chosen = merge_part_settings(others, {stage.name: bare}) if bare else others
     merged = merge_part_settings(run.set, chosen)
     fields = [field.name for field in dataclasses.fields(stage)]
     for part in chosen:

@@ -58,8 +58,8 @@ class PlainDisplay(Display):
         per_round = (time.perf_counter() - self.began) / (record.round - self.first)
         left = duration(per_round * (self.rounds - record.round))
         scores = f"  {scores_text(record.scores)}" if record.scores else ""
-        told = f"{loss_text(record.loss)}{scores}{privacy_text(record)}"
-        print_line(f"round {record.round}/{self.rounds}  {told}  {left} left of the rounds")
+        text = f"{loss_text(record.loss)}{scores}{privacy_text(record)}"
+        print_line(f"round {record.round}/{self.rounds}  {text}  {left} left of the rounds")
 
     def stage(self, text: str) -> None:
         """Announce the stage."""
@@ -106,8 +106,8 @@ class LiveDisplay(Display):
         self.finished = record.round
         if record.scores is not None:
             self.scores = scores_text(record.scores)
-        told = f"{loss_text(record.loss)}  {self.scores}{privacy_text(record)}"
-        self.bar.update(self.task, completed=record.round, scores=told)
+        text = f"{loss_text(record.loss)}  {self.scores}{privacy_text(record)}"
+        self.bar.update(self.task, completed=record.round, scores=text)
 
     def stage(self, text: str) -> None:
         """A second bar for what comes after the last round."""

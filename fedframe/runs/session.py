@@ -31,7 +31,7 @@ MEMORY_EVERY = 2.0  # seconds between two looks at the memory: a look costs a fe
 
 
 class Session:
-    """Keeps the books of a run while the server trains."""
+    """A run in progress: records rounds, notes and costs while the server trains."""
 
     def __init__(self, job: Job, folder: RunFolder, display: Display, engine: OpenEngine = open_engine) -> None:
         self.job, self.folder, self.display = job, folder, display
@@ -47,7 +47,7 @@ class Session:
         self.history: list[dict[str, Any]] = []
 
     def note(self, text: str) -> None:
-        """Something the user should know: shown and kept."""
+        """Show and log something that the user should know."""
         text = sanitize_log_line(text)
         self.folder.log(text)
         self.display.note(text)
@@ -88,7 +88,7 @@ class Session:
         self.display.round(record)
 
     def complete_line(self, late: Scores | None) -> None:
-        """Add to the last line what clients behind a network have told since of that round's model."""
+        """Add scores of the last round's model that clients behind a network have sent since."""
         if late is None or not self.history:
             return
         self.history[-1] |= late.line()
@@ -111,7 +111,7 @@ class Session:
 
 
 def sanitize_log_line(text: str) -> str:
-    """One line of bounded length: a node's words in it can neither steer a terminal nor forge or flood a log."""
+    """One line of bounded length: text from a node can neither control a terminal nor forge or flood a log."""
     line = "".join(each if each.isprintable() else " " for each in text[: MOST_NOTE + 1])
     return line if len(line) <= MOST_NOTE else f"{line[: MOST_NOTE - 4]} ..."
 
@@ -174,7 +174,7 @@ def execute_alone(job: Job, folder: RunFolder, display: Display, engine: OpenEng
 
 
 def warn_of_harm(session: Session, final: Scores) -> None:
-    """Say so if the client stage made models worse."""
+    """Note it if the client stage made models worse."""
     if final.personal is None or final.client is None or final.personal > final.client - HARM:
         return
     stage = session.job.method.slot("client_stage")
@@ -189,7 +189,7 @@ def warn_of_harm(session: Session, final: Scores) -> None:
 
 
 def warn_of_collapse(session: Session) -> None:
-    """Say so if models have lost what they had learned: their numbers are finite, and all looks well."""
+    """Note it if models have lost what they had learned, although their numbers are finite."""
     shared = session.job.shares_a_model
     score, whose = ("generic", "The shared model was") if shared else ("personal", "Own models were")
     known = {line["round"]: line[score] for line in session.history if line.get(score) is not None}

@@ -16,6 +16,8 @@ import pytest
 from tests.helpers import blobs
 from tests.hold import DEADLINE, wait_until
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = Path(sys.executable).with_name("fedframe")
 
 

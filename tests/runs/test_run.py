@@ -71,6 +71,7 @@ def test_frozen_class_vectors_are_sent_once_and_not_in_rounds(tmp_path: Path) ->
     assert (plain.summary["bytes_once"], frozen.summary["bytes_once"]) == (0, 5 * 4 * 32 * 10)
 
 
+@pytest.mark.slow
 def test_class_vectors_come_from_the_file_and_are_not_searched_for_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,6 +110,7 @@ fedframe.run(data="digits", clients=6, rounds=12, epochs=3, workers=int(sys.argv
 """  # no `if __name__ == "__main__"`: users' scripts often have none
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [
@@ -144,6 +146,7 @@ def test_killed_and_resumed_run_equals_an_unbroken_one(tmp_path: Path, settings:
     ]
 
 
+@pytest.mark.slow
 def test_net_that_exists_only_in_a_notebook_cell_runs_in_workers(tmp_path: Path) -> None:
     cell = (
         "import fedframe, sys, torch\n"
@@ -161,6 +164,7 @@ def test_net_that_exists_only_in_a_notebook_cell_runs_in_workers(tmp_path: Path)
     assert 0 <= float(done.stdout.splitlines()[-1]) <= 1
 
 
+@pytest.mark.slow
 def test_killed_parent_leaves_no_workers_behind(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.replace("rounds=12", "rounds=2000"))
@@ -173,6 +177,7 @@ def test_killed_parent_leaves_no_workers_behind(tmp_path: Path) -> None:
     wait_until(lambda: not any(alive(int(child)) for child in children))
 
 
+@pytest.mark.slow
 def test_workers_of_a_killed_run_free_its_folder_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also in the middle of a client that takes long: its worker would write private state into a resumed run."""
     script = tmp_path / "script.py"
@@ -222,6 +227,7 @@ def test_folder_with_other_files_is_left_alone(tmp_path: Path) -> None:
         fedframe.run("fedavg", data="digits", out=tmp_path, **SMALL)
 
 
+@pytest.mark.slow
 def test_two_processes_cannot_work_on_one_run(tmp_path: Path) -> None:
     fedframe.run("fedavg", data="digits", clients=4, out=tmp_path / "run", **SMALL)
     (tmp_path / "run" / "summary.json").unlink()

@@ -13,16 +13,25 @@ from fedframe.methods.recipes import make_method
 from fedframe.settings import PANELS, Settings, merge_part_settings
 
 # What all methods of a comparison share: clients, splits, initial weights, rounds, and how and where it is scored.
-SHARED = {"method", "set", *PANELS["Data"], "model", "rounds", "participation", *PANELS["Scores"], *PANELS["Machine"]}
-SHARED -= {"augment"}
-OWN = [name for name in Settings.model_fields if name not in SHARED]
+SHARED_SETTINGS = {
+    "method",
+    "set",
+    *PANELS["Data"],
+    "model",
+    "rounds",
+    "participation",
+    *PANELS["Scores"],
+    *PANELS["Machine"],
+}
+SHARED_SETTINGS -= {"augment"}
+METHOD_SETTINGS = [name for name in Settings.model_fields if name not in SHARED_SETTINGS]
 
 Values = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where a value belongs."""
+    """The setting of a run or of a part."""
 
     name: str
     part: str = ""  # empty: a setting of the run
@@ -50,9 +59,9 @@ def find_address(text: str, methods: Sequence[str]) -> Address:
     head, dot, name = text.strip().partition(".")
     if dot:
         return check_part(head, name, present, methods)
-    if head in OWN:
+    if head in METHOD_SETTINGS:
         return Address(head)
-    if head in SHARED:
+    if head in SHARED_SETTINGS:
         raise SettingError(
             f"{head} is the same for all methods and candidates of a comparison; give it once, as --{dashed(head)}."
         )
@@ -62,7 +71,7 @@ def find_address(text: str, methods: Sequence[str]) -> Address:
     if holders:
         choices = " or ".join(f"{part}.{head}" for part in holders)
         raise SettingError(f"{head!r} is a setting of several parts; write {choices}.")
-    known = [*OWN, *(f"{part}.{each}" for part in present for each in setting_names(present[part]))]
+    known = [*METHOD_SETTINGS, *(f"{part}.{each}" for part in present for each in setting_names(present[part]))]
     raise SettingError(f"No method here has a setting {head!r}; {nearest(head, known)}")
 
 
@@ -82,7 +91,7 @@ def dashed(name: str) -> str:
     return name.replace("_", "-")
 
 
-def joined(*layers: Mapping[str, Any]) -> Values:
+def merge_layers(*layers: Mapping[str, Any]) -> Values:
     """Settings in layers, the later winning; settings of parts name by name."""
     values: Values = {}
     for layer in layers:

@@ -1,8 +1,8 @@
 """What all methods share may be swept as well: each value is a case, a problem of its own with a comparison of its own.
 
-Of a learning rate the better one is chosen, on validation data. Of two partitions neither is the better: a table that
-chose the easier one would answer nobody's question. So every method is tuned and scored in each case, and the cases
-stand side by side.
+Of a learning rate the better one is chosen, on validation data. Of two partitions neither is the better, and a table
+that chose the easier one would mislead. So every method is tuned and scored in each case, and the cases stand side by
+side.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def split_sweep(sweep: Sweep, methods: Sequence[MethodSpec]) -> tuple[Sweep, Swe
 
 
 def refuse_two_meanings(methods: Sequence[MethodSpec]) -> None:
-    """`alpha` is the partition's; where a part has a setting of that name, nobody shall have to guess."""
+    """`alpha` is the partition's; it is refused where a part has a setting of that name."""
     present = parts_of(*(method_of(read_method(each)) for each in methods))
     holders = [name for name, part in present.items() if ALPHA in setting_names(part)]
     if holders:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from fedframe.errors import SettingError, nearest
-from fedframe.experiments.compare.address import Values, joined, parts_of
-from fedframe.experiments.compare.rows import Candidate, Row
+from fedframe.experiments.compare.address import Values, merge_layers, parts_of
+from fedframe.experiments.compare.rows import Candidate, MethodRow
 from fedframe.experiments.grid.cell import MACHINE, Cell
 from fedframe.experiments.grid.naming import cell_at, recorded_inputs, slug
 from fedframe.jobs.build import Net
@@ -35,9 +35,9 @@ class Tuning:
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that a comparison is made from."""
+    """What is run for one comparison: methods, seeds and settings."""
 
-    rows: Sequence[Row]
+    rows: Sequence[MethodRow]
     seeds: tuple[int, ...]
     settings: Values  # of all methods; `set` is for those that have the part
     baseline: str
@@ -65,19 +65,19 @@ class Plan:
                 for each in make_method(checked.method, checked.set).parts:
                     each.check_settings(checked)
 
-    def settings_of(self, row: Row, candidate: Candidate, seed: int, **more: Any) -> Settings:
+    def settings_of(self, row: MethodRow, candidate: Candidate, seed: int, **more: Any) -> Settings:
         """All settings of a run; the row's beat those of all, and the candidate's beat the row's."""
         own = parts_of(row.method)
         parts = {part: values for part, values in (self.settings.get("set") or {}).items() if part in own}
         layers = [{**self.settings, "set": parts}, row.settings, candidate.settings, more]
         # Scores are kept; personal models of all methods and seeds would fill the disk.
-        return gather({"save_personal": False, **joined(*layers), "method": row.method, "seed": seed}, None)
+        return gather({"save_personal": False, **merge_layers(*layers), "method": row.method, "seed": seed}, None)
 
-    def cell(self, row: Row, candidate: Candidate, seed: int) -> Cell:
+    def cell(self, row: MethodRow, candidate: Candidate, seed: int) -> Cell:
         """A run on all the training data, scored on the test set."""
         return self.named_cell("runs", row, candidate, seed, self.settings_of(row, candidate, seed))
 
-    def named_cell(self, kind: str, row: Row, candidate: Candidate, seed: int, settings: Settings) -> Cell:
+    def named_cell(self, kind: str, row: MethodRow, candidate: Candidate, seed: int, settings: Settings) -> Cell:
         """A cell with the name that people read, and the folder that its settings and inputs give it."""
         words = [f"{row.label} {candidate}".strip(), *([self.case] if self.case else []), f"seed {seed}"]
         cell = Cell(", ".join(words), settings, self.out, self.data, self.net)
@@ -91,11 +91,12 @@ class Plan:
 
 
 def default_out(
-    rows: Sequence[Row], settings: Mapping[str, Any], known_by: Sequence[str], cases: Sequence[str] = ()
+    rows: Sequence[MethodRow], settings: Mapping[str, Any], known_by: Sequence[str], cases: Sequence[str] = ()
 ) -> Path:
     """The same folder for the same question, so that the same command goes on; more seeds join those that are there."""
     decides = {name: str(value) for name, value in settings.items() if name not in MACHINE | {"seed"}}
-    text = json.dumps([[repr(row) for row in rows], decides, *known_by, *cases], sort_keys=True)
+    shown = [repr(row).replace("MethodRow(", "Row(", 1) for row in rows]  # the name that existing folders are made from
+    text = json.dumps([shown, decides, *known_by, *cases], sort_keys=True)
     code = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
     data = str(settings.get("data", Settings.model_fields["data"].default)).partition("?")[0]
     return Path("runs", f"compare-{slug(Path(data).stem, 30)}-{code}")

@@ -11,10 +11,10 @@ from typing import Any
 from torch import nn
 
 from fedframe.errors import SettingError
-from fedframe.experiments.compare.address import Values, joined
+from fedframe.experiments.compare.address import Values, merge_layers
 from fedframe.experiments.compare.cases import read_cases, split_sweep
 from fedframe.experiments.compare.plan import Plan, Tuning, default_out
-from fedframe.experiments.compare.rows import MethodSpec, Row, read_rows
+from fedframe.experiments.compare.rows import MethodRow, MethodSpec, read_rows
 from fedframe.experiments.compare.tuning import choose_select
 from fedframe.experiments.grid.naming import slug
 from fedframe.jobs.build import Net, make_clients
@@ -25,8 +25,8 @@ SHARE = 0.2  # of each client's training data, for validation
 
 
 @dataclass(frozen=True)
-class Request:
-    """What a person asks for."""
+class ComparisonRequest:
+    """The arguments of `fedframe.compare`, unchecked."""
 
     methods: Sequence[MethodSpec] = ()
     seeds: int | Sequence[int] = 3
@@ -42,7 +42,7 @@ class Request:
     settings: Values = field(default_factory=dict)
 
 
-def make_plans(asked: Request) -> list[Plan]:
+def make_plans(asked: ComparisonRequest) -> list[Plan]:
     """A plan per case; given settings beat the file's, and its `methods` and `sweep` count where none are given."""
     file = read_config(Path(asked.config)) if asked.config is not None else {}
     listed, swept = file.pop("methods", None) or [], file.pop("sweep", None) or {}
@@ -56,11 +56,11 @@ def make_plans(asked: Request) -> list[Plan]:
     refuse_swept_objects(shared, named)
     names = [row.method for row in rows]
     layers = [{**each, "set": named_settings(each.get("set") or {}, *names)} for each in (file, asked.settings)]
-    settings = joined(*layers, named)
+    settings = merge_layers(*layers, named)
     seeds = seed_list(asked.seeds, settings.pop("seed", 0))
     tuning = make_tuning(asked, rows, seeds, settings)
     problems = {
-        case: Problem(joined(settings, values), seeds[0]) for case, values in read_cases(shared, settings).items()
+        case: Problem(merge_layers(settings, values), seeds[0]) for case, values in read_cases(shared, settings).items()
     }
     out = asked.out
     if out is None:
@@ -130,7 +130,7 @@ def net_digest(net: object, settings: Mapping[str, Any], seed: int) -> str:
 
 
 def case_folders(out: Path, cases: Sequence[str]) -> dict[str, Path]:
-    """A folder per case, named after it; the only one has all to itself."""
+    """A folder per case, named after it; an only case has the whole folder."""
     if len(cases) == 1:
         return {cases[0]: out}
     names = [slug(case) for case in cases]
@@ -140,7 +140,7 @@ def case_folders(out: Path, cases: Sequence[str]) -> dict[str, Path]:
     }
 
 
-def make_plan(asked: Request) -> Plan:
+def make_plan(asked: ComparisonRequest) -> Plan:
     """The plan of a single comparison; what asks for several is refused."""
     plans = make_plans(asked)
     if len(plans) > 1:
@@ -157,7 +157,9 @@ def refuse_swept_objects(swept: Iterable[str], given: Mapping[str, object]) -> N
             raise SettingError(f"{name} came from Python and cannot be swept; compare once per {name}.")
 
 
-def make_tuning(asked: Request, rows: Sequence[Row], seeds: tuple[int, ...], settings: Values) -> Tuning | None:
+def make_tuning(
+    asked: ComparisonRequest, rows: Sequence[MethodRow], seeds: tuple[int, ...], settings: Values
+) -> Tuning | None:
     """How candidates are compared, if there are any; takes the validation share out of the runs' settings."""
     if not any(len(row.candidates) > 1 for row in rows):
         if asked.select or asked.tuning_seeds is not None:

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from fedframe.errors import SettingError
-from fedframe.experiments.compare.address import Address, Values, find_address, joined, parts_of
+from fedframe.experiments.compare.address import Address, Values, find_address, merge_layers, parts_of
 from fedframe.methods.recipes import MethodLike, method_label, method_text
 
 MOST_SWEPT = 2  # settings of one method: the number of runs is the product of their values
@@ -35,11 +35,11 @@ class Candidate:
     @property
     def settings(self) -> Values:
         """As settings of a run."""
-        return joined(*(address.value(value) for address, value in self.values))
+        return merge_layers(*(address.value(value) for address, value in self.values))
 
 
 @dataclass(frozen=True)
-class Row:
+class MethodRow:
     """A method of the comparison."""
 
     method: str
@@ -54,7 +54,7 @@ class Row:
         return [Candidate(tuple(zip(addresses, values, strict=True))) for values in product(*self.sweep.values())]
 
 
-def read_rows(methods: Sequence[MethodSpec], sweeps: Mapping[str, Sequence[Any]], longest: int = 60) -> list[Row]:
+def read_rows(methods: Sequence[MethodSpec], sweeps: Mapping[str, Sequence[Any]], longest: int = 60) -> list[MethodRow]:
     """The rows that specs of methods stand for; `sweeps` are those of all methods that have the settings."""
     asked = [read_method(each) for each in methods]
     if not asked:
@@ -118,28 +118,28 @@ def method_of(values: Mapping[str, Any]) -> str:
     return method
 
 
-def read_row(given: Values, common: Mapping[Address, tuple[Any, ...]]) -> Row:
+def read_row(given: Values, common: Mapping[Address, tuple[Any, ...]]) -> MethodRow:
     """A row: lists are candidates, other values are fixed; a fixed value takes a setting out of the common sweep."""
     given = dict(given)
     method, label = str(given.pop("method")), given.pop("label", None)
     own = parts_of(method)
     settings: Values = {}
     sweep = {address: values for address, values in common.items() if address.suits(own)}
-    for name, value in flat(given).items():
+    for name, value in flatten(given).items():
         address = find_address(name, [method])
         if isinstance(value, list):
             sweep[address] = checked_values(name, value)
         else:
-            settings = joined(settings, address.value(value))
+            settings = merge_layers(settings, address.value(value))
             sweep.pop(address, None)
     if len(sweep) > MOST_SWEPT:
         names = ", ".join(map(str, sweep))
         raise SettingError(f"{method}: a sweep is over one or two settings, not {names}; fix some of them.")
-    fixed = ", ".join(f"{name}={value}" for name, value in flat(given).items() if not isinstance(value, list))
-    return Row(method, str(label) if label else f"{method_label(method)} {fixed}".strip(), settings, sweep)
+    fixed = ", ".join(f"{name}={value}" for name, value in flatten(given).items() if not isinstance(value, list))
+    return MethodRow(method, str(label) if label else f"{method_label(method)} {fixed}".strip(), settings, sweep)
 
 
-def flat(given: Mapping[str, Any]) -> Values:
+def flatten(given: Mapping[str, Any]) -> Values:
     """Settings of parts as `part.name`, whether they are written so or below `set` as in a run's YAML file."""
     values = {name: value for name, value in given.items() if name != "set"}
     parts = given.get("set") or {}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from fedframe.experiments.compare.address import OWN
+from fedframe.experiments.compare.address import METHOD_SETTINGS
 from fedframe.experiments.compare.plan import AS_THEY_ARE, Plan
 from fedframe.experiments.compare.rows import Candidate
 from fedframe.experiments.compare.tuning import Tuned
@@ -104,7 +104,7 @@ class ComparisonStatistics:
         for row in self.plan.rows:
             settings = self.plan.settings_of(row, self.chosen(row.label) or AS_THEY_ARE, self.plan.seeds[0])
             parts = {f"{part}.{key}": value for part, each in settings.set.items() for key, value in each.items()}
-            found.append({**{name: getattr(settings, name) for name in OWN}, **parts})
+            found.append({**{name: getattr(settings, name) for name in METHOD_SETTINGS}, **parts})
         names = [*dict.fromkeys(name for values in found for name in values)]
         by_name = {name: [setting_text(values.get(name)) for values in found] for name in names}
         return {name: texts for name, texts in by_name.items() if len(set(texts)) > 1}

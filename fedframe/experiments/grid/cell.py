@@ -25,7 +25,7 @@ State = Literal["finished", "diverged", "failed", "waiting"]
 
 @dataclass(frozen=True)
 class Cell:
-    """One run among many."""
+    """One run among many, with a name and a folder."""
 
     name: str  # as people read it: "FedAvg, C10-100-2, seed 0"
     settings: Settings
@@ -59,7 +59,7 @@ class Outcome:
 
 
 def outcome_of(cell: Cell) -> Outcome:
-    """What the cell's folder says; a folder that holds another run is refused by name."""
+    """The outcome that is recorded in the cell's folder; a folder that holds another run is refused."""
     if not (cell.folder / CONFIG).exists():
         return Outcome(cell, "waiting")
     refuse_other_run(cell)
@@ -76,7 +76,7 @@ def keep_divergence(cell: Cell, reason: str) -> None:
 
 
 def refuse_other_run(cell: Cell) -> None:
-    """A folder goes on only with the settings it was started with."""
+    """Refuse a folder that holds a run with other settings."""
     held = check(read_config(cell.folder / CONFIG))
     for name, asked in cell.settings:
         found = getattr(held, name)

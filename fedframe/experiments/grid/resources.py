@@ -1,6 +1,6 @@
 """How many cells go side by side: never more working processes than cores, and no more than the memory holds.
 
-Cells with one worker each are the best use of the cores: nobody waits for the slowest client of a round. But each
+Cells with one worker each are the best use of the cores: no process waits for the slowest client of a round. But each
 has its own copy of the data and its own activations. So a cell starts only if as much memory is left as the largest
 cell so far has taken at its peak; before any has been measured, a generous guess counts.
 """
@@ -19,24 +19,24 @@ RESERVE = 0.9  # share of the free memory that cells may take
 
 
 @dataclass
-class Need:
+class Usage:
     """What a running cell uses: its cores, and its memory at the peak so far (0: not measured yet)."""
 
     cores: int
     memory: int = 0
 
 
-def workers_for_next(cores: int, running: Collection[Need], waiting: int, largest: int, free: int | None) -> int:
+def workers_for_next(cores: int, running: Collection[Usage], waiting: int, largest: int, free: int | None) -> int:
     """Workers of the next cell to start; 0 if it has to wait.
 
     `largest` is the most memory that a cell has taken so far (0: unknown), `free` what the system has left.
     """
-    spare = cores - sum(need.cores for need in running)
+    spare = cores - sum(usage.cores for usage in running)
     if spare < 1 or waiting < 1:
         return 0
     if running and free is not None:
         expected = largest or GUESS
-        still_coming = sum(max(0, expected - need.memory) for need in running)
+        still_coming = sum(max(0, expected - usage.memory) for usage in running)
         if RESERVE * free < expected + still_coming:
             return 0
     return max(1, spare // waiting)  # one each, unless there are more cores than cells

@@ -15,7 +15,7 @@ from fedframe.errors import SettingError, nearest
 from fedframe.experiments.grid.cell import Cell
 from fedframe.experiments.grid.naming import cell_at, recorded_inputs
 from fedframe.experiments.papers.scale import Scale
-from fedframe.experiments.papers.table import PaperTable, Row
+from fedframe.experiments.papers.table import PaperTable, TableRow
 from fedframe.jobs.gather import gather, named_settings
 from fedframe.jobs.inputs import InputFinder
 from fedframe.methods.recipes import make_method
@@ -38,16 +38,16 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Place:
+class PlacedCell:
     """A cell and where in the table it belongs."""
 
-    row: Row
+    row: TableRow
     column: str
     seed: int
     cell: Cell
 
 
-def places(table: PaperTable, choice: Choice) -> list[Place]:
+def placed_cells(table: PaperTable, choice: Choice) -> list[PlacedCell]:
     """The cells of the chosen rows and columns."""
     if choice.seeds < 1:
         raise SettingError(f"seeds = {choice.seeds}: at least one run is needed for a cell; use seeds = 3.")
@@ -66,7 +66,7 @@ def places(table: PaperTable, choice: Choice) -> list[Place]:
                 cell = Cell(name, gather(asked, None), choice.out)
                 as_asked = {key: value for key, value in asked.items() if key in ("method", "data", "model")}
                 placed = cell_at(choice.out / "cells", stem(cell.settings, asked["method"]), cell, finder, as_asked)
-                found.append(Place(row, column, seed, placed))
+                found.append(PlacedCell(row, column, seed, placed))
     for part in choice.set:
         if part not in used:
             raise SettingError(f"--set {part}...: no chosen row of {table.name} has a part {part!r}; leave it out.")
@@ -82,13 +82,13 @@ def chosen(names: Sequence[str], wanted: Iterable[str], what: str) -> list[str]:
     return [name for name in names if not patterns or any(fnmatch(name.casefold(), p.casefold()) for p in patterns)]
 
 
-def cell_settings(table: PaperTable, row: Row, column: str, seed: int, choice: Choice) -> Settings:
+def cell_settings(table: PaperTable, row: TableRow, column: str, seed: int, choice: Choice) -> Settings:
     """All settings of a cell."""
     return gather(asked_settings(table, row, column, seed, choice, set()), None)
 
 
 def asked_settings(
-    table: PaperTable, row: Row, column: str, seed: int, choice: Choice, used: set[str]
+    table: PaperTable, row: TableRow, column: str, seed: int, choice: Choice, used: set[str]
 ) -> dict[str, Any]:
     """The settings of a cell that the table and the choice name; `used` collects the parts that --set has reached."""
     layers = [table.settings, table.columns[column], row.settings, row.columns.get(column, {})]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fedframe.experiments.papers.result import Entry, Result
+from fedframe.experiments.papers.result import Entry, FilledTable
 from fedframe.experiments.tables import DASH, Chapter, Document, Table, comma_separated, markdown
 from fedframe.util.files import write_json, write_text
 
@@ -30,7 +30,7 @@ def cell_text(entry: Entry, counts: bool) -> str:
     return f"{ours} ({number(entry.printed, counts)}{difference})"
 
 
-def make_document(result: Result) -> Document:
+def make_document(result: FilledTable) -> Document:
     """The filled table: a table of texts per score; a table with a single column has its scores side by side."""
     scores, columns = [*result.table.scores], result.columns
     if len(columns) == 1:
@@ -40,22 +40,25 @@ def make_document(result: Result) -> Document:
     tables = [
         Table(
             title,
-            ("", *(name for _, _, name in places)),
+            ("", *(name for _, _, name in placed_cells)),
             tuple(
                 (
                     row,
-                    *(cell_text(result.entry(row, column, score), result.counts(score)) for column, score, _ in places),
+                    *(
+                        cell_text(result.entry(row, column, score), result.counts(score))
+                        for column, score, _ in placed_cells
+                    ),
                 )
                 for row in result.rows
             ),
         )
-        for title, places in shown.items()
+        for title, placed_cells in shown.items()
     ]
     title = f"{result.table.name}: {result.table.title}"
     return Document(title, f"{result.table.paper}.", [Chapter("", tables, closing(result))], is_command=False)
 
 
-def closing(result: Result) -> list[str]:
+def closing(result: FilledTable) -> list[str]:
     """What a reader of the numbers has to know."""
     unit = "rounds" if result.table.unit == "count" else "percent, difference in points"
     scores = [f"{name}: {meaning}." for name, meaning in result.meanings.items()]
@@ -63,7 +66,7 @@ def closing(result: Result) -> list[str]:
     return [result.size, legend, *scores, *result.table.notes, *result.missing, *result.failures]
 
 
-def number_lines(result: Result) -> Iterator[dict[str, Any]]:
+def number_lines(result: FilledTable) -> Iterator[dict[str, Any]]:
     """A line per number for CSV, accuracies as shares of 1."""
     for entry in result.entries:
         yield {
@@ -79,7 +82,7 @@ def number_lines(result: Result) -> Iterator[dict[str, Any]]:
         }
 
 
-def save(result: Result) -> list[Path]:
+def save(result: FilledTable) -> list[Path]:
     """Write the table's files; their names tell the scale."""
     scale = result.choice.scale.share
     stem = result.table.name if scale == 1 else f"{result.table.name}-scale-{scale:g}"

@@ -14,6 +14,8 @@ import pytest
 
 from tests.hold import PROGRAM, environment, wait_until
 
+pytestmark = pytest.mark.slow
+
 TIMES = ("seconds", "cpu_seconds", "seconds_to")
 # Four methods by three seeds on digits; of the first method a setting is chosen before.
 ARGUMENTS = [

@@ -120,6 +120,7 @@ def test_file_that_changes_while_cells_run_is_not_taken_for_the_old_one(own: Pat
     assert not (own / "late" / "config.yaml").exists()
 
 
+@pytest.mark.slow
 def test_parts_recipes_and_nets_are_compared_as_objects(own: Path) -> None:
     nets = [torch.nn.Sequential(torch.nn.Linear(5, width), torch.nn.ReLU()) for width in (4, 6)]
     methods: list[Any] = ["fedavg", Prox(0.5), ["scaffold", Prox], {"method": Prox(2.0), "label": "strong", "lr": 0.05}]

@@ -17,8 +17,8 @@ from fedframe.errors import SettingError
 from fedframe.experiments.grid import Cell, outcome_of, run_cells
 from fedframe.experiments.grid.cell import Outcome
 from fedframe.experiments.grid.display import GridDisplay
-from fedframe.experiments.grid.resources import GUESS, Need, free_memory, peak_memory, workers_for_next
-from fedframe.experiments.grid.run import OneByOne
+from fedframe.experiments.grid.resources import GUESS, Usage, free_memory, peak_memory, workers_for_next
+from fedframe.experiments.grid.run import SequentialRunner
 from fedframe.jobs.gather import gather
 from fedframe.runs.folder import RunFolder
 from tests.helpers import blobs, same_file
@@ -159,7 +159,7 @@ def test_cells_can_run_in_this_process_too(tmp_path: Path) -> None:
     cells = cells_of(tmp_path, [{"lr": 1e30}, {}])
     watcher = Watcher()
     with watcher:
-        states = [outcome.state for outcome in OneByOne(False).run(cells, watcher)]
+        states = [outcome.state for outcome in SequentialRunner(False).run(cells, watcher)]
     assert states == ["diverged", "finished"]
     forked = cells_of(tmp_path / "forked", [{}])
     run(forked)
@@ -188,6 +188,7 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT])
 def test_stopped_cells_leave_no_process_behind_and_go_on_to_the_same_bits(
     tmp_path: Path, script: Path, sent: signal.Signals
@@ -224,23 +225,23 @@ def alive(process: int) -> bool:
 # -- cores and memory --------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("cores", "cells"), [(1, 5), (2, 5), (8, 3), (64, 10), (4, 4), (3, 2)])
 def test_all_cores_work_and_never_more_processes_than_cores(cores: int, cells: int) -> None:
-    running: list[Need] = []
+    running: list[Usage] = []
     waiting = cells
     while workers := workers_for_next(cores, running, waiting, 0, None):
-        running.append(Need(workers))
+        running.append(Usage(workers))
         waiting -= 1
-    assert sum(need.cores for need in running) == cores
+    assert sum(usage.cores for usage in running) == cores
     assert len(running) == min(cores, cells)
 
 
 def test_cell_waits_for_memory_and_one_always_runs() -> None:
     assert workers_for_next(4, [], 4, 0, 0) == 1  # alone it may try
-    assert workers_for_next(4, [Need(1)], 4, 0, 2 * GUESS) == 0
-    assert workers_for_next(4, [Need(1)], 4, 0, 3 * GUESS) == 1
-    measured = Need(1, 1 * GB)
+    assert workers_for_next(4, [Usage(1)], 4, 0, 2 * GUESS) == 0
+    assert workers_for_next(4, [Usage(1)], 4, 0, 3 * GUESS) == 1
+    measured = Usage(1, 1 * GB)
     assert workers_for_next(4, [measured], 4, 1 * GB, 2 * GB) == 1
     assert workers_for_next(4, [measured], 4, 1 * GB, 1 * GB) == 0
-    just_started = Need(1)  # what it will take is not taken from the free memory yet
+    just_started = Usage(1)  # what it will take is not taken from the free memory yet
     assert workers_for_next(4, [measured, just_started], 4, 1 * GB, 2 * GB) == 0
 
 

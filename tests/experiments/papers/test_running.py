@@ -25,6 +25,8 @@ from tests.data.conftest import idx_bytes, write_gz
 from tests.hold import DEADLINE, environment, wait_until
 from tests.hold import PROGRAM as HELD
 
+pytestmark = pytest.mark.slow
+
 TABLE: dict[str, Any] = {
     "title": "a table for tests",
     "paper": "Nobody, Nowhere 2024, Table 1",
