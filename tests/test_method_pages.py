@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
 import shlex
 from collections.abc import Iterable, Iterator
@@ -133,6 +134,17 @@ def test_index_lists_the_parts_of_a_slot(slot: Slot) -> None:
     listed = next(row for row in rows(section(INDEX, "## Combining methods")) if row[0] == slot)[1]
     claimed = [name for name, part in PARTS.items() if slot in filled_slots(part)]
     assert re.findall(r"\w+", listed) == (claimed or ["none"])
+
+
+@pytest.mark.parametrize("page", sorted({*LINKS.values()}))
+def test_page_links_to_the_files_that_implement_its_parts(page: str) -> None:
+    kinds = {part.name: type(part) for name in LINKS if LINKS[name] == page for part in own_parts(RECIPES[name])}
+    linked = {
+        part: (METHODS / target).resolve()
+        for names, target in re.findall(r"\[([^\]]+)\]\((\.\./\.\./fedframe/\S+\.py)\)", PAGES[page])
+        for part in re.findall(r"`(\w+)`", names)
+    }
+    assert linked == {name: Path(inspect.getfile(kind)).resolve() for name, kind in kinds.items()}
 
 
 # -- settings ----------------------------------------------------------------------------------------------------------
