@@ -154,6 +154,7 @@ def relations_at_once(z: Array, weight: float, iterations: int) -> Array:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "count"),
     [
