@@ -77,6 +77,7 @@ def test_adam_is_torchs_own(name: str, kind: type) -> None:
     assert type(made) is kind
 
 
+@pytest.mark.slow
 def test_sgd_runs_without_the_compiler() -> None:
     code = (
         "import sys, torch, fedframe.api; from fedframe.core.optimizers import FusedSGD\n"

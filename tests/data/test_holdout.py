@@ -96,7 +96,7 @@ def rows_of_held_out(federation: Federation) -> list[set[int]]:
     return [{place[test[row].tobytes()] for row in rows} for rows in lists]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     share=st.floats(0.05, 0.9),
     partition=st.sampled_from(["dirichlet:0.1", "iid", "classes:3", "longtail:10+dirichlet:0.5"]),

@@ -56,7 +56,6 @@ def test_every_row_goes_to_exactly_one_client_and_shares_are_even(
     st.integers(1, 12),
     st.integers(0, 3),
 )
-@settings(deadline=None)
 def test_dirichlet_gives_every_row_once_and_meets_the_minimum_or_says_why_not(
     drawn: tuple[int, list[int]], clients: int, alpha: float, min_size: int, seed: int
 ) -> None:
@@ -100,7 +99,7 @@ def test_the_dirichlet_error_names_numbers_that_work() -> None:
 
 
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(1, 40), st.integers(0, 3))
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_classes_k_gives_each_client_exactly_k_balanced_classes(
     classes: int, held: int, clients: int, seed: int
 ) -> None:

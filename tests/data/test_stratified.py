@@ -53,7 +53,7 @@ def rows_of(counts: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
 
 
 @given(clients_of, st.sampled_from([0.0, 0.1, 0.25, 0.3, 0.5, 0.9]))
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 def test_the_held_out_share_is_the_plain_largest_remainder(counts: list[list[int]], share: float) -> None:
     owner, labels = rows_of(counts)
     classes = len(counts[0])
@@ -71,7 +71,7 @@ def test_the_held_out_share_is_the_plain_largest_remainder(counts: list[list[int
 
 
 @given(clients_of, st.lists(st.integers(0, 9), min_size=5, max_size=5))
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 def test_the_global_draw_is_the_plain_largest_remainder(counts: list[list[int]], stock: list[int]) -> None:
     owner, labels = rows_of(counts)
     classes = len(counts[0])

@@ -162,6 +162,7 @@ def relations_at_once(z: Array, weight: float, iterations: int) -> tuple[Array, 
     return found, condition
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "count"),
     [

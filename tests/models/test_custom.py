@@ -104,6 +104,7 @@ def test_file_is_loaded_once_and_again_when_it_changed(file: Path) -> None:
     assert build_net(f"{file}:MyNet", SHAPE).dim == 11
 
 
+@pytest.mark.slow
 def test_file_works_in_worker_processes(file: Path) -> None:
     # spawn: the worker starts with nothing imported
     with multiprocessing.get_context("spawn").Pool(1) as pool:

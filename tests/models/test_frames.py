@@ -16,7 +16,7 @@ from fedframe.models import frames
 from fedframe.models.frames import Init, orthonormal, random_frame, simplex_etf, sparse_etf, sparsify
 
 SEEDS = st.integers(0, 2**40)
-QUICK = settings(max_examples=40, deadline=None)
+QUICK = settings(max_examples=40)
 
 
 def seeded(seed: int) -> torch.Generator:

@@ -127,6 +127,7 @@ PLACES = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=500, deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from(PLACES), VALUES), min_size=1, max_size=3),
