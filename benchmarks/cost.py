@@ -134,7 +134,7 @@ class Steps:
         job = maker.make(folder)
         self.engine = InlineEngine(job)
         self.context: ClientContext = self.engine.runtime.begin(Server(job, self.engine).build_request("train", 1), 0)
-        self.say = StepHooks.of(job.method, job.method.parts)
+        self.context.hooks = StepHooks.of(job.method, job.method.parts)
         self.context.named = {name: p for name, p in self.context.model.named_parameters() if p.requires_grad}
         self.context.optimizer = make_optimizer(job.settings, list(self.context.named.values()), 0.01)
         rows = self.context.rows[:BATCH]
@@ -145,7 +145,7 @@ class Steps:
         """Processor seconds of one step, the mean of some."""
         began = time.process_time()
         for _ in range(count):
-            gradient_step(self.context, self.say)
+            gradient_step(self.context)
         return (time.process_time() - began) / count
 
 

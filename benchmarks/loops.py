@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from benchmarks.jobs import JOBS, Job
 from fedframe.engines.worker import prepare_process
-from fedframe.models.image_layout import channels_last
+from fedframe.models.custom import channels_last
 
 
 class Net(nn.Module):

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.jobs import JOBS
+from fedframe.api import run
 from fedframe.core.server import RoundRecord
-from fedframe.runs.api import run
 from fedframe.runs.progress import Display
 
 

@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from fedframe.report.page import make_page
+from fedframe.report.page.build import make_page
 from fedframe.report.page.runs import open_runs
 from tests.report.made import made_comparison, made_run
 

@@ -40,8 +40,8 @@ def write_data(folder: Path, clients: int) -> Path:
 def measure(path: Path, clients: int, private: bool, rounds: int) -> None:
     """Run in a process of its own: median seconds of a round, megabytes of all processes."""
     from benchmarks.ours import children, memory
+    from fedframe.api import run
     from fedframe.core.server import RoundRecord
-    from fedframe.runs.api import run
     from fedframe.runs.progress import Display
 
     class Watch(Display):

@@ -23,7 +23,7 @@ from typing import Any
 import fedframe
 from fedframe.errors import DivergedError
 from fedframe.methods.recipes import make_method
-from fedframe.metrics.groups import GROUPS
+from fedframe.metrics.accuracy import GROUPS
 from fedframe.util.files import read_json, write_json, write_text
 
 Values = Mapping[str, Any]

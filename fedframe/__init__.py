@@ -15,37 +15,78 @@ from fedframe.util.version import __version__
 
 if TYPE_CHECKING:
     from fedframe import analysis as measure
-    from fedframe.core.part import Part
+    from fedframe.api import Result, resume, run
+    from fedframe.core import (
+        ALL_DATA,
+        ClientContext,
+        HeadStage,
+        Key,
+        Merger,
+        Message,
+        Method,
+        Model,
+        ModelSize,
+        Part,
+        RunningMean,
+        Server,
+        State,
+        Upload,
+    )
     from fedframe.experiments.compare.result import Comparison
     from fedframe.experiments.compare.run import compare, compare_each
     from fedframe.methods.recipes import Recipe
-    from fedframe.runs.api import Result, resume, run
     from fedframe.runs.personalise import Newcomer, personalise
     from fedframe.runs.predictor import Predictor
 
 # Where each public name lives. torch takes seconds to import: a module is loaded when a name of it is first used, so
 # that `fedframe --help` answers at once.
 EXPORTS = {
+    "ALL_DATA": "fedframe.core",
+    "ClientContext": "fedframe.core",
     "Comparison": "fedframe.experiments.compare.result",
+    "HeadStage": "fedframe.core",
+    "Key": "fedframe.core",
+    "Merger": "fedframe.core",
+    "Message": "fedframe.core",
+    "Method": "fedframe.core",
+    "Model": "fedframe.core",
+    "ModelSize": "fedframe.core",
     "Newcomer": "fedframe.runs.personalise",
-    "Part": "fedframe.core.part",
+    "Part": "fedframe.core",
     "Predictor": "fedframe.runs.predictor",
     "Recipe": "fedframe.methods.recipes",
-    "Result": "fedframe.runs.api",
+    "Result": "fedframe.api",
+    "RunningMean": "fedframe.core",
+    "Server": "fedframe.core",
+    "State": "fedframe.core",
+    "Upload": "fedframe.core",
     "compare": "fedframe.experiments.compare.run",
     "compare_each": "fedframe.experiments.compare.run",
     "personalise": "fedframe.runs.personalise",
-    "resume": "fedframe.runs.api",
-    "run": "fedframe.runs.api",
+    "resume": "fedframe.api",
+    "run": "fedframe.api",
 }
 
 __all__ = [
+    "ALL_DATA",
+    "ClientContext",
     "Comparison",
+    "HeadStage",
+    "Key",
+    "Merger",
+    "Message",
+    "Method",
+    "Model",
+    "ModelSize",
     "Newcomer",
     "Part",
     "Predictor",
     "Recipe",
     "Result",
+    "RunningMean",
+    "Server",
+    "State",
+    "Upload",
     "__version__",
     "compare",
     "compare_each",

@@ -19,19 +19,19 @@ class DataError(FedframeError):
 
 
 class ProtocolError(DataError):
-    """A letter between organisations is flawed; the text is about the letter alone, so its sender may be told."""
+    """A message between organisations is invalid; the text concerns that message alone, so its sender may see it."""
 
 
 class RunError(FedframeError):
-    """A run could not go on; what was finished is kept."""
+    """A run could not continue; finished rounds are kept."""
 
 
 class DivergedError(RunError):
-    """Training itself went wrong; going on with the same settings would fail again."""
+    """Training diverged; continuing with the same settings would fail again."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Say which known name was probably meant, or list them: the second half of an error sentence."""
+    """The second half of an error sentence: the known name that was probably meant, or a list of all."""
     names = sorted(set(known))
     lower = {each.lower(): each for each in reversed(names)}
     close = difflib.get_close_matches(name.lower(), lower, n=1, cutoff=0.5)

@@ -15,6 +15,7 @@ from fedframe.util.schedule import Schedule
 Share = Annotated[float, Field(gt=0, le=1)]
 MEASURES = ("collapse", "drift", "cka")  # what can be measured in rounds
 LOGGERS = ("tensorboard", "mlflow", "wandb")  # where a run can be logged to, beside its folder
+FROM_PYTHON = "python"  # what config.yaml says of data or a net that was an object; of a method also what it looks like
 REMOTE_DATA = "none"  # the data of a federation's run: they stay at the nodes, and each knows its own
 
 
@@ -258,8 +259,19 @@ def _sentence(problem: dict[str, Any]) -> str:
 
 
 def short_method(name: str) -> str:
-    """A method's name without the places of the user's own files: `fedavg+MyPart` for `fedavg+some/file.py:MyPart`."""
-    return "+".join(piece.rpartition(":")[2].strip() for piece in name.split("+"))
+    """A method's name without where the user's own pieces are: `fedavg+MyPart` for `fedavg+some/file.py:MyPart`."""
+    pieces = [piece.strip() for piece in name.split("+")]
+    python = f"{FROM_PYTHON}:"
+    return "+".join(
+        piece.removeprefix(python) if piece.startswith(python) else piece.rpartition(":")[2].strip() for piece in pieces
+    )
+
+
+def from_python(values: Mapping[str, Any]) -> list[str]:
+    """Which of a run's method, data and model were objects and not names."""
+    pieces = [piece.strip() for piece in str(values.get("method") or "").split("+")]
+    found = ["method"] if any(piece.startswith(f"{FROM_PYTHON}:") for piece in pieces) else []
+    return found + [name for name in ("data", "model") if values.get(name) == FROM_PYTHON]
 
 
 def merge_part_settings(*layers: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -1,7 +1,18 @@
 """What all tests need before they start."""
 
+import os
 import signal
+
+from hypothesis import HealthCheck, settings
 
 # A shell that starts the tests in the background lets them ignore Ctrl-C, and their children with them; some tests are
 # about Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# torch's threads spin while they wait for each other. With more threads than free cores that multiplies the time of a
+# test by up to five, so here they sleep. Set before anything imports torch; processes that tests start inherit it.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+# No test may fail because the machine is busy: an example may take as long as it takes.
+settings.register_profile("fedframe", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("fedframe")

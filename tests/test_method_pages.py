@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
 import shlex
 from collections.abc import Iterable, Iterator
@@ -16,8 +17,8 @@ import yaml
 
 from fedframe.cli import app
 from fedframe.cli.options import part_settings
-from fedframe.core.method import answering
-from fedframe.core.part import Part, Slot
+from fedframe.core.method import parts_with
+from fedframe.core.part import Part, Slot, filled_slots
 from fedframe.data import PARTITIONS, SOURCES
 from fedframe.data.augment import read_augment
 from fedframe.errors import SettingError
@@ -96,20 +97,20 @@ def files(text: str) -> dict[str, str]:
 def changes(recipe: Recipe) -> str:
     """What a recipe changes, in the words of the index."""
     parts = recipe.parts
-    claimed = {slot for part in parts for slot in part.claims}
+    claimed = {slot for part in parts for slot in filled_slots(type(part))}
     found = {
-        "who trains": answering(parts, "choose"),
+        "who trains": parts_with(parts, "select_clients"),
         "head": "head" in claimed,
-        "features": answering(parts, "transform"),
-        "loss": "loss" in claimed or answering(parts, "penalty"),
-        "step": "step" in claimed or answering(parts, "correct") or answering(parts, "after_step"),
+        "features": parts_with(parts, "transform"),
+        "loss": "loss" in claimed or parts_with(parts, "penalty"),
+        "step": "step" in claimed or parts_with(parts, "correct"),
         "merge": "merge" in claimed,
-        "own model": "own" in claimed,
+        "own model": "load_personal" in claimed,
         "server stage": "server_stage" in claimed,
         "client stage": "client_stage" in claimed,
-        "private state": answering(parts, "private") or any(part.remembers for part in parts),
+        "private state": parts_with(parts, "private") or any(part.memory for part in parts),
     }
-    rest = "server step" if answering(parts, "after_merge") else "nothing: the defaults"
+    rest = "server step" if parts_with(parts, "after_merge") else "nothing: the defaults"
     return ", ".join(word for word, changed in found.items() if changed) or rest
 
 
@@ -131,8 +132,19 @@ def test_every_page_is_the_page_of_a_recipe_and_has_all_sections() -> None:
 @pytest.mark.parametrize("slot", get_args(Slot))
 def test_index_lists_the_parts_of_a_slot(slot: Slot) -> None:
     listed = next(row for row in rows(section(INDEX, "## Combining methods")) if row[0] == slot)[1]
-    claimed = [name for name, part in PARTS.items() if slot in part.claims]
+    claimed = [name for name, part in PARTS.items() if slot in filled_slots(part)]
     assert re.findall(r"\w+", listed) == (claimed or ["none"])
+
+
+@pytest.mark.parametrize("page", sorted({*LINKS.values()}))
+def test_page_links_to_the_files_that_implement_its_parts(page: str) -> None:
+    kinds = {part.name: type(part) for name in LINKS if LINKS[name] == page for part in own_parts(RECIPES[name])}
+    linked = {
+        part: (METHODS / target).resolve()
+        for names, target in re.findall(r"\[([^\]]+)\]\((\.\./\.\./fedframe/\S+\.py)\)", PAGES[page])
+        for part in re.findall(r"`(\w+)`", names)
+    }
+    assert linked == {name: Path(inspect.getfile(kind)).resolve() for name, kind in kinds.items()}
 
 
 # -- settings ----------------------------------------------------------------------------------------------------------
@@ -186,7 +198,7 @@ def check_run(given: dict[str, Any]) -> None:
     chosen = {key: value for key, value in given.items() if key in Settings.model_fields and value is not None}
     settings = gather({**chosen, "set": part_settings(given["set_"] or [])}, given["config"])
     for part in make_method(settings.method, settings.set).parts:
-        part.check(settings)
+        part.check_settings(settings)
     read_augment(settings.augment)
     assert kinds([settings.data]) <= kinds(SOURCES)
     assert kinds(settings.partition.split("+")) <= {"auto"} | kinds(PARTITIONS)

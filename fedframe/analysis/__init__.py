@@ -1,4 +1,4 @@
-"""Looking at finished runs: `examine(folder)` says what a run's models are like."""
+"""Analysis of finished runs: `examine(folder)` measures what a run's models are like."""
 
 from __future__ import annotations
 

@@ -6,6 +6,8 @@ It is made once and read from the file afterwards, as long as the run's model an
 from __future__ import annotations
 
 import hashlib
+import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +15,19 @@ import torch
 
 from fedframe.analysis.explanations import READINGS
 from fedframe.analysis.finished_run import FinishedRun, Net
-from fedframe.analysis.json_numbers import compact, significant
-from fedframe.analysis.personal_models import own_models
-from fedframe.analysis.shared_features import SharedFeatures
-from fedframe.analysis.shared_scores import on_test_set
+from fedframe.analysis.personal_models import compare_personal_models
+from fedframe.analysis.shared_model import SharedFeatures, score_test_set
 from fedframe.core.model import count_parameters
 from fedframe.errors import DataError, SettingError, nearest
+from fedframe.methods.recipes import MethodLike, confirm_method
+from fedframe.metrics.accuracy import accuracy_by_group
+from fedframe.metrics.cost import count_flops
 from fedframe.metrics.embedding import METHODS
-from fedframe.metrics.flops import count_flops
-from fedframe.metrics.groups import accuracy_by_group
-from fedframe.metrics.sampling import some_rows
+from fedframe.metrics.sampling import sample_rows
 from fedframe.runs.folder import EXAMINATION, MODEL, RunFolder
 from fedframe.util.files import read_json, write_text
 
-VERSION = 2  # raised when figures change their meaning, so that old files are made anew
+VERSION = 2  # raised when figures change their meaning, so that old files are made again
 MOST_CLASSES = 100  # of matrices
 MOST_CLIENTS = 1000  # of the partition
 COSTS = ("bytes_up", "bytes_down", "bytes_once", "cpu_seconds", "seconds", "peak_memory_mb")
@@ -40,60 +41,62 @@ def examine(
     embedding: str = "tsne",
     net: Net | None = None,
     data: object = None,
+    method: MethodLike | None = None,
     again: bool = False,
 ) -> dict[str, Any]:
-    """Look at a finished run's models and data; writes and returns what `examination.json` holds.
+    """Examine a finished run's models and data; writes and returns the content of `examination.json`.
 
-    `samples` bounds how many training and test samples features are looked at of, `seed` draws them. `net` and `data`
-    are given again where they came from Python. `embedding` is tsne or pca. A file that fits is read, unless `again`.
+    `samples` bounds how many training and test samples are used, `seed` draws them. `net`, `data` and `method` are
+    given again where they came from Python. `embedding` is tsne or pca. A file that fits is read, unless `again`.
     """
     if samples < 2:
         raise SettingError(f"samples = {samples} are too few to look at; use 2000.")
     if embedding not in METHODS:
         raise SettingError(f"embedding = {embedding!r}: {nearest(embedding, METHODS)}")
     path = RunFolder.open(folder).path
-    asked = {"version": VERSION, "samples": samples, "seed": seed, "embedding": embedding, "model": digest(path)}
-    kept = None if again else kept_examination(path, asked)
+    confirm_method(RunFolder(path).settings().method, method)
+    asked = {"version": VERSION, "samples": samples, "seed": seed, "embedding": embedding, "model": model_digest(path)}
+    kept = None if again else stored_examination(path, asked)
     if kept is not None:
         return kept
-    found = look(FinishedRun(path, net, data), samples, seed, embedding)
+    found = measure_run(FinishedRun(path, net, data), samples, seed, embedding)
     content: dict[str, Any] = significant({"made_of": asked, **found})
     write_text(path / EXAMINATION, compact(content))
     return content
 
 
-def kept_examination(path: Path, asked: dict[str, Any]) -> dict[str, Any] | None:
-    """An examination of the same model that answers the same questions."""
+def stored_examination(path: Path, asked: dict[str, Any]) -> dict[str, Any] | None:
+    """The stored examination, if it is of the same model and was made with the same options."""
     if not (path / EXAMINATION).exists():
         return None
     try:
         content = dict(read_json(path / EXAMINATION))
     except DataError:
-        return None  # damaged: made anew
+        return None  # damaged: made again
     return content if content.get("made_of") == asked else None
 
 
-def digest(path: Path) -> str | None:
-    """A short text that changes with the saved model."""
+def model_digest(path: Path) -> str | None:
+    """A hash of the saved model; None if there is none."""
     if not (path / MODEL).exists():
         return None
     with (path / MODEL).open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 
-def look(run: FinishedRun, samples: int, seed: int, embedding: str) -> dict[str, Any]:
+def measure_run(run: FinishedRun, samples: int, seed: int, embedding: str) -> dict[str, Any]:
     """Every entry of the examination; what needs a shared model is None where there is none."""
     classes = len(run.source.classes)
     by_count = sorted(range(classes), key=lambda c: (-run.train_counts[c], c))
     shown = sorted(by_count[:MOST_CLASSES])
     shared = SharedFeatures(run, samples, seed) if run.shares_a_model else None
-    own = own_models(run, seed)
+    own = compare_personal_models(run, seed)
     return {
         "classes": list(run.source.classes),
         "shown_classes": shown if len(shown) < classes else None,
-        **on_test_set(run, shown),
+        **score_test_set(run, shown),
         "personal_groups": personal_groups(run),
-        "partition": partition(run, shown, seed) if run.sees_training else None,
+        "partition": partition(run, shown, seed) if run.has_training_data else None,
         "gram": shared.gram(shown) if shared else None,
         "collapse": shared.collapse() if shared else None,
         "degeneration": shared.degeneration(shown) if shared else None,
@@ -115,7 +118,7 @@ def personal_groups(run: FinishedRun) -> dict[str, float | None] | None:
 def partition(run: FinishedRun, shown: list[int], seed: int) -> dict[str, Any]:
     """Training samples by client and class; of very many clients, a fixed draw."""
     federation = run.job.federation
-    clients = some_rows(torch.arange(len(federation)), MOST_CLIENTS, seed, "partition")
+    clients = sample_rows(torch.arange(len(federation)), MOST_CLIENTS, seed, "partition")
     counts = torch.stack([federation.class_counts(int(client)) for client in clients])
     return {
         "clients": clients.tolist(),
@@ -126,7 +129,7 @@ def partition(run: FinishedRun, shown: list[int], seed: int) -> dict[str, Any]:
 
 
 def cost(run: FinishedRun) -> dict[str, Any]:
-    """What a prediction and a training step take, and what the run took."""
+    """Operations of a prediction and of a training step, and what the run took."""
     prediction, training = count_flops(run.method, run.model, run.source.input_shape)
     return {
         "flops_per_sample": prediction,
@@ -135,3 +138,23 @@ def cost(run: FinishedRun) -> dict[str, Any]:
         **{name: run.summary.get(name) for name in COSTS},
         "by_part": run.summary.get("bytes_by_part"),
     }
+
+
+DIGITS = 6  # significant ones
+
+
+def significant(value: Any) -> Any:
+    """The same with floats rounded to a few significant digits; what is not a finite number becomes None."""
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: significant(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [significant(each) for each in value]
+    return value
+
+
+def compact(content: dict[str, Any]) -> str:
+    """JSON with a line per entry, so that it stays readable although it holds matrices."""
+    lines = [f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in content.items()]
+    return "{\n" + ",\n".join(lines) + "\n}\n"

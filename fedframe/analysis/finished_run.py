@@ -1,4 +1,4 @@
-"""A finished run, loaded to be looked at: its data, its shared model, and its clients' own models one at a time."""
+"""A finished run, loaded for analysis: its data, its shared model, and its clients' own models one at a time."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from fedframe.core.job import Job, personal_path
 from fedframe.core.layout import named_tensors
 from fedframe.core.model import Model, load_tensors
 from fedframe.data.federation import Federation
-from fedframe.data.raw import Form
+from fedframe.data.spec import DataSchema
 from fedframe.errors import DataError, SettingError
-from fedframe.jobs.build import FROM_PYTHON, JobMaker
-from fedframe.metrics.features import embeddings
+from fedframe.jobs.build import JobMaker
+from fedframe.metrics.classifier import embeddings
 from fedframe.models import frames
 from fedframe.network.node_data import federation_without_data
 from fedframe.runs.federated import NOTES, how_it_ends, is_organisers, load_test_set, not_here, test_data
 from fedframe.runs.folder import CHECKPOINT, MODEL, SUMMARY, RunFolder
 from fedframe.runs.predictor import Predictor
-from fedframe.settings import REMOTE_DATA, Settings
+from fedframe.settings import FROM_PYTHON, REMOTE_DATA, Settings
 from fedframe.util.files import read_json, read_tensors
 
 Net = nn.Module | Callable[..., nn.Module]
 
 
 class FinishedRun:
-    """Data and models of a run that is over. Everything is done on the CPU."""
+    """Data and models of a finished run. Everything is computed on the CPU."""
 
     def __init__(self, folder: Path, net: Net | None, data: object) -> None:
         self.folder = RunFolder.open(folder)
@@ -43,13 +43,13 @@ class FinishedRun:
                 f"{folder} has no {MODEL} yet: {how_it_ends(self.path) if asked.data == REMOTE_DATA else ends}"
             )
         settings = asked.model_copy(update={"device": "cpu"})
-        again = f"give it again: fedframe.metrics.examine({str(folder)!r}, "
+        again = f"give it again: fedframe.measure.examine({str(folder)!r}, "
         if settings.data == FROM_PYTHON and data is None:
             raise SettingError(f"The data of {folder} came from Python; {again}data=...).")
         shared, self.shares_a_model = Predictor.load_shared(self.path, net, f"{again}net=MyNet())")
         if settings.data == REMOTE_DATA and data is None:
             data = self.without_data(shared, settings)
-        with frames.from_file():  # class vectors are those that were saved: none are searched for
+        with frames.loading_weights():  # class vectors are those that were saved: none are searched for
             job = JobMaker(settings, data, net).make(self.path)
         self.check_fingerprint(job)
         self.model: Model = shared.model
@@ -63,12 +63,12 @@ class FinishedRun:
             raise DataError(not_here(self.path))
         members = read_json(self.path / NOTES)["members"]
         train, tested = ([int(member[key]) for member in members] for key in ("train", "test"))
-        form = Form(shared.classes, shared.stored_shape, shared.columns, shared.mean, shared.std)
+        form = DataSchema(shared.classes, shared.stored_shape, shared.columns, shared.mean, shared.std)
         test = load_test_set(form, test_data(self.path), settings.label)
         return federation_without_data(form, [member["name"] for member in members], train, tested, test)
 
     @property
-    def sees_training(self) -> bool:
+    def has_training_data(self) -> bool:
         """Whether the training data are here, and not at the nodes of a federation."""
         return len(self.source.train) > 0
 
@@ -82,25 +82,25 @@ class FinishedRun:
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """What summary.json says; empty if it is not there."""
+        """The content of summary.json; empty if there is none."""
         path = self.path / SUMMARY
         return dict(read_json(path)) if path.exists() else {}
 
     @cached_property
     def train_counts(self) -> list[int]:
         """Training samples of each class, over all clients; zeros where labels stay at the nodes."""
-        if not self.sees_training:
+        if not self.has_training_data:
             return [0] * len(self.source.classes)
         labels = self.source.train.y[self.job.federation.train.values]
         counts: list[int] = labels.bincount(minlength=len(self.source.classes)).tolist()
         return counts
 
     def train_embeddings(self, rows: Tensor) -> Tensor:
-        """Features of training rows under the model as it stands."""
+        """Features of training rows under the model in its current state."""
         return embeddings(self.job, self.model, self.source.train, rows)
 
     def owners(self, rows: Tensor) -> Tensor:
-        """The client that trains on each of these rows; -1 for nobody."""
+        """The client that trains on each of these rows; -1 for none."""
         owner = torch.full((len(self.source.train),), -1)
         owner[self.job.federation.train.values] = self.job.federation.train.owners()
         return owner[rows]

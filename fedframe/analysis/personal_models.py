@@ -1,4 +1,4 @@
-"""The clients' own models beside each other: classifiers, representations, prototypes."""
+"""The clients' own models compared with each other: classifiers, representations, prototypes."""
 
 from __future__ import annotations
 
@@ -8,25 +8,24 @@ from typing import Any
 import torch
 
 from fedframe.analysis.finished_run import FinishedRun
-from fedframe.analysis.shared_features import EACH
-from fedframe.metrics.cka import layer_grams, mean_cka
-from fedframe.metrics.class_vectors import class_vectors
-from fedframe.metrics.drift import classifier_cosines, classifier_norm_differences, over_pairs
+from fedframe.analysis.shared_model import EACH
+from fedframe.metrics.cka import CKA_CLIENTS, common_inputs, layer_grams, mean_cka
+from fedframe.metrics.classifier import class_vectors
+from fedframe.metrics.drift import classifier_cosines, classifier_norm_differences, mean_over_pairs
 from fedframe.metrics.prototypes import prototype_consistency
-from fedframe.metrics.round_cka import CLIENTS, common_inputs
-from fedframe.metrics.sampling import fitting, some_clients
+from fedframe.metrics.sampling import affordable_clients, sample_clients
 
 MOST_COMPARED = 50  # clients whose classifiers and prototypes are compared
 
 
-def own_models(run: FinishedRun, seed: int) -> dict[str, Any]:
+def compare_personal_models(run: FinishedRun, seed: int) -> dict[str, Any]:
     """`classifier_drift`, `cka` and `prototypes` of the clients' own models; None where fewer than two were kept."""
-    clients = some_clients(run.personal_clients, fitting(MOST_COMPARED, run.model), seed)
+    clients = sample_clients(run.personal_clients, affordable_clients(MOST_COMPARED, run.model), seed)
     if len(clients) < 2:
         return {"classifier_drift": None, "cka": None, "prototypes": None}
     return {
         "classifier_drift": classifiers(run, clients),
-        "cka": representations(run, some_clients(clients, CLIENTS, seed)),
+        "cka": representations(run, sample_clients(clients, CKA_CLIENTS, seed)),
         "prototypes": prototype_consistency(run.job, run.personal_models(clients), EACH, seed),
     }
 
@@ -45,8 +44,8 @@ def classifiers(run: FinishedRun, clients: Sequence[int]) -> dict[str, Any] | No
         "clients": list(clients),
         "cosine": cosine.tolist(),
         "norm_difference": difference.tolist(),
-        "mean_cosine": over_pairs(cosine),
-        "mean_norm_difference": over_pairs(difference),
+        "mean_cosine": mean_over_pairs(cosine),
+        "mean_norm_difference": mean_over_pairs(difference),
     }
 
 

@@ -13,10 +13,10 @@ LISTED = 10  # classes that are named one by one
 WORST = 3
 
 
-def told(
+def describe(
     examination: Mapping[str, Any], summary: Mapping[str, Any], history: Sequence[Mapping[str, Any]]
 ) -> Iterator[tuple[str, list[Line]]]:
-    """Groups of lines under a heading; what was not measured is left out."""
+    """An examination as lines of text in groups with a heading; what was not measured is left out."""
     groups = {
         "Accuracy": [*scores(summary), *accuracy(examination)],
         "Neural collapse (0 is collapsed)": list(collapse(examination)),
@@ -31,12 +31,12 @@ def told(
 
 
 def line(name: str, value: str, key: str | None = None) -> Line:
-    """A figure with its reading."""
+    """A figure with the sentence that explains it."""
     return name, value, READINGS[key or name]
 
 
 def number(value: float) -> str:
-    """Three significant digits."""
+    """A number with three significant digits."""
     return f"{value:.3g}"
 
 
@@ -56,7 +56,7 @@ def scores(summary: Mapping[str, Any]) -> Iterator[Line]:
 
 
 def accuracy(examination: Mapping[str, Any]) -> Iterator[Line]:
-    """By class and group; mistakes; calibration."""
+    """Accuracy by class and group, the most frequent mistakes, and calibration."""
     classes, by_class = examination["classes"], examination.get("per_class")
     if by_class:
         known = [(value, name) for value, name in zip(by_class, classes, strict=True) if value is not None]
@@ -72,7 +72,7 @@ def accuracy(examination: Mapping[str, Any]) -> Iterator[Line]:
 
 
 def mistakes(examination: Mapping[str, Any]) -> str:
-    """The most frequent mistakes."""
+    """The most frequent mistakes, in words."""
     shown = examination.get("shown_classes") or range(len(examination["classes"]))
     names = [examination["classes"][c] for c in shown]
     cells = [
@@ -97,7 +97,7 @@ def collapse(examination: Mapping[str, Any]) -> Iterator[Line]:
 
 
 def clients(examination: Mapping[str, Any]) -> Iterator[Line]:
-    """Own models of the clients."""
+    """How similar the clients' own models are."""
     drift, cka = examination.get("classifier_drift"), examination.get("cka")
     prototypes = {k: v for k, v in (examination.get("prototypes") or {}).items() if v is not None}
     if prototypes:
@@ -111,7 +111,7 @@ def clients(examination: Mapping[str, Any]) -> Iterator[Line]:
 
 
 def rounds(history: Sequence[Mapping[str, Any]]) -> Iterator[Line]:
-    """What the setting `measure` has brought; scores and costs of rounds are told elsewhere."""
+    """The figures of rounds that the setting `measure` adds, first and last; scores and costs are not among them."""
     for name in (*COLLAPSE, *DRIFT):
         values = [each[name] for each in history if each.get(name) is not None]
         if values:
@@ -119,7 +119,7 @@ def rounds(history: Sequence[Mapping[str, Any]]) -> Iterator[Line]:
 
 
 def features(examination: Mapping[str, Any]) -> Iterator[Line]:
-    """Degeneration."""
+    """Feature degeneration: accuracy with the largest features only."""
     found = examination.get("degeneration")
     if found and found["pruning"]:
         curve = {point["kept"]: point["accuracy"] for point in found["pruning"]}
@@ -128,7 +128,7 @@ def features(examination: Mapping[str, Any]) -> Iterator[Line]:
 
 
 def cost(found: Mapping[str, Any]) -> Iterator[Line]:
-    """Time, memory, bytes, operations."""
+    """Time, memory, operations and bytes."""
     if found.get("cpu_seconds") is not None:
         yield line("cpu_seconds", duration(found["cpu_seconds"]))
     if found.get("peak_memory_mb") is not None:

@@ -7,12 +7,14 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
 from fedframe.errors import FedframeError
 from fedframe.util.version import __version__
+
+TRACEBACK = "--traceback"
 
 app = typer.Typer(
     name="fedframe",
@@ -25,20 +27,32 @@ app = typer.Typer(
 
 
 def main() -> None:
-    """Run a command; an error of ours is one sentence, not a traceback."""
+    """Run a command; an error of ours, or of the user's own code, is one sentence and not a traceback."""
+    whole = bool(os.environ.get("FEDFRAME_DEBUG")) or TRACEBACK in sys.argv
+    sys.argv = [word for word in sys.argv if word != TRACEBACK]  # it may stand anywhere
     try:
         app()
     except FedframeError as error:
-        if os.environ.get("FEDFRAME_DEBUG"):
+        if whole:
             raise
-        # The last note says how to go on; those before it may hold a worker's traceback.
-        text = "\n".join([str(error), *getattr(error, "__notes__", [])[-1:]])
-        typer.secho(text, fg=typer.colors.RED, err=True)
-        sys.exit(1)
+        end(error, str(error))
     except BrokenPipeError:
         # The reader of a pipe (head, less) has seen enough; keep Python from complaining about it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    except Exception as error:
+        from fedframe.util.locate import own_error
+
+        sentence = own_error(error)
+        if whole or sentence is None:
+            raise
+        end(error, f"{sentence} (The whole traceback: {TRACEBACK})")
+
+
+def end(error: Exception, text: str) -> NoReturn:
+    """End the program with a text and the last note, which says how to go on; those before may hold a traceback."""
+    typer.secho("\n".join([text, *getattr(error, "__notes__", [])[-1:]]), fg=typer.colors.RED, err=True)
+    sys.exit(1)
 
 
 def show_version(wanted: bool) -> None:
@@ -52,6 +66,9 @@ def show_version(wanted: bool) -> None:
 def options(
     version: Annotated[
         bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version.")
+    ] = False,
+    traceback: Annotated[
+        bool, typer.Option(TRACEBACK, help="Show the whole traceback of an error; may stand anywhere in a command.")
     ] = False,
 ) -> None:
     """Options before a command."""

@@ -8,7 +8,6 @@ from typing import Annotated, Optional
 import typer
 
 from fedframe.cli.app import app
-from fedframe.cli.options import svg_path
 
 
 @app.command("list")
@@ -43,7 +42,7 @@ def data(
     validate_share: Annotated[float, typer.Option(help="score on this share of the training data")] = 0.0,
     data_share: Annotated[float, typer.Option(help="share of the training samples that is kept")] = 1.0,
     local_test: Annotated[str, typer.Option(help="held-out share of each client, or global")] = "0.25",
-    picture: Annotated[Optional[Path], typer.Option(help="where the picture goes")] = None,
+    picture: Annotated[Optional[Path], typer.Option(help="where the picture goes: .svg, .png or .pdf")] = None,
 ) -> None:
     """Load data, deal it out to clients, show who has what, and save a picture."""
     from fedframe.report.partition import show_partition
@@ -62,8 +61,7 @@ def data(
         "validate_share": validate_share,
         "data_share": data_share,
     }
-    target = svg_path(picture) if picture is not None else None
-    show_partition({name: value for name, value in given.items() if value is not None}, target)
+    show_partition({name: value for name, value in given.items() if value is not None}, picture)
 
 
 @app.command()
@@ -74,7 +72,7 @@ def predict(
     top: Annotated[int, typer.Option(min=1, help="how many classes to print per input")] = 1,
 ) -> None:
     """Predict with a trained model: a line per input with class and probability."""
-    from fedframe.runs.predict_files import predict_file
+    from fedframe.runs.predictor import predict_file
 
     for line in predict_file(folder, inputs, client, top):
         typer.echo(line)

@@ -1,14 +1,17 @@
-"""What there is: methods, parts, data sources, partitions, nets; and what a method is made of."""
+"""Lists of methods, parts, data sources, partitions and nets; and the parts of one method, with their files."""
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import fields
+from pathlib import Path
 
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from fedframe.core.part import filled_slots
 from fedframe.data import PARTITIONS, SOURCES
 from fedframe.methods.parts import PARTS
 from fedframe.methods.recipes import RECIPES, find_recipes, first_line, make_method, make_part, recipe_defaults
@@ -38,7 +41,7 @@ def print_lists() -> None:
 
 
 def print_method(name: str) -> None:
-    """Print the parts of a method, their settings, the run settings it brings along, and its papers."""
+    """Print the parts of a method with their files and settings, the run settings of its recipe, and its papers."""
     console = Console()
     for group in (SOURCES, PARTITIONS, NETS):
         described = {key.partition(":")[0]: text for key, text in group.items()}
@@ -54,10 +57,12 @@ def print_method(name: str) -> None:
     for paper in dict.fromkeys(paper for paper in papers if paper):
         console.print(f"Paper: {paper}", highlight=False)
     for part in shown:
-        fills = f", fills {' and '.join(sorted(part.claims))}" if part.claims else ""
+        slots = filled_slots(type(part))
+        fills = f", fills {' and '.join(sorted(slots))}" if slots else ""
         console.print(f"\n[bold]{part.name}[/bold]{fills}", highlight=False)
         console.print(Padding(Text(first_line(type(part))), (0, 0, 0, 2)))
-        for each in fields(part):  # on lines of their own: a name that is cut off cannot be typed
+        console.print(f"  {source_file(type(part))}", markup=False, highlight=False, soft_wrap=True)
+        for each in fields(part):  # on lines of their own, so that no name is cut off
             value = shown_value(getattr(part, each.name))
             console.print(f"  --set {part.name}.{each.name}={value}", markup=False, highlight=False, soft_wrap=True)
     console.print()
@@ -66,6 +71,13 @@ def print_method(name: str) -> None:
         console.print("Brings along:", ", ".join(f"{key}={value}" for key, value in defaults.items()), highlight=False)
 
 
+def source_file(kind: type) -> str:
+    """The file that defines a class: relative to the package's folder, or the whole path of a user's own file."""
+    path = Path(inspect.getfile(kind))
+    package = Path(__file__).parents[1]
+    return (Path(package.name) / path.relative_to(package)).as_posix() if path.is_relative_to(package) else str(path)
+
+
 def shown_value(value: object) -> str:
-    """A setting's value, as it would be typed; nothing stands for a default that follows from something else."""
+    """A setting's value as it would be typed; empty for a default that follows from other settings."""
     return str(value).lower() if isinstance(value, bool) else "" if value is None else str(value)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Collection
-from pathlib import Path
 from typing import Annotated, Any, Optional
 
 import typer
@@ -55,27 +54,25 @@ def with_settings(command: Callable[..., None], without: Collection[str] = ()) -
     return run_command
 
 
-def part_settings(assignments: list[str]) -> dict[str, dict[str, Any]]:
-    """`fine_tune.epochs=3` as {"fine_tune": {"epochs": 3}}."""
+def part_settings(assignments: list[str]) -> dict[str, Any]:
+    """`fine_tune.epochs=3` as {"fine_tune": {"epochs": 3}}; a bare name, `mu=0.1`, stays as it is."""
     import yaml
 
-    chosen: dict[str, dict[str, Any]] = {}
+    chosen: dict[str, Any] = {}
     for text in assignments:
         name, equals, value = text.partition("=")
         part, dot, key = name.strip().partition(".")
-        if not (equals and dot and part and key):
+        if not (equals and part and (key or not dot)):
             raise SettingError(
                 f"--set {text!r} cannot be read; write it as part.setting=value: --set fine_tune.epochs=3"
             )
         try:
-            chosen.setdefault(part, {})[key] = yaml.safe_load(value)
+            read = yaml.safe_load(value)
         except yaml.YAMLError:
             raise SettingError(f"--set {text!r} cannot be read: {value!r} is no value; try {name}=3") from None
+        if dot:
+            below = chosen.setdefault(part, {})
+            chosen[part] = {**(below if isinstance(below, dict) else {}), key: read}
+        else:
+            chosen[part] = read
     return chosen
-
-
-def svg_path(path: Path) -> Path:
-    """Refuse to write SVG under another name."""
-    if path.suffix.lower() != ".svg":
-        raise SettingError(f"Pictures are SVG: name it {path.with_suffix('.svg')}.")
-    return path

@@ -17,8 +17,8 @@ Folders = Annotated[
 
 
 @contextlib.contextmanager
-def told(text: str) -> Iterator[None]:
-    """Say what an interruption means here."""
+def note_on_interrupt(text: str) -> Iterator[None]:
+    """Add to an interruption what it means here."""
     try:
         yield
     except KeyboardInterrupt as stop:
@@ -36,10 +36,10 @@ def report(
     quick: Annotated[bool, typer.Option("--quick", help="do not look at models that were not examined yet")] = False,
 ) -> None:
     """Write one HTML page about a run, or about several side by side: scores, curves, clients, classes, cost."""
-    with interruptible(), told("No page was written."):
+    with interruptible(), note_on_interrupt("No page was written."):
         from fedframe.report.page.build import write_page
 
-        typer.echo(f"Page: {write_page(folders, out, quick=quick, embedding=embedding, say=typer.echo)}")
+        typer.echo(f"Page: {write_page(folders, out, quick=quick, embedding=embedding, notify=typer.echo)}")
 
 
 @app.command()
@@ -78,7 +78,7 @@ def plot(
     out: Annotated[Optional[Path], typer.Option(help="picture to write: .svg, .png or .pdf")] = None,
 ) -> None:
     """Draw a figure for a paper, by default accuracy over rounds as an SVG picture in the first run's folder."""
-    with interruptible(), told("No picture was written."):
+    with interruptible(), note_on_interrupt("No picture was written."):
         from fedframe.report.figures import draw
 
-        typer.echo(f"Picture: {draw(folders, what, out, say=typer.echo)}")
+        typer.echo(f"Picture: {draw(folders, what, out, notify=typer.echo)}")

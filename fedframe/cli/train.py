@@ -28,7 +28,7 @@ def run_command(
     """Train a method: fedframe run fedavg --data digits --rounds 20."""
     parts = part_settings(set_ or [])
     with interruptible():
-        from fedframe.runs.api import run
+        from fedframe.api import run
 
         run(method, config=config, out=out, progress=not quiet, set=parts, **settings)
 
@@ -36,17 +36,20 @@ def run_command(
 @app.command()
 def resume(
     folder: Annotated[Path, typer.Argument(help="run folder")],
+    changed_code: Annotated[
+        bool, typer.Option("--changed-code", help="go on although a file of your own has changed since")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="show nothing but errors")] = False,
 ) -> None:
     """Go on with a run that was stopped: the result is the same as without the stop."""
     with interruptible():
-        from fedframe.runs.api import resume as resume_run
+        from fedframe.api import resume as resume_run
         from fedframe.runs.folder import RunFolder
 
         if RunFolder.open(folder).finished:
             typer.echo(f"{folder} is finished; its scores are in {folder / 'summary.json'}.")
             return
-        resume_run(folder, progress=not quiet)
+        resume_run(folder, changed_code=changed_code, progress=not quiet)
 
 
 @app.command()

@@ -1,9 +1,17 @@
-"""Weighted sums of flat vectors that stream: one running sum in float64, whatever the number of clients."""
+"""Sums over clients that stream: one running sum in float64, whatever the number of clients."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
+
+from fedframe.core.message import Message
+
+if TYPE_CHECKING:
+    from fedframe.core.part import Upload
 
 
 class RunningMean:
@@ -24,3 +32,50 @@ class RunningMean:
     def mean(self) -> Tensor:
         """The mean so far in float64; zero when nothing was added."""
         return self.total / self.weight if self.weight else self.total
+
+    def perturb(self, noise: Tensor) -> None:
+        """Add noise to the sum."""
+        self.total += noise
+
+
+class MeanMerger:
+    """Adds up the updates of the trainable weights and makes a step of their mean."""
+
+    def __init__(self, size: int, step: Callable[[RunningMean], Tensor] = RunningMean.mean) -> None:
+        self.size, self.step = size, step
+        self.updates = RunningMean(size)
+
+    def add(self, reply: Message, weight: float) -> None:
+        """Take one client's update."""
+        self.updates.add(reply.tensors["update"][: self.size], weight)
+
+    def finish(self) -> Tensor:
+        """The step."""
+        return self.step(self.updates)
+
+
+class UploadSums:
+    """What parts have declared to upload in a round: summed in float64 as the replies come, or kept one by one."""
+
+    def __init__(self, uploads: Mapping[str, Upload]) -> None:
+        self._uploads = {name: upload for name, upload in uploads.items() if upload.when == "round"}
+        summed = [name for name, upload in self._uploads.items() if upload.aggregate != "each"]
+        self._totals = {name: torch.zeros(*self._uploads[name].shape, dtype=torch.float64) for name in summed}
+        self._each: dict[str, list[Tensor]] = {name: [] for name in self._uploads if name not in self._totals}
+
+    def add(self, reply: Message, weight: float) -> None:
+        """Take one client's reply; its tensors are lent."""
+        for name, upload in self._uploads.items():
+            tensor = reply.tensors[name]
+            if upload.aggregate == "each":
+                self._each[name].append(tensor.clone())
+            else:
+                self._totals[name].add_(tensor.double(), alpha=weight if upload.aggregate == "weighted_sum" else 1.0)
+
+    def total(self, name: str) -> Tensor:
+        """The sum of an upload."""
+        return self._totals[name]
+
+    def each(self, name: str) -> list[Tensor]:
+        """Every client's upload."""
+        return self._each[name]

@@ -1,11 +1,11 @@
-"""One client's work: what it has, what it received, what it keeps to itself, and what it will reply."""
+"""The context of one client's work: what it has, what it received, what it keeps to itself, and what it will reply."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -14,17 +14,19 @@ from fedframe.core.message import Number
 from fedframe.core.model import copy_tensors, load_tensors
 from fedframe.core.optimizers import Optimizer
 from fedframe.core.part import Part
+from fedframe.core.scratch import Scratch
 
 if TYPE_CHECKING:
+    from fedframe.core.client_loop import StepHooks
     from fedframe.core.client_runtime import ClientRuntime
 
 
 @dataclass
 class ClientContext:
-    """One client's work for one order. Parts read and change it; nothing of it outlives the order but `memory`."""
+    """One client's work for one request. Parts read and change it; nothing of it outlives the request but `memory`."""
 
-    site: ClientRuntime
-    kind: str  # of the order: train, statistics, personalise or own
+    runtime: ClientRuntime
+    kind: str  # of the request: train, statistics, personalise or own
     client: int
     round: int
     lr: float
@@ -34,8 +36,10 @@ class ClientContext:
     generator: torch.Generator
     reply: dict[str, Tensor] = field(default_factory=dict)
     numbers: dict[str, Number] = field(default_factory=dict)
-    scratch: dict[str, Any] = field(default_factory=dict)  # what parts need only until this work is done
+    scratch: Scratch = field(default_factory=Scratch)  # what parts need only until this work is done
     steps: int = 0
+    pull: float = 0.0  # the coefficient with which parts pull every step towards the server's weights
+    hooks: StepHooks | None = None  # of the training under way
 
     # of the batch under way
     inputs: Tensor = field(init=False)
@@ -47,8 +51,8 @@ class ClientContext:
     named: dict[str, nn.Parameter] = field(init=False)  # the weights that are trained, by name
 
     def __post_init__(self) -> None:
-        self.job = self.site.job
-        self.model = self.site.model
+        self.job = self.runtime.job
+        self.model = self.runtime.model
         self.start = self.received["model"]  # the server's weights as one flat vector
 
     @property
@@ -76,14 +80,25 @@ class ClientContext:
         `parts` are those whose penalties and corrections count: by default all in a round, none in a later stage.
         `loss` replaces the method's own loss.
         """
-        return self.site.fit(self, epochs, steps, only, parts, loss)
+        return self.runtime.fit(self, epochs, steps, only, parts, loss)
 
-    def make_up(self, parts: Sequence[Part]) -> None:
+    def compute_gradient(self) -> Tensor:
+        """The loss of the batch at the weights as they stand; its gradient, corrected and clipped, is in `.grad`.
+
+        For parts that fill `step`. It may be called several times; each call replaces the gradient.
+        """
+        return self.runtime.compute_gradient(self)
+
+    def apply_gradient(self) -> None:
+        """Take the optimiser's step along the gradient."""
+        self.optimizer.step()
+
+    def train_missed_rounds(self, parts: Sequence[Part]) -> None:
         """Train the model as it stands for as long as an average client was in rounds, up to a bound.
 
         For a client that was in none; `parts` are those whose penalties and corrections count.
         """
-        self.site.make_up(self, parts, None)
+        self.runtime.train_missed_rounds(self, parts, None)
 
     def class_sums(self) -> tuple[Tensor, Tensor]:
         """Sums of the client's embeddings by class (classes, dim), and its samples of each class; on the CPU."""
@@ -96,7 +111,7 @@ class ClientContext:
         tensors = copy_tensors(self.model, self.job.roles.changing)
         self.memory |= {f"{part}/{name}": tensor for name, tensor in tensors.items()}
 
-    def take_model(self, part: str) -> bool:
+    def load_model(self, part: str) -> bool:
         """Load what `keep_model` has kept; False if there is nothing."""
         start = len(part) + 1
         kept = {name[start:]: tensor for name, tensor in self.memory.items() if name.startswith(f"{part}/")}
@@ -107,4 +122,16 @@ class ClientContext:
         """Features as they reach the classifier, of the client's (or these) training rows: evaluation mode, in batches,
         without augmentation, as prediction would have them.
         """
-        return self.site.embeddings(self.rows if rows is None else rows)
+        return self.runtime.embeddings(self.rows if rows is None else rows)
+
+    @torch.no_grad()
+    def mean_loss(self) -> float:
+        """The method's loss of the model as it stands over all of the client's training samples, in evaluation mode."""
+        self.labels = self.job.federation.source.train.y[self.rows].to(self.start.device)
+        self.embedding = self.embeddings()
+        self.logits = self.model.head(self.embedding)
+        return float(self.job.method.slot("loss").loss(self.logits, self.labels, self))
+
+    def trainable(self, vector: Tensor) -> Tensor:
+        """The part of a flat vector (weights or an update) that learns: a view, without BatchNorm's statistics."""
+        return vector[: self.job.roles.layout.trainable]

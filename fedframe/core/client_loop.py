@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fedframe.core.batches import training_batches
 from fedframe.core.client_context import ClientContext
 from fedframe.core.job import Job
-from fedframe.core.method import Method, answering
+from fedframe.core.method import Method, parts_with
 from fedframe.core.optimizers import make_optimizer
 from fedframe.core.part import Part
 from fedframe.data.augment import read_augment
@@ -19,57 +19,56 @@ from fedframe.data.augment import read_augment
 
 @dataclass(frozen=True)
 class StepHooks:
-    """Who has a say in a step: found once, so that questions nobody answers cost nothing."""
+    """Training hooks, resolved once so that unused hooks cost nothing."""
 
     transforms: tuple[Part, ...]
     loss: Part
     penalties: tuple[Part, ...]
     corrections: tuple[Part, ...]
-    after_steps: tuple[Part, ...]
     epochs: tuple[Part, ...]
     step: Part | None
 
     @classmethod
     def of(cls, method: Method, parts: Sequence[Part], loss: Part | None = None) -> StepHooks:
-        """Features are transformed as the method says; of the rest, only these parts have a say."""
+        """The method's transforms and loss (or another), and the other hooks of these parts only."""
         return cls(
-            method.answering("transform"),
+            method.parts_with("transform"),
             loss or method.slot("loss"),
-            answering(parts, "penalty"),
-            answering(parts, "correct"),
-            answering(parts, "after_step"),
-            answering(parts, "begin_epoch"),
-            next((part for part in parts if "step" in part.claims), None),
+            parts_with(parts, "penalty"),
+            parts_with(parts, "correct"),
+            parts_with(parts, "begin_epoch"),
+            next(iter(parts_with(parts, "step")), None),
         )
 
 
 def fit(
     context: ClientContext,
-    say: StepHooks,
+    hooks: StepHooks,
     epochs: int,
     steps: int | None = None,
     only: Callable[[str], bool] | None = None,
     keeps_optimizer: bool = False,
 ) -> float:
-    """Train some weights; which of them learn is as before when it is over."""
+    """Train some weights; which of them learn, and with which hooks, is as before when it is over."""
     parameters = dict(context.model.named_parameters())
     before = {name: p.requires_grad for name, p in parameters.items()}
+    outer, context.hooks = context.hooks, hooks
     try:
         if only is not None:
             for name, p in parameters.items():
                 p.requires_grad_(only(name))
         context.named = {name: p for name, p in parameters.items() if p.requires_grad}
-        return loop_over_batches(context, say, epochs, steps, keeps_optimizer)
+        return loop_over_batches(context, epochs, steps, keeps_optimizer)
     finally:
+        context.hooks = outer
         for name, p in parameters.items():
             p.requires_grad_(before[name])
 
 
-def loop_over_batches(
-    context: ClientContext, say: StepHooks, epochs: int, steps: int | None, keeps_optimizer: bool
-) -> float:
+def loop_over_batches(context: ClientContext, epochs: int, steps: int | None, keeps_optimizer: bool) -> float:
     """`epochs` times through the client's data, or `steps` batches."""
-    job, device = context.job, context.start.device
+    job, device, hooks = context.job, context.start.device, context.hooks
+    assert hooks is not None
     context.optimizer = make_optimizer(job.settings, list(context.named.values()), context.lr)
     if keeps_optimizer:
         restore_optimizer(context)
@@ -83,7 +82,7 @@ def loop_over_batches(
     limit = steps if steps is not None else -1
     epoch = 0
     while limit != 0 and (steps is not None or epoch < epochs):
-        for part in say.epochs:
+        for part in hooks.epochs:
             part.begin_epoch(context, epoch)
         for inputs, labels in training_batches(
             job.federation.source,
@@ -94,7 +93,7 @@ def loop_over_batches(
             lonely_last=not job.batch_norm,
         ):
             context.inputs, context.labels = inputs.to(device), labels.to(device)
-            loss = gradient_step(context, say) if say.step is None else say.step.step(context)
+            loss = gradient_step(context) if hooks.step is None else hooks.step.step(context)
             context.steps += 1
             limit -= 1
             seen += len(labels)
@@ -107,25 +106,31 @@ def loop_over_batches(
     return float(total) / max(seen, 1)
 
 
-def gradient_step(context: ClientContext, say: StepHooks) -> Tensor:
-    """One optimiser step on one batch, with every part's say."""
+def gradient_step(context: ClientContext) -> Tensor:
+    """One optimiser step on one batch; returns the batch's loss."""
+    loss = compute_gradient(context)
+    context.optimizer.step()
+    return loss
+
+
+def compute_gradient(context: ClientContext) -> Tensor:
+    """The loss of the batch at the weights as they stand; its gradient, corrected and clipped, is left in `.grad`."""
+    hooks = context.hooks
+    assert hooks is not None
     context.features = features = context.model(context.inputs)
-    for part in say.transforms:
+    for part in hooks.transforms:
         features = part.transform(context.model, features, context)
     context.embedding = features
     context.logits = context.model.head(features)
-    loss = say.loss.loss(context.logits, context.labels, context)
-    for part in say.penalties:
+    loss = hooks.loss.loss(context.logits, context.labels, context)
+    for part in hooks.penalties:
         loss = loss + part.penalty(context)
     context.optimizer.zero_grad()
     loss.backward()  # type: ignore[no-untyped-call]
-    for part in say.corrections:
+    for part in hooks.corrections:
         part.correct(context)
     if context.job.settings.clip is not None:
         nn.utils.clip_grad_norm_(context.named.values(), context.job.settings.clip)
-    context.optimizer.step()
-    for part in say.after_steps:
-        part.after_step(context)
     return loss
 
 

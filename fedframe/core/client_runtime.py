@@ -1,25 +1,27 @@
-"""A site: a place where clients' work is done (this process, a worker process, one organisation).
+"""The runtime of clients in one process: this one, a worker process, or a node of an organisation.
 
-It holds the data, one model and the method, takes an order for a unit (a client, or a piece of a test set) and gives
+It holds the data, one model and the method, takes a request for a unit (a client, or a piece of a test set) and returns
 the reply. Whatever a client leaves in the model is overwritten before the next one begins.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from fedframe.core.batches import plain_batches
 from fedframe.core.client_context import ClientContext
-from fedframe.core.client_loop import StepHooks, fit
+from fedframe.core.client_loop import StepHooks, compute_gradient, fit
+from fedframe.core.hook_errors import describe
 from fedframe.core.message import Message, all_finite
 from fedframe.core.model import copy_tensors, load_tensors
 from fedframe.core.part import Part
 from fedframe.core.personal import make_personal_models
-from fedframe.core.privacy import clipped, own_noise
+from fedframe.core.privacy import clipped, local_noise
+from fedframe.core.scratch import Scratch
 from fedframe.errors import FedframeError, RunError
 from fedframe.util.seeds import generator_for, seed_everything, seed_for
 
@@ -30,16 +32,16 @@ MOST_VISITS = 10  # rounds that a client that was in none makes up for: more cos
 
 
 class ClientRuntime:
-    """The data, one model and the method; performs orders unit by unit."""
+    """The data, one model and the method; performs requests unit by unit."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
         self.model = job.fresh_model()
         self.flat = job.roles.layout.bind(self.model)
-        # What must be as in the beginning for every client: private tensors nobody has stored yet, integer counters.
+        # Restored for every client: private tensors that are not stored yet, and integer counters.
         self.initial = copy_tensors(self.model, (*job.roles.private, *job.roles.fixed))
-        self.everyone, self.nobody = StepHooks.of(job.method, job.method.parts), StepHooks.of(job.method, ())
-        self.tools: dict[str, Any] = {}  # what a part makes once and uses for every client, such as a second net
+        self.all_hooks, self.no_hooks = StepHooks.of(job.method, job.method.parts), StepHooks.of(job.method, ())
+        self.tools = Scratch()  # what a part makes once and uses for every client, such as a second net
         self.actions: dict[str, Callable[[Message, int], Message]] = {
             "train": self.train,
             "score": self.score,
@@ -51,7 +53,7 @@ class ClientRuntime:
         }
 
     def perform(self, request: Message, unit: int) -> Message:
-        """Do what the order says for one unit."""
+        """Do what the request says for one unit."""
         try:
             seed_everything(seed_for(self.job.settings.seed, request.kind, request.round, unit))  # dropout and the like
             return self.actions[request.kind](request, unit).checked()
@@ -60,20 +62,20 @@ class ClientRuntime:
         except Exception as error:
             names = {"score": "piece {} of the test data", "personalise_group": "group {} of personal models"}
             who = names.get(request.kind, "client {}").format(unit)
-            reason = f"{type(error).__name__}: {error}"
-            raise RunError(f"Round {request.round}, {request.kind}, {who}: {reason}") from error
+            raise RunError(f"Round {request.round}, {request.kind}, {who}: {describe(error)}") from error
 
-    # -- the orders ----------------------------------------------------------------------------------------------------
+    # -- the requests --------------------------------------------------------------------------------------------------
     def train(self, request: Message, client: int) -> Message:
         """One client's round: load the server's model, train, reply with the change."""
         context = self.begin(request, client)
         settings = self.job.settings
-        loss = fit(context, self.everyone, settings.epochs, settings.steps, keeps_optimizer=settings.keep_optimizer)
+        loss = fit(context, self.all_hooks, settings.epochs, settings.steps, keeps_optimizer=settings.keep_optimizer)
         context.reply["update"] = (self.flat - context.start).cpu()
         context.numbers |= {"samples": len(context.rows), "steps": context.steps, "loss": loss}
         private = copy_tensors(self.model, self.job.roles.private)  # before a part trains another model here
-        for part in self.job.method.answering("finish"):
+        for part in self.job.method.parts_with("finish"):
             part.finish(context)
+        self.check_uploads(context.reply, "round")
         self.remember(context, private)
         self.protect(context, request)
         return Message(request.kind, request.round, client, context.reply, context.numbers)
@@ -85,12 +87,32 @@ class ClientRuntime:
             return
         update = clipped(context.reply["update"], settings.privacy_clip)
         if settings.privacy_at == "node":
-            # With secure aggregation nobody sees less than the sum of so many: each adds its share of the noise.
+            # With secure aggregation only sums over this many clients are seen: each adds its share of the noise.
             together = self.job.fewest(self.job.clients_per_round) if settings.secure else 2
             deviation = settings.privacy_clip * settings.privacy_noise / (together - 1) ** 0.5
             purpose = f"noise {context.round} {context.client}"
-            update = own_noise(update, deviation, self.job.home or self.job.folder, purpose, request.tensors["model"])
+            update = local_noise(update, deviation, self.job.home or self.job.folder, purpose, request.tensors["model"])
         context.reply["update"] = update
+
+    def check_uploads(self, sent: Mapping[str, Tensor], when: str) -> None:
+        """Refuse what a part sends without having declared it, or not as declared: an error of the part."""
+        declared = {name: upload for name, upload in self.job.uploads.items() if upload.when == when}
+        for name, tensor in sent.items():
+            if name == "update" and when == "round":
+                continue
+            part = name.partition("/")[0]
+            if name not in declared:
+                raise RunError(
+                    f"The part {part!r} sends {name!r} without declaring it; add it to the part's 'uploads': "
+                    f"{{{name!r}: Upload({tuple(tensor.shape)}, 'sum')}}."
+                )
+            if tuple(tensor.shape) != tuple(declared[name].shape):
+                raise RunError(
+                    f"The part {part!r} sends {name!r} with shape {tuple(tensor.shape)}, and its 'uploads' declares "
+                    f"{tuple(declared[name].shape)}; make them agree."
+                )
+        for name in declared.keys() - sent.keys():
+            raise RunError(f"The part {name.partition('/')[0]!r} declares {name!r} in 'uploads' and does not send it.")
 
     @torch.no_grad()
     def score(self, request: Message, piece: int) -> Message:
@@ -109,15 +131,16 @@ class ClientRuntime:
 
     def score_own(self, request: Message, client: int) -> Message:
         """How the client's own model, as rounds have left it, does on the client's own test data."""
-        self.take_own(self.begin(request, client))
+        self.load_personal(self.begin(request, client))
         return Message(request.kind, request.round, client, self.count_hits(client))
 
     def statistics(self, request: Message, client: int) -> Message:
         """What one client contributes to the server stage."""
         context = self.begin(request, client)
-        self.catch_up(context)  # features through layers that were never trained would spoil everybody's sums
+        self.catch_up(context)  # features of untrained private layers would spoil the sums over all clients
         self.model.eval()
         tensors = self.job.method.slot("server_stage").statistics(context)
+        self.check_uploads(tensors, "statistics")
         return Message(request.kind, request.round, client, tensors, {"samples": len(context.rows), "loss": 0.0})
 
     def personalise(self, request: Message, client: int) -> Message:
@@ -141,11 +164,13 @@ class ClientRuntime:
         learns = {name for name, p in self.model.named_parameters() if p.requires_grad} & {*job.roles.private}
         if not learns or any(f"model/{name}" in context.memory for name in learns):
             return
-        self.make_up(context, job.method.answering("private"), learns.__contains__)
+        self.train_missed_rounds(context, job.method.parts_with("private"), learns.__contains__)
         private = copy_tensors(self.model, job.roles.private)
         self.load(context.received, {f"model/{name}": tensor for name, tensor in private.items()})
 
-    def make_up(self, context: ClientContext, parts: Sequence[Part], only: Callable[[str], bool] | None) -> None:
+    def train_missed_rounds(
+        self, context: ClientContext, parts: Sequence[Part], only: Callable[[str], bool] | None
+    ) -> None:
         """Train for as long as an average client was in rounds, up to a bound."""
         settings = self.job.settings
         visits = min(max(1, round(settings.rounds * settings.participation)), MOST_VISITS)
@@ -162,15 +187,15 @@ class ClientRuntime:
         generator = generator_for(job.settings.seed, "batches", request.kind, request.round, client)
         rows, lr = job.federation.train[client], float(request.numbers["lr"])
         context = ClientContext(self, request.kind, client, request.round, lr, rows, received, memory, generator)
-        for part in job.method.answering("begin"):
+        for part in job.method.parts_with("begin"):
             part.begin(context)
         return context
 
-    def take_own(self, context: ClientContext) -> None:
+    def load_personal(self, context: ClientContext) -> None:
         """Go on with the client's own model, where it is more than the shared one with private tensors."""
-        part = self.job.method.optional_slot("own")
+        part = self.job.method.optional_slot("load_personal")
         if part is not None:
-            part.own(context)
+            part.load_personal(context)
 
     def load(self, received: Mapping[str, Tensor], memory: Mapping[str, Tensor]) -> None:
         """Set every tensor of the model: shared from the server, private from memory, the rest as in the beginning.
@@ -188,15 +213,24 @@ class ClientRuntime:
 
     def remember(self, context: ClientContext, private: dict[str, Tensor]) -> None:
         """Keep the client's private state, unless its training went wrong."""
+        declared = [name for part in self.job.method.parts for name in part.memory]
+        prefixes = tuple(name.removesuffix("*") for name in declared if name.endswith("*"))
+        for name in context.memory:
+            if name not in declared and not name.startswith((*prefixes, "model/", "optimizer/")):
+                raise RunError(
+                    f"The part {name.partition('/')[0]!r} keeps {name!r} in a client's memory without declaring it; "
+                    f"write in its class: memory: ClassVar[tuple[str, ...]] = ({name!r},)."
+                )
         if not self.job.remembers:
-            if context.memory:
-                names = ", ".join(sorted(context.memory))
-                raise RunError(f"A part wrote {names} into a client's memory without saying 'remembers = True'.")
             return
         context.memory |= {f"model/{name}": tensor for name, tensor in private.items()}
         floats = [t for t in (*context.reply.values(), *context.memory.values()) if t.is_floating_point()]
         if all(all_finite(tensor) for tensor in floats):
             self.job.store.save(context.client, context.round, context.memory)
+
+    def compute_gradient(self, context: ClientContext) -> Tensor:
+        """The gradient of a batch, for parts that take steps of their own."""
+        return compute_gradient(context)
 
     def fit(
         self,
@@ -207,12 +241,12 @@ class ClientRuntime:
         parts: Sequence[Part] | None,
         loss: Part | None,
     ) -> float:
-        """Train as a part wishes, outside the round's own training."""
-        say = self.everyone if context.training else self.nobody
+        """Training that a part asks for, beside the round's own."""
+        hooks = self.all_hooks if context.training else self.no_hooks
         if parts is not None or loss is not None:
             chosen = parts if parts is not None else self.job.method.parts if context.training else ()
-            say = StepHooks.of(self.job.method, chosen, loss)
-        return fit(context, say, epochs, steps, only)
+            hooks = StepHooks.of(self.job.method, chosen, loss)
+        return fit(context, hooks, epochs, steps, only)
 
     def count_hits(self, client: int) -> dict[str, Tensor]:
         """Right predictions and samples of each class in the client's own test data."""

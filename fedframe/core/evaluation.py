@@ -4,7 +4,7 @@ generic    accuracy of the shared model on the global test set
 client     accuracy of the shared model on each client's own test data, mean over clients
 personal   accuracy of each client's own model on its own test data, mean over clients
 
-Means over clients are unweighted; the mean weighted by test samples stands beside them.
+Means over clients are unweighted; the mean weighted by test samples is given beside them.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def score_round(server: Server) -> Scores:
 
 def has_own_models(server: Server) -> bool:
     """Whether clients have models between rounds that are more than the shared one."""
-    return bool(server.job.roles.private) or server.job.method.optional_slot("own") is not None
+    return bool(server.job.roles.private) or server.job.method.optional_slot("load_personal") is not None
 
 
 def score_generic(server: Server) -> tuple[Scores, Tensor]:
@@ -211,7 +211,7 @@ def score_clients(
 
 
 def personal_scores(server: Server, each: ByClient, diverged: int) -> Scores:
-    """Personal scores from those of every client; of how many the client stage went wrong is said."""
+    """Personal scores from those of every client; notes how many personal models have diverged."""
     if diverged:
         hint = gentler(server.job.method.slot("client_stage"), server.job.settings.lr)
         server.note(

@@ -1,4 +1,4 @@
-"""Everything a place needs to do clients' work: settings, method, data, the initial model, and where state is kept."""
+"""Everything that is needed to run clients: settings, method, data, the initial model, and where state is kept."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ from torch import Tensor
 from fedframe.core.layout import named_tensors
 from fedframe.core.method import Method
 from fedframe.core.model import Model, Roles, assign_roles, count_parameters, has_batch_norm
+from fedframe.core.part import ModelSize, Upload
 from fedframe.core.personal import groups
 from fedframe.core.private_state import Store
 from fedframe.data import Federation, Ragged, Samples
 from fedframe.data.augment import Augment, read_augment
+from fedframe.errors import SettingError
 from fedframe.settings import Settings
 from fedframe.util.files import write_tensors
 from fedframe.util.seeds import seed_for
@@ -57,8 +59,25 @@ class Job:
     @cached_property
     def remembers(self) -> bool:
         """Whether clients have private state at all."""
-        parts = any(part.remembers for part in self.method.parts)
+        parts = any(part.memory for part in self.method.parts)
         return parts or bool(self.roles.private) or self.settings.keep_optimizer
+
+    @cached_property
+    def uploads(self) -> dict[str, Upload]:
+        """Every tensor that parts send beside the update."""
+        found: dict[str, Upload] = {}
+        size = ModelSize(self.template.classes, self.template.dim, self.roles.layout.trainable)
+        for part in self.method.parts:
+            for name, upload in part.uploads(size).items():
+                if name in found or name == "update":
+                    raise SettingError(f"The part {part.name!r} uploads {name!r}, and so does another; rename it.")
+                found[name] = upload
+        return found
+
+    def expected(self, when: str) -> dict[str, torch.Size]:
+        """Names and shapes of the tensors of a reply: of a `round`, or of `statistics`."""
+        sizes = {name: torch.Size(upload.shape) for name, upload in self.uploads.items() if upload.when == when}
+        return {"update": torch.Size([self.roles.layout.size]), **sizes} if when == "round" else sizes
 
     @cached_property
     def shares_a_model(self) -> bool:
@@ -171,7 +190,7 @@ class Job:
     # -- personal models -----------------------------------------------------------------------------------------------
     @cached_property
     def personal_groups(self) -> list[Sequence[int]]:
-        """Who gets a personal model: everybody, or the first of a fixed draw when there are very many; in groups."""
+        """The clients that get a personal model, in groups: all, or a fixed draw when there are very many."""
         total, most = len(self.federation), self.settings.personal_clients
         chosen = np.arange(total)
         if total > most:

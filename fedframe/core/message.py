@@ -1,7 +1,7 @@
 """What crosses between server and client: named tensors and plain numbers, nothing else.
 
-An *order* goes out once a round to whoever runs the clients; a *reply* comes back per client. Both are messages. There
-is no pickle in it, so the same message can travel to a worker process or to another organisation.
+A *request* goes out once a round to the engine that runs the clients; a *reply* comes back per client. Both are
+messages. There is no pickle in them, so the same message can travel to a worker process or to another organisation.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from fedframe.util.files import tensors_to_bytes
 
 Number = int | float | str
 NO_NUMBERS = ("nan", "inf", "-inf")  # as texts: letters between organisations hold finite numbers only
-LOST = "lost"  # the kind of a reply that never came: it says so in the client's place, with the reason
+LAST = "last"  # a number in the last request of a run, whatever its kind: clients keep the model that comes with it
+LOST = "lost"  # the kind of a message that stands in for a reply that never came, with the reason
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Message:
 
     @classmethod
     def lost(cls, request: Message, unit: int, reason: str) -> Message:
-        """What stands in the place of a reply that never came."""
+        """The message that stands in for a reply that never came."""
         return cls(LOST, request.round, unit, numbers={"reason": reason})
 
     @property

@@ -1,4 +1,4 @@
-"""A method: parts put together, each question answered by those who answer it."""
+"""A method: parts put together, each hook called for the parts that override it."""
 
 from __future__ import annotations
 
@@ -9,27 +9,28 @@ from typing import get_args
 from torch import Tensor, nn
 
 from fedframe.core.model import Model
-from fedframe.core.part import Part, Slot
+from fedframe.core.part import Part, Slot, filled_slots, overrides
+from fedframe.core.part_check import check_part
 from fedframe.errors import SettingError
 
-OPTIONAL: frozenset[Slot] = frozenset({"step", "own", "server_stage"})
+OPTIONAL: frozenset[Slot] = frozenset({"step", "load_personal", "server_stage"})
 
 
-def answering(parts: Sequence[Part], question: str) -> tuple[Part, ...]:
-    """The parts that answer a question, in order."""
-    return tuple(part for part in parts if getattr(type(part), question) is not getattr(Part, question))
+def parts_with(parts: Sequence[Part], hook: str) -> tuple[Part, ...]:
+    """The parts that override a hook, in order."""
+    return tuple(part for part in parts if overrides(type(part), hook))
 
 
 @dataclass(frozen=True)
 class Method:
-    """Parts in the order in which they act, exactly one for each one-answer slot that is not optional."""
+    """Parts in the order in which they act, exactly one for each slot that is not optional."""
 
     name: str
     parts: tuple[Part, ...]
 
-    def answering(self, question: str) -> tuple[Part, ...]:
-        """The parts that answer a question, in order."""
-        return answering(self.parts, question)
+    def parts_with(self, hook: str) -> tuple[Part, ...]:
+        """The parts that override a hook, in order."""
+        return parts_with(self.parts, hook)
 
     def slot(self, slot: Slot) -> Part:
         """The part that fills a slot that is always filled."""
@@ -39,7 +40,7 @@ class Method:
 
     def optional_slot(self, slot: Slot) -> Part | None:
         """The part that fills a slot, if any does."""
-        return next((part for part in self.parts if slot in part.claims), None)
+        return next((part for part in self.parts if slot in filled_slots(type(part))), None)
 
     @property
     def shares_a_model(self) -> bool:
@@ -49,16 +50,14 @@ class Method:
     def build(self, backbone: nn.Module, dim: int, classes: int) -> Model:
         """The model: backbone, the parts' modules in order, the classifier last."""
         model = Model(backbone, dim, classes)
-        head = self.slot("head")
-        for part in self.answering("build"):
-            if part is not head:
-                part.build(model)
-        head.build(model)
+        for part in self.parts_with("build"):
+            part.build(model)
+        self.slot("head").build_head(model)
         return model
 
     def private(self, model: Model) -> set[str]:
         """Names of the model's tensors that stay on the client."""
-        return {name for part in self.answering("private") for name in part.private(model)}
+        return {name for part in self.parts_with("private") for name in part.private(model)}
 
     def embed(self, model: Model, inputs: Tensor) -> Tensor:
         """From inputs to what reaches the classifier, in prediction."""
@@ -66,7 +65,7 @@ class Method:
 
     def refine(self, model: Model, features: Tensor) -> Tensor:
         """From the backbone's features to what reaches the classifier, in prediction."""
-        for part in self.answering("transform"):
+        for part in self.parts_with("transform"):
             features = part.transform(model, features, None)
         return features
 
@@ -76,7 +75,7 @@ class Method:
 
     def classify(self, model: Model, features: Tensor) -> Tensor:
         """From what reaches the classifier to class scores, in prediction."""
-        for part in self.answering("predict"):
+        for part in self.parts_with("predict"):
             return part.predict(model, features)
         logits: Tensor = model.head(features)
         return logits
@@ -89,28 +88,29 @@ class Method:
 def combine(
     name: str, parts: Sequence[Part], defaults: Sequence[Part], origins: Mapping[str, str] | None = None
 ) -> Method:
-    """Put parts together and fill the slots that nobody claimed with the defaults.
+    """Put parts together and fill the slots that are left with the defaults.
 
     `origins` says from which recipe a part comes, for those that the user did not name.
     """
     holder: dict[str, Part] = {}
     parts = list(dict.fromkeys(parts))  # two recipes may bring the very same part
     for part in parts:
+        check_part(type(part))
         twin = next((other for other in parts if other.name == part.name and other != part), None)
         if twin is not None:
             raise SettingError(f"{name!r} brings {part.name!r} twice with different settings: {part} and {twin}.")
-        for slot in sorted(part.claims):
+        for slot in sorted(filled_slots(type(part))):
             if slot in holder:
                 raise SettingError(clash(name, slot, [holder[slot].name, part.name], origins or {}))
             holder[slot] = part
-    free = [part for part in defaults if not part.claims & holder.keys()]
-    missing = set(get_args(Slot)) - OPTIONAL - holder.keys() - {s for p in free for s in p.claims}
+    free = [part for part in defaults if not holder.keys() & filled_slots(type(part))]
+    missing = set(get_args(Slot)) - OPTIONAL - holder.keys() - {s for p in free for s in filled_slots(type(p))}
     assert not missing, f"no default for {missing}"
     return Method(name, tuple(sorted((*free, *parts), key=lambda part: part.rank)))
 
 
 def clash(name: str, slot: str, names: Sequence[str], origins: Mapping[str, str]) -> str:
-    """What to say of two parts that claim one slot; whoever named a recipe may not know its parts."""
+    """The sentence about two parts that fill one slot; who names a recipe need not know its parts."""
     first, second = (f"{part!r} (of {origins[part]})" if part in origins else repr(part) for part in names)
     recipe = next((origins[part] for part in names if part in origins), None)
     instead = f", and join the others instead of {recipe} (see 'fedframe show {recipe}')" if recipe else ""

@@ -28,7 +28,7 @@ class Model(nn.Module):
         self.backbone = backbone
         self.extras = nn.ModuleDict()
         self.head: nn.Module = nn.Identity()
-        self.dim = dim  # of the feature that reaches the classifier; parts that change it say so here
+        self.dim = dim  # of the feature that reaches the classifier; a part that changes it updates this
         self.classes = classes
 
     def forward(self, inputs: Tensor) -> Tensor:

@@ -1,20 +1,20 @@
-"""A part: one small answer to one of the questions that make up a federated method.
+"""A part: one idea of a federated method, as a frozen dataclass of hyper-parameters with a few hooks.
 
-A part is a frozen dataclass of hyper-parameters with a few of the methods below; what it does not answer is left alone.
-Parts hold no state: a client's state is in the `ClientContext`, the server's in the `Server`, both passed in. `claims` names
-the one-answer slots it fills (`head`, `loss`, `step`, `merge`, `own`, `server_stage`, `client_stage`); two parts that claim
-one slot cannot be combined.
+A hook is a method of `Part` that a part overrides; overriding it is all it takes. Some hooks fill a *slot*, of which a
+method has one (`SLOTS`): two parts that fill the same slot cannot be combined. Parts hold no state: a client's is in
+the `ClientContext`, the server's in the `Server`, and both are passed in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
-import torch
 from torch import Tensor
 
+from fedframe.core.aggregation import RunningMean
 from fedframe.core.message import Message
 from fedframe.core.model import Model
 
@@ -22,14 +22,56 @@ if TYPE_CHECKING:
     from fedframe.core.client_context import ClientContext
     from fedframe.core.method import Method
     from fedframe.core.server import Server
-    from fedframe.data import Federation
     from fedframe.settings import Settings
 
-Slot = Literal["head", "loss", "step", "merge", "own", "server_stage", "client_stage"]
+Slot = Literal["head", "loss", "step", "merge", "load_personal", "server_stage", "client_stage"]
+
+# Overriding one of these hooks fills the slot.
+SLOTS: Mapping[Slot, tuple[str, ...]] = {
+    "head": ("build_head",),
+    "loss": ("loss",),
+    "step": ("step",),
+    "merge": ("server_step", "merger"),
+    "load_personal": ("load_personal",),
+    "server_stage": ("server_stage",),
+    "client_stage": ("personalise", "head_stages"),
+}
+ALL_DATA = math.inf  # of `Part.server_samples`: the server looks at all clients' training data
+
+
+@dataclass(frozen=True)
+class ModelSize:
+    """What the shapes of uploads depend on."""
+
+    classes: int
+    dim: int  # of the feature that reaches the classifier
+    trainable: int  # shared weights that learn, as one flat vector
+
+
+@dataclass(frozen=True)
+class Upload:
+    """A tensor that clients send beside their update: its shape, and what the server needs of it.
+
+    `sum` and `weighted_sum` (with the clients' weights in the mean) reach the server as one tensor,
+    `server.total(name)`, also under secure aggregation. `each` keeps every client's: `server.each(name)`. `when` says
+    whether it belongs to a round's reply or to what `statistics` returns.
+    """
+
+    shape: Sequence[int]
+    aggregate: Literal["sum", "weighted_sum", "each"]
+    when: Literal["round", "statistics"] = "round"
+
+
+@dataclass(frozen=True)
+class State:
+    """A tensor that a part keeps on the server between rounds, and whether clients receive it with every request."""
+
+    tensor: Tensor
+    broadcast: bool = False
 
 
 class Merger(Protocol):
-    """Takes the replies of one round, one by one, and says where the model goes."""
+    """Takes the replies of one round one by one and returns the step of the model."""
 
     def add(self, reply: Message, weight: float) -> None:
         """Take one client's reply; `weight` is its sample count, or 1 for every client alike.
@@ -48,46 +90,57 @@ class HeadStage:
     """
 
     epochs: int
-    only: tuple[str, ...]  # how the names of the weights begin that are trained, also frozen ones
+    only: tuple[str, ...]  # prefixes of the names of the weights that are trained, also frozen ones
     lr: float | None = None  # None: the run's
     loss: Part | None = None  # None: the method's
+    after: Callable[[ClientContext], None] | None = None  # a last change of the client's model, after all stages
 
 
 @dataclass(frozen=True)
 class Part:
-    """The base of all parts; every method is a question that a part may answer."""
+    """The base of all parts; every method below is a hook."""
 
     name: ClassVar[str] = ""
-    claims: ClassVar[frozenset[Slot]] = frozenset()
     paper: ClassVar[str] = ""
-    remembers: ClassVar[bool] = False  # whether it keeps something in a client's memory between rounds
-    pools_data: ClassVar[bool] = False  # whether it looks at all clients' data at once, as nobody can over a network
-    sums: ClassVar[Literal["", "weighted", "plain"]] = ""  # what it takes from replies it needs only as a sum: with the
-    # clients' weights, or plain; "": it needs single replies, if it takes anything
-
     rank: ClassVar[int] = 0  # parts of a higher rank act after those of a lower one
+    memory: ClassVar[tuple[str, ...]] = ()  # what it keeps in `context.memory` between rounds; `ditto/*` for any name
+    compares_with_server: ClassVar[bool] = False  # whether it relates local weights to the server's
+    sgd_steps: ClassVar[bool] = True  # whether a local step is lr times a gradient; a part that fills `step` may differ
 
     @property
     def shares_a_model(self) -> bool:
         """Whether the shared tensors alone make a model that predicts; if not, there is no generic score."""
         return True
 
-    def fits(self, method: Method) -> None:
+    @property
+    def server_samples(self) -> float:
+        """How many training samples of every class the server takes from the clients, or `ALL_DATA`."""
+        return 0
+
+    @property
+    def samplewise(self) -> bool:
+        """Whether `transform`, outside of rounds, treats each sample by itself, along the last dimension, and uses only
+        linear layers and single numbers of the model: samples of many clients can then be processed at once.
+        """
+        return False
+
+    # -- checks, before anything runs ----------------------------------------------------------------------------------
+    def check_method(self, method: Method) -> None:
         """Refuse other parts of the method, or the lack of one, with which this part would do nothing or harm."""
 
-    def check(self, settings: Settings) -> None:
+    def check_settings(self, settings: Settings) -> None:
         """Refuse settings of the run that this part cannot work with."""
 
     def check_model(self, model: Model, clients: int) -> None:
-        """Refuse a model, or so many clients with it, that this part cannot work with; before the run has a folder."""
-
-    def reserve(self, federation: Federation, seed: int) -> Federation:
-        """Put training data aside on the server (`federation.aside`) before anybody trains, and say so in its notes."""
-        raise NotImplementedError
+        """Refuse a model, or so many clients with it, that this part cannot work with."""
 
     # -- the model -----------------------------------------------------------------------------------------------------
     def build(self, model: Model) -> None:
-        """Add modules to the model (`model.extras[name]`, `model.head`); torch's random state is seeded."""
+        """Add modules to the model (`model.extras[name]`); torch's random state is seeded."""
+
+    def build_head(self, model: Model) -> None:
+        """Make the classifier, `model.head` (slot `head`); torch's random state is seeded."""
+        raise NotImplementedError
 
     def private(self, model: Model) -> Collection[str]:
         """Names of the model's tensors that stay on the client."""
@@ -107,7 +160,7 @@ class Part:
     def transform(self, model: Model, features: Tensor, context: ClientContext | None) -> Tensor:
         """What happens to a feature on its way to the classifier; `context` is None in prediction.
 
-        `context.training` is False while a client makes the model its own.
+        `context.training` is False while a client makes its personal model.
         """
         raise NotImplementedError
 
@@ -115,19 +168,16 @@ class Part:
         """What a client minimises (slot `loss`)."""
         raise NotImplementedError
 
-    def probabilities(self, logits: Tensor) -> Tensor:
-        """What class scores that were learnt by this loss say of the classes' probabilities (slot `loss`)."""
-        return logits.softmax(-1)
-
-    def by_sample(self) -> bool:
-        """Whether `transform` and the loss, outside of rounds, see each sample by itself, along the last dimension, and
-        use only linear layers and single numbers of the model: samples of many clients can then be given at once.
-        """
-        return False
-
     def row_losses(self, logits: Tensor, labels: Tensor, contexts: Sequence[ClientContext]) -> Tensor:
-        """The loss of every sample, whose mean is `loss`: logits (clients, samples, classes) of these clients' work."""
+        """The loss of every sample outside of rounds, whose mean is `loss`: logits (clients, samples, classes).
+
+        Optional beside `loss`: with it, the heads of many clients are trained at once.
+        """
         raise NotImplementedError
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """The class probabilities that logits learnt by this loss stand for; optional beside `loss`."""
+        return logits.softmax(-1)
 
     def penalty(self, context: ClientContext) -> Tensor:
         """What is added to the loss of a batch."""
@@ -137,74 +187,86 @@ class Part:
         """Change the gradients of a batch in place before the optimiser's step."""
 
     def step(self, context: ClientContext) -> Tensor:
-        """Replace the whole step on one batch (slot `step`); returns the batch's loss."""
+        """Replace the whole step on one batch (slot `step`), most often with `context.compute_gradient` and
+        `context.apply_gradient`; returns the batch's loss.
+        """
         raise NotImplementedError
-
-    def after_step(self, context: ClientContext) -> None:
-        """Act on the weights after the optimiser's step."""
 
     def finish(self, context: ClientContext) -> None:
-        """Add to `context.reply` and `context.numbers` what the server needs; change `context.memory`.
+        """Add to `context.reply` what `uploads` declares and to `context.numbers`; change `context.memory`.
 
-        Whoever trains another model here (`context.fit`) has a high `rank`: others look at the round's own.
+        A part that trains another model here (`context.fit`) has a high `rank`: others look at the round's own.
         """
 
-    def own(self, context: ClientContext) -> None:
-        """Put the client's own model as rounds have left it into `context.model` (slot `own`).
+    def load_personal(self, context: ClientContext) -> None:
+        """Put the client's own model as rounds have left it into `context.model` (slot `load_personal`).
 
         For models that are more than the shared one with private tensors. They are scored between rounds, and the
-        client stage starts from them. For a client that was in no round: something sensible, made up for only if
-        `context.kind` is "personalise" (`context.make_up`).
+        client stage starts from them. For a client that was in no round: something sensible, trained only if
+        `context.kind` is "personalise" (`context.train_missed_rounds`).
         """
         raise NotImplementedError
 
+    # -- between client and server -------------------------------------------------------------------------------------
+    def uploads(self, size: ModelSize) -> dict[str, Upload]:
+        """Every tensor that this part adds to a client's reply or statistics; any other is refused by name."""
+        return {}
+
     # -- on the server -------------------------------------------------------------------------------------------------
-    def server_state(self, server: Server) -> dict[str, Tensor]:
+    def server_state(self, server: Server) -> dict[str, State]:
         """What this part keeps in `server.state` between rounds (names start with the part's name)."""
         return {}
 
-    def uploads(self, server: Server) -> dict[str, torch.Size]:
-        """Names and shapes of the tensors this part adds to a client's reply, so that others can be refused."""
-        return {}
-
-    def choose(self, server: Server, round: int, clients: Sequence[int]) -> Sequence[int]:
+    def select_clients(self, server: Server, round: int, clients: Sequence[int]) -> Sequence[int]:
         """Who trains in a round, given those that were drawn."""
         raise NotImplementedError
 
-    def broadcast(self, server: Server) -> dict[str, Tensor]:
-        """What this part sends to every client of the round, beside the model."""
-        return {}
-
-    def merger(self, server: Server) -> Merger:
-        """How updates are merged (slot `merge`)."""
+    def server_step(self, server: Server, updates: RunningMean) -> Tensor:
+        """The step of the shared weights, from the weighted mean of the clients' updates (slot `merge`)."""
         raise NotImplementedError
 
-    def absorb(self, server: Server, reply: Message, weight: float) -> None:
-        """Take from one accepted reply what this part keeps on the server."""
+    def merger(self, server: Server) -> Merger:
+        """How updates are merged where their mean is not enough (slot `merge`); a new one for every round."""
+        raise NotImplementedError
 
     def after_merge(self, server: Server, clients: int) -> None:
         """Act on the server once all `clients` replies of a round are merged."""
 
     # -- after the last round ------------------------------------------------------------------------------------------
     def statistics(self, context: ClientContext) -> dict[str, Tensor]:
-        """What one client contributes to the server stage (slot `server_stage`)."""
+        """What one client contributes to the server stage, as `uploads` declares it for `statistics`."""
         raise NotImplementedError
 
-    def statistics_shapes(self, server: Server) -> dict[str, torch.Size]:
-        """Names and shapes of those statistics, so that others can be refused."""
-        return {}
-
-    def conclude(self, server: Server, replies: Iterable[Message]) -> None:
-        """Fit something on the server after the last round from all clients' statistics (slot `server_stage`)."""
+    def server_stage(self, server: Server, replies: Iterable[Message]) -> None:
+        """Fit something on the server after the last round, from all clients' statistics (slot `server_stage`)."""
         raise NotImplementedError
 
     def personalise(self, context: ClientContext) -> None:
         """Make `context.model` this client's own, most often with `context.fit` (slot `client_stage`)."""
-        raise NotImplementedError
 
-    def head_stages(self, method: Method) -> Sequence[HeadStage]:
-        """What follows `personalise` and leaves the backbone alone; done for many clients at once."""
+    def head_stages(self, method: Method, model: Model) -> Sequence[HeadStage]:
+        """Training that follows `personalise` and leaves the backbone alone; done for many clients at once."""
         return ()
 
-    def finish_personal(self, context: ClientContext) -> None:
-        """The last touch to a client's own model, after its head stages."""
+
+ATTRIBUTES = ("name", "paper", "rank", "memory", "compares_with_server", "sgd_steps")
+PROPERTIES = ("shares_a_model", "server_samples", "samplewise")
+HOOKS: tuple[str, ...] = tuple(
+    name for name, value in vars(Part).items() if callable(value) and not name.startswith("_")
+)
+
+
+def overrides(kind: type[Part], hook: str) -> bool:
+    """Whether a part's class has its own version of a hook."""
+    return getattr(kind, hook) is not getattr(Part, hook)
+
+
+def filled_slots(kind: type[Part]) -> set[Slot]:
+    """The slots that a part fills, by the hooks that it overrides."""
+    return {slot for slot, hooks in SLOTS.items() if any(overrides(kind, hook) for hook in hooks)}
+
+
+def stacks(kind: type[Part]) -> bool:
+    """Whether `row_losses` speaks of the very loss that the class has: a subclass may have replaced that alone."""
+    owner = {hook: next(each for each in kind.__mro__ if hook in vars(each)) for hook in ("loss", "row_losses")}
+    return overrides(kind, "row_losses") and issubclass(owner["row_losses"], owner["loss"])

@@ -31,7 +31,7 @@ MOST_BYTES = 256 << 20  # of the models that a group keeps at hand
 
 def groups(job: Job, clients: Sequence[int]) -> list[Sequence[int]]:
     """Clients that make their models together; neighbours in this order."""
-    stages = job.method.slot("client_stage").head_stages(job.method)
+    stages = job.method.slot("client_stage").head_stages(job.method, job.template)
     size = 1
     if stages and can_stack(job, stages):
         room = MOST_BYTES // sum(tensor.nbytes for tensor in named_tensors(job.template).values())
@@ -39,42 +39,45 @@ def groups(job: Job, clients: Sequence[int]) -> list[Sequence[int]]:
     return [clients[start : start + size] for start in range(0, len(clients), size)]
 
 
-def make_personal_models(site: ClientRuntime, request: Message, clients: Sequence[int]) -> list[dict[str, Tensor]]:
+def make_personal_models(runtime: ClientRuntime, request: Message, clients: Sequence[int]) -> list[dict[str, Tensor]]:
     """Make each client's own model and keep it in the run folder; how each does on the client's own test data."""
-    job, stage = site.job, site.job.method.slot("client_stage")
-    request = replace(request, kind="personalise")  # whoever is in a group with a client, its own dice stay the same
-    stages = stage.head_stages(job.method)
+    job, stage = runtime.job, runtime.job.method.slot("client_stage")
+    request = replace(request, kind="personalise")  # a client's random streams do not depend on its group
+    stages = stage.head_stages(job.method, job.template)
     stacked = bool(stages) and can_stack(job, stages)
-    pupils: list[StackedClient] = []
+    group: list[StackedClient] = []
     for client in clients:
-        context = begin_personal(site, request, client)
+        context = begin_personal(runtime, request, client)
         stage.personalise(context)
         if not stacked:
             for each in stages:
                 fit_alone(context, each)
-        pupils.append(keep_aside(site, context, stacked))
+        group.append(set_aside(runtime, context, stacked))
     if stacked:
-        fit_heads(job, pupils, stages)
+        fit_heads(job, group, stages)
     hits = []
-    for pupil in pupils:
-        load_tensors(site.model, pupil.tensors)
-        stage.finish_personal(pupil.context)
-        own = job.own_tensors(site.model, pupil.context.received)
+    for member in group:
+        context = member.context
+        load_tensors(runtime.model, member.tensors)
+        for each in stages:
+            if each.after is not None:
+                each.after(context)
+        own = job.own_tensors(runtime.model, context.received)
         diverged = not all(all_finite(tensor) for tensor in own.values() if tensor.is_floating_point())
         if diverged:  # the model that the stage began with is the best there is for this client
-            begin_personal(site, request, pupil.context.client)
-            own = job.own_tensors(site.model, pupil.context.received)
+            begin_personal(runtime, request, context.client)
+            own = job.own_tensors(runtime.model, context.received)
         if job.settings.save_personal:
-            job.keep_personal(pupil.context.client, own)
-        hits.append({**site.count_hits(pupil.context.client), "diverged": torch.tensor(diverged)})
+            job.keep_personal(context.client, own)
+        hits.append({**runtime.count_hits(context.client), "diverged": torch.tensor(diverged)})
     return hits
 
 
-def begin_personal(site: ClientRuntime, request: Message, client: int) -> ClientContext:
+def begin_personal(runtime: ClientRuntime, request: Message, client: int) -> ClientContext:
     """The client's model as rounds have left it, from which the client stage starts."""
-    context = site.begin(request, client)
-    site.catch_up(context)
-    site.take_own(context)
+    context = runtime.begin(request, client)
+    runtime.catch_up(context)
+    runtime.load_personal(context)
     return context
 
 
@@ -87,9 +90,9 @@ def fit_alone(context: ClientContext, stage: HeadStage) -> None:
 
 
 @torch.no_grad()
-def keep_aside(site: ClientRuntime, context: ClientContext, stacked: bool) -> StackedClient:
+def set_aside(runtime: ClientRuntime, context: ClientContext, stacked: bool) -> StackedClient:
     """The client's model as it stands, and what is needed to go on with it later."""
-    tensors = {name: tensor.detach().clone() for name, tensor in named_tensors(site.model).items()}
+    tensors = {name: tensor.detach().clone() for name, tensor in named_tensors(runtime.model).items()}
     rows = context.rows if stacked else context.rows[:0]
-    labels = site.job.federation.source.train.y[rows].to(site.flat.device)
-    return StackedClient(context, site.features(rows), labels, tensors)
+    labels = runtime.job.federation.source.train.y[rows].to(runtime.flat.device)
+    return StackedClient(context, runtime.features(rows), labels, tensors)

@@ -11,8 +11,8 @@ share off; that of the others is the whole.
 epsilon for a given delta is what dp-accounting (Google) says of so many rounds. Where all clients are in every round,
 two federations are neighbours if one client's updates are zero in one of them. Where clients are drawn (a fixed number,
 without replacement: Wang, Balle and Kasiviswanathan, AISTATS 2019), they are if one client is another in one of them,
-and epsilon counts on nobody but the server knowing who was drawn: the draw comes from a secret of the run. It covers
-the shared model and, at the node, updates. It does not cover losses and counts of right predictions, which clients tell
+and epsilon assumes that only the server knows who was drawn: the draw comes from a secret of the run. It covers
+the shared model and, at the node, updates. It does not cover losses and counts of right predictions, which clients send
 for the scores, nor what a person at the node can see.
 
 Noise does not come from the run's seed, which everybody knows: a private run cannot be repeated bit for bit. A node's
@@ -63,9 +63,9 @@ def check_private(settings: Settings, method: Method, averages_buffers: bool) ->
     if averages_buffers:
         raise SettingError("privacy_clip does not cover BatchNorm's statistics; use buffers = private or fixed.")
     merge = method.slot("merge")
-    tells = [part for question in ("uploads", "absorb", "statistics", "choose") for part in method.answering(question)]
-    unfit = [merge] if merge.sums != "weighted" or merge.remembers else []
-    for part in (*tells, *unfit):
+    uploading = [part for hook in ("uploads", "statistics", "select_clients") for part in method.parts_with(hook)]
+    unfit = [merge] if not method.parts_with("server_step") or merge.memory else []
+    for part in (*uploading, *unfit):
         raise SettingError(
             f"privacy_clip covers the mean of updates, and {part.name!r} of {method.name!r} takes more than that from "
             "clients; leave one of them out, or use a method such as fedavg, fedprox or fedadam."
@@ -84,17 +84,17 @@ def noise(size: int, deviation: float, generator: np.random.Generator) -> Tensor
     return torch.from_numpy(generator.normal(0.0, deviation, size))
 
 
-def own_noise(update: Tensor, deviation: float, folder: Path, purpose: str, model: Tensor) -> Tensor:
+def local_noise(update: Tensor, deviation: float, folder: Path, purpose: str, model: Tensor) -> Tensor:
     """The update with the client's own noise: the same for the same update in the same round, another for any other."""
-    digest = hashlib.blake2b(f"{purpose} {deviation!r}".encode(), key=secret_of(folder), digest_size=32)
+    digest = hashlib.blake2b(f"{purpose} {deviation!r}".encode(), key=local_secret(folder), digest_size=32)
     for tensor in (model, update):
         digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
     generator = np.random.default_rng(int.from_bytes(digest.digest(), "little"))
     return (update.double() + noise(len(update), deviation, generator)).float()
 
 
-def secret_of(folder: Path) -> bytes:
-    """A secret of this place, made once and known nowhere else."""
+def local_secret(folder: Path) -> bytes:
+    """A secret of this machine, made once and never sent."""
     path = folder / KEY
     with contextlib.suppress(FileExistsError):
         folder.mkdir(parents=True, exist_ok=True)
@@ -110,14 +110,14 @@ def secret_of(folder: Path) -> bytes:
     return path.read_bytes()
 
 
-def secret_draw(folder: Path, round: int) -> np.random.Generator:
-    """For who is in a round: nobody else can make it, and the same run makes it again."""
-    digest = hashlib.blake2b(f"clients {round}".encode(), key=secret_of(folder), digest_size=32)
+def secret_generator(folder: Path, round: int) -> np.random.Generator:
+    """Draws the clients of a round: reproducible within the run, unpredictable outside of it."""
+    digest = hashlib.blake2b(f"clients {round}".encode(), key=local_secret(folder), digest_size=32)
     return np.random.default_rng(int.from_bytes(digest.digest(), "little"))
 
 
 def fresh_generator() -> np.random.Generator:
-    """Noise that nobody can make again."""
+    """A generator for noise that cannot be reproduced."""
     return np.random.default_rng(secrets.randbits(256))
 
 

@@ -1,14 +1,14 @@
-"""Scores of clients behind a network: they alone have their test data, and a message to them is dear.
+"""Scores of clients behind a network: they alone have their test data, and messages to them are expensive.
 
-So a client scores a model when the model comes to it anyway, before it trains on. The scores of round r arrive with
+So a client scores a model when it receives the model anyway, before it trains on. The scores of round r arrive with
 round r + 1, and are added to the line of round r then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
@@ -22,8 +22,7 @@ from fedframe.core.evaluation import (
     with_client,
     with_personal,
 )
-from fedframe.core.message import LOST, Message
-from fedframe.core.remote import LAST, Remote
+from fedframe.core.message import LAST, LOST, Message
 
 if TYPE_CHECKING:
     from fedframe.core.server import Server
@@ -31,70 +30,84 @@ if TYPE_CHECKING:
 NAMES = ("hits", "samples", "diverged")  # what a client counts; the last only of a model that it has just made
 
 
-def score_round_from_afar(server: Server, engine: Remote) -> Scores:
-    """As `score_round`: the shared model on the global test set; what clients measure comes later."""
-    ask_late_scores(server, engine)
-    return score_generic(server)[0]
+class Piggyback(Protocol):
+    """An engine that can have clients do more with a model that is sent to them anyway."""
+
+    def run(self, request: Message, units: Sequence[int]) -> Iterator[Message]:
+        """As `Engine.run`; with no units, only what was asked for by `piggyback` is done."""
+
+    def piggyback(self, kind: str, clients: Sequence[int]) -> None:
+        """With the next request, and before it is performed, these clients do this too with the model it brings."""
+
+    def awaits(self) -> bool:
+        """Whether something was asked for by `piggyback` that no request has taken along yet."""
+
+    def pop_replies(self, kind: str) -> list[Message] | None:
+        """What the last request brought back of this kind, once; None if it was not asked for."""
 
 
-def ask_late_scores(server: Server, engine: Remote) -> None:
-    """Have the watched clients score the model as it stands when it is sent to them the next time."""
-    watched = [int(client) for client in server.job.watched]
-    if server.job.shares_a_model:
-        engine.piggyback("client", watched)
-    if has_own_models(server):
-        engine.piggyback("own", watched)
+class RemoteEvaluation:
+    """Clients score a model when it is sent to them anyway."""
 
+    def __init__(self, engine: Piggyback) -> None:
+        self.engine = engine
 
-def late_scores(server: Server) -> Scores | None:
-    """What clients have told of the model that the last order brought them; None if they were not asked."""
-    engine = server.engine
-    if not isinstance(engine, Remote):
-        return None
-    request = server.build_request("client", server.round + 1)
-    shared, own = engine.pop_replies("client"), engine.pop_replies("own")
-    if shared is None and own is None:
-        return None
-    # Whoever did not reply to the order itself has been named by now.
-    told, own_told = ([reply for reply in replies or () if reply.kind != LOST] for replies in (shared, own))
-    scores = client_scores(Scores(), usable(server, request, told))
-    if own is None:
-        return scores
-    fine = usable(server, replace(request, kind="own"), own_told)
-    return with_personal(scores, scores_of_own(server, fine))
+    def after_round(self, server: Server) -> Scores:
+        """Score the shared model on the global test set; what clients measure comes with the next round."""
+        self.resume(server)
+        return score_generic(server)[0]
 
+    def resume(self, server: Server) -> None:
+        """Have the watched clients score the model as it stands when it is sent to them the next time."""
+        watched = [int(client) for client in server.job.watched]
+        if server.job.shares_a_model:
+            self.engine.piggyback("client", watched)
+        if has_own_models(server):
+            self.engine.piggyback("own", watched)
 
-def fetch_late_scores(server: Server) -> Scores | None:
-    """Late scores of the model as it stands, by a message of their own: something is about to change the model."""
-    engine = server.engine
-    if not isinstance(engine, Remote) or not engine.awaits():
-        return None
-    for _ in engine.run(server.build_request("client", server.round + 1), ()):
-        pass
-    return late_scores(server)
+    def late(self, server: Server) -> Scores | None:
+        """What clients have measured of the model that the last request brought them; None if they were not asked."""
+        request = server.build_request("client", server.round + 1)
+        shared, own = self.engine.pop_replies("client"), self.engine.pop_replies("own")
+        if shared is None and own is None:
+            return None
+        # A client that did not reply to the request itself has been named by now.
+        received, own_received = ([reply for reply in replies or () if reply.kind != LOST] for replies in (shared, own))
+        scores = client_scores(Scores(), usable(server, request, received))
+        if own is None:
+            return scores
+        fine = usable(server, replace(request, kind="own"), own_received)
+        return with_personal(scores, scores_of_own(server, fine))
 
+    def before_stage(self, server: Server) -> Scores | None:
+        """Late scores of the model as it stands, by a message of their own."""
+        if not self.engine.awaits():
+            return None
+        for _ in self.engine.run(server.build_request("client", server.round + 1), ()):
+            pass
+        return self.late(server)
 
-def final_scores_from_afar(server: Server, engine: Remote, progress: Callable[[int, int], None]) -> Scores:
-    """As `final_scores`: clients score the final model when it comes to them, and make their own in the same breath."""
-    job = server.job
-    scores = server.last_scores if server.last_scores is not None else score_generic(server)[0]
-    everyone = [int(client) for group in job.personal_groups for client in group]
-    kind = "personalise" if job.settings.personal else "client"
-    if kind == "personalise" and job.shares_a_model:
-        engine.piggyback("client", range(len(job.federation)))
-    request = server.build_request(kind, server.round + 1)
-    request = replace(request, numbers={**request.numbers, LAST: 1})
-    units = everyone if kind == "personalise" else range(len(job.federation)) if job.shares_a_model else ()
-    fine = usable(server, request, counted(engine.run(request, units), progress, len(units)))
-    last = late_scores(server)
-    if server.late is None:  # no server stage: the model of the last round is the final one
-        server.late = last
-    if kind == "client":
-        return client_scores(scores, fine)
-    own = scores_of_own(server, fine)
-    if last is not None and "client" in last.by_client:
-        scores = with_client(scores, last.by_client["client"])
-    return with_personal(scores, own) if own.by_client else scores
+    def final(self, server: Server, progress: Callable[[int, int], None]) -> Scores:
+        """Clients score the final model when it is sent to them, and make their own with the same request."""
+        job = server.job
+        scores = server.last_scores if server.last_scores is not None else score_generic(server)[0]
+        everyone = [int(client) for group in job.personal_groups for client in group]
+        kind = "personalise" if job.settings.personal else "client"
+        if kind == "personalise" and job.shares_a_model:
+            self.engine.piggyback("client", range(len(job.federation)))
+        request = server.build_request(kind, server.round + 1)
+        request = replace(request, numbers={**request.numbers, LAST: 1})
+        units = everyone if kind == "personalise" else range(len(job.federation)) if job.shares_a_model else ()
+        fine = usable(server, request, counted(self.engine.run(request, units), progress, len(units)))
+        last = self.late(server)
+        if server.late is None:  # no server stage: the model of the last round is the final one
+            server.late = last
+        if kind == "client":
+            return client_scores(scores, fine)
+        own = scores_of_own(server, fine)
+        if last is not None and "client" in last.by_client:
+            scores = with_client(scores, last.by_client["client"])
+        return with_personal(scores, own) if own.by_client else scores
 
 
 def client_scores(scores: Scores, fine: list[Message]) -> Scores:
@@ -103,7 +116,7 @@ def client_scores(scores: Scores, fine: list[Message]) -> Scores:
 
 
 def scores_of_own(server: Server, fine: list[Message]) -> Scores:
-    """The scores of clients' own models, from those who have told them."""
+    """The scores of clients' own models, from those who have sent them."""
     diverged = sum(int(reply.tensors.get("diverged", torch.zeros(())).sum()) for reply in fine)
     return personal_scores(server, each_of(fine), diverged)
 
@@ -122,12 +135,12 @@ def counted(replies: Iterable[Message], progress: Callable[[int, int], None], to
 
 
 def usable(server: Server, request: Message, replies: Iterable[Message]) -> list[Message]:
-    """Replies whose counts can be believed to be counts; of the others it is said why."""
+    """The replies with plausible counts; the others are noted."""
     return [reply for reply in replies if usable_hits(server, request, reply)]
 
 
 def usable_hits(server: Server, request: Message, reply: Message) -> bool:
-    """Whether a client's count of right predictions can be believed to be one; if not, say why."""
+    """Whether a client's counts are plausible; if not, this is noted."""
     if server.is_lost(reply, request):
         return False
     names = NAMES if reply.kind == "personalise" else NAMES[:2]

@@ -11,22 +11,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedframe.core.aggregation import RunningMean
-from fedframe.core.evaluation import Scores, final_scores, score_round
+from fedframe.core.aggregation import MeanMerger, RunningMean, UploadSums
+from fedframe.core.engine import Engine
+from fedframe.core.evaluation import Scores
+from fedframe.core.hook_errors import named_errors
 from fedframe.core.job import Job
 from fedframe.core.layout import named_tensors
 from fedframe.core.message import LOST, Message, all_finite, validate_reply
 from fedframe.core.model import Model, load_tensors
 from fedframe.core.part import Merger
-from fedframe.core.privacy import clipped, epsilon, fresh_generator, noise, secret_draw
-from fedframe.core.remote import Remote
-from fedframe.core.remote_evaluation import (
-    fetch_late_scores,
-    final_scores_from_afar,
-    late_scores,
-    score_round_from_afar,
-)
-from fedframe.errors import DivergedError
+from fedframe.core.privacy import clipped, epsilon, fresh_generator, noise, secret_generator
+from fedframe.errors import DivergedError, RunError
 from fedframe.util.schedule import Schedule
 from fedframe.util.seeds import generator_for, seed_for
 
@@ -34,24 +29,13 @@ Progress = Callable[[int, int], None]
 ALL = -1  # the unit of a reply that stands for several clients; no client has it
 
 
-class Engine(Protocol):
-    """Who runs the clients."""
-
-    def run(self, request: Message, units: Sequence[int]) -> Iterator[Message]:
-        """Have an order performed for every unit; replies come in the order of the units.
-
-        A reply's tensors are lent: they may be overwritten as soon as the next reply is asked for. In the place of a
-        reply that never came (a client behind a network) stands a message of the kind `lost`, with the reason.
-        """
-
-
 class Observer(Protocol):
-    """Who looks on while rounds are run, to measure something; it changes nothing."""
+    """Measures something while rounds are run; it changes nothing."""
 
     def begin(self, server: Server, clients: Sequence[int]) -> None:
         """A round begins with these clients; the model is still the one they get."""
 
-    def saw(self, reply: Message) -> None:
+    def on_reply(self, reply: Message) -> None:
         """A client's reply was accepted; its tensors are lent."""
 
     def end(self, server: Server, record: RoundRecord) -> None:
@@ -70,7 +54,7 @@ class RoundRecord:
     seconds: float = 0.0
     bytes_up: int = 0
     bytes_down: int = 0
-    figures: dict[str, float] = field(default_factory=dict)  # what parts and observers have to tell
+    figures: dict[str, float] = field(default_factory=dict)  # what parts and observers report
     by_client: dict[str, list[Any]] = field(default_factory=dict)  # the same client by client: a line of `drift.jsonl`
     scores: Scores | None = None
     late: Scores | None = None  # of the model that the round began with, where clients score it on their own data
@@ -90,31 +74,32 @@ class Server:
         self.layout = job.roles.layout
         self.model = self.layout.flatten(named_tensors(job.template))  # the shared weights as one flat vector
         self.fixed_overrides: dict[str, Tensor] = {}  # fixed tensors of the model that the server has set anew
-        self.state: dict[str, Tensor] = {}  # what parts keep on the server; names start with the part's name
-        self.scratch: dict[str, Any] = {}  # what parts gather during one round
+        self.state: dict[str, Tensor] = {}  # what parts keep on the server, as `server_state` declares it
         self.figures: dict[str, float] = {}  # what parts want to see in the round's line of metrics
         self.round = 0  # the last finished round
         self.last_scores: Scores | None = None  # of the model as it stands
         self.late: Scores | None = None  # what clients have added to the scores of the last round, afterwards
         self.traffic: dict[str, dict[str, int]] = {"up": {}, "down": {}}  # bytes so far, by the name of the tensor
         self._net: tuple[Model, Tensor] | None = None  # made when a part first asks for it
-        for part in job.method.parts:
-            self.state |= part.server_state(self)
-        self.expected = {"update": torch.Size([self.layout.size])}
-        for part in job.method.parts:
-            self.expected |= part.uploads(self)
-        if isinstance(engine, Remote):
-            engine.expected["train"] = self.expected
+        self._declared: dict[str, bool] = {}  # names of the state, and whether it goes out with every request
+        with named_errors("Before the first round"):
+            for part in job.method.parts:
+                for name, state in part.server_state(self).items():
+                    self.state[name], self._declared[name] = state.tensor, state.broadcast
+            self.expected = job.expected("round")
+        self.uploads = UploadSums(job.uploads)  # what parts have had clients send in the round under way
+        engine.expect("train", self.expected)
 
     # -- the loop over rounds ------------------------------------------------------------------------------------------
     def train(self, finished: Callable[[RoundRecord], None], progress: Progress) -> None:
         """Run the rounds that are left; `finished` is called after each, `progress` after each client."""
         settings = self.job.settings
         for round in range(self.round + 1, settings.rounds + 1):
-            record = self.run_round(round, progress)
+            with named_errors(f"Round {round}, server"):
+                record = self.run_round(round, progress)
             self.round = round
             if (settings.eval_every and round % settings.eval_every == 0) or round == settings.rounds:
-                record.scores = self.last_scores = self.score()
+                record.scores = self.last_scores = self.engine.evaluation.after_round(self)
             for observer in self.observers:
                 observer.end(self, record)
             finished(record)
@@ -122,11 +107,11 @@ class Server:
     def run_round(self, round: int, progress: Progress) -> RoundRecord:
         """One round: choose clients, send the model, merge what comes back."""
         began = time.perf_counter()
-        method = self.job.method
-        self.scratch, self.figures, self.last_scores = {}, {}, None
-        clients = self.choose(round)
+        self.figures, self.last_scores = {}, None
+        clients = self.select_clients(round)
         request = self.build_request("train", round)
-        merger = method.slot("merge").merger(self)
+        merger = self.merger()
+        self.uploads = UploadSums(self.job.uploads)
         buffers = RunningMean(self.layout.size - self.layout.trainable)
         losses = RunningMean(1)
         record = RoundRecord(round, float("nan"), float(request.numbers["lr"]), len(clients))
@@ -138,18 +123,16 @@ class Server:
             record.bytes_up += self.count("up", reply)
             lost += reply.kind == LOST
             if self.accepts(reply, request, self.expected):
-                behind, reply = self.represented_clients(reply), self.clip_update(reply)
-                accepted += len(behind)
-                if isinstance(self.engine, Remote):
-                    self.engine.seen[behind] = round
+                represented, reply = self.engine.represented_clients(reply), self.clip_update(reply)
+                accepted += len(represented)
+                self.engine.mark_merged(represented, round)
                 weight = self.weight(reply)
                 merger.add(reply, weight)
                 buffers.add(reply.tensors["update"][self.layout.trainable :], weight)
                 losses.add(torch.tensor([float(reply.numbers["loss"])]), float(reply.numbers["samples"]))
-                for part in method.answering("absorb"):
-                    part.absorb(self, reply, weight)
+                self.uploads.add(reply, weight)
                 for observer in self.observers:
-                    observer.saw(reply)
+                    observer.on_reply(reply)
             progress(done, len(clients))
         record.dropped = len(clients) - accepted
         if accepted == 0 and lost < len(clients):
@@ -159,27 +142,27 @@ class Server:
             )
         if lost:
             self.figures["lost"] = lost
-        record.late = late_scores(self)
+        record.late = self.engine.evaluation.late(self)
         self.add_noise(merger, round)
         record.figures = self.figures
         if accepted == 0:
             self.note(f"Round {round} is given up: no update could be added up, and the model stays as it is.")
             record.seconds = time.perf_counter() - began
             return record
-        self.move(merger.finish(), buffers.mean())
-        if not all_finite(self.model):  # nobody could train on it, and clients behind a network would refuse it
+        self.apply_update(merger.finish(), buffers.mean())
+        if not all_finite(self.model):  # no client could train on it, and nodes would refuse it
             raise DivergedError(
                 f"Round {round}: the mean of {accepted} updates is too large for the weights' type; start again with a "
                 f"smaller lr (now {record.lr:g}) or with clip = 10."
             )
-        for part in method.answering("after_merge"):
+        for part in self.job.method.parts_with("after_merge"):
             part.after_merge(self, accepted)
         record.loss = float(losses.mean())
         record.seconds = time.perf_counter() - began
         return record
 
     # -- its steps -----------------------------------------------------------------------------------------------------
-    def choose(self, round: int) -> list[int]:
+    def select_clients(self, round: int) -> list[int]:
         """The clients of a round, largest first: long work starts early; updates are merged in this order too."""
         total = len(self.job.federation)
         count = self.job.clients_per_round
@@ -187,27 +170,42 @@ class Server:
         if count < total:
             private = self.job.settings.privacy_clip is not None
             seed = seed_for(self.job.settings.seed, "clients", round)
-            draw = secret_draw(self.job.folder, round) if private else np.random.default_rng(seed)
+            draw = secret_generator(self.job.folder, round) if private else np.random.default_rng(seed)
             chosen = draw.choice(total, count, replace=False, shuffle=False)
         clients: Sequence[int] = self.job.largest_first(chosen)
-        for part in self.job.method.answering("choose"):
-            clients = part.choose(self, round, clients)
+        for part in self.job.method.parts_with("select_clients"):
+            clients = part.select_clients(self, round, clients)
         return list(clients)
 
     def build_request(self, kind: str, round: int) -> Message:
         """What goes out to the clients: the model and what parts add."""
-        settings = self.job.settings
         tensors = {"model": self.model, **{f"fixed/{name}": value for name, value in self.fixed_overrides.items()}}
-        for part in self.job.method.answering("broadcast"):
-            tensors |= part.broadcast(self)
+        tensors |= {name: self.state[name] for name, broadcast in self._declared.items() if broadcast}
         # The schedule is one of rounds; what comes after them starts from the learning rate itself.
-        factor = Schedule.read(settings.lr_schedule).factor(round, settings.rounds) if kind == "train" else 1.0
-        return Message(kind, round, -1, tensors, {"lr": settings.lr * factor})
+        lr = self.learning_rate(round) if kind == "train" else self.job.settings.lr
+        return Message(kind, round, -1, tensors, {"lr": lr})
+
+    def learning_rate(self, round: int) -> float:
+        """The clients' learning rate in a round."""
+        settings = self.job.settings
+        return settings.lr * Schedule.read(settings.lr_schedule).factor(round, settings.rounds)
+
+    def merger(self) -> Merger:
+        """What takes the round's updates: a part's own merger, or a running mean from which a part makes the step."""
+        part = self.job.method.slot("merge")
+        if self.sums_updates:
+            return MeanMerger(self.layout.trainable, lambda updates: part.server_step(self, updates))
+        return part.merger(self)
+
+    @property
+    def sums_updates(self) -> bool:
+        """Whether the method needs no more of the updates than their weighted sum."""
+        return bool(self.job.method.parts_with("server_step"))
 
     def count(self, way: str, message: Message, times: int = 1) -> int:
         """The bytes of a message, which are added to what was sent in this way before."""
         total, sent = 0, self.traffic[way]
-        if way == "up" and message.unit == ALL:  # what a sum was made of are masked words, which belong to no part
+        if way == "up" and message.unit == ALL:  # a sum was made of masked vectors, which belong to no part
             total = int(message.numbers["bytes"])
             sent["masked"] = sent.get("masked", 0) + total
             return total
@@ -219,38 +217,27 @@ class Server:
         return total
 
     def accepts(self, reply: Message, request: Message, expected: dict[str, torch.Size]) -> bool:
-        """Whether a reply may be used; if not, say why."""
+        """Whether a reply may be used; if not, the reason is noted."""
         if self.is_lost(reply, request):
             return False
-        problem = validate_reply(reply, request, expected, self.most_samples(reply))
+        limit = self.engine.sample_limit(reply.unit)
+        problem = validate_reply(reply, request, expected, limit)
         if problem is not None:
             self.note(f"Round {request.round}: the reply of client {reply.unit} was refused: {problem}.")
         return problem is None
 
-    def most_samples(self, reply: Message) -> int | None:
-        """What a client's weight can be: nobody has more training samples than it said before the first round."""
-        if not isinstance(self.engine, Remote) or self.job.settings.secure:  # there the engine has seen to it
-            return None
-        return len(self.job.federation.train[reply.unit])
-
     def is_lost(self, reply: Message, request: Message) -> bool:
-        """Whether a reply never came; if so, say why."""
+        """Whether a reply never came; if so, the reason is noted."""
         if reply.kind == LOST:
             name = self.job.federation.names[reply.unit]
             self.note(f"Round {request.round}, {request.kind}: no reply of client {name}: {reply.numbers['reason']}.")
         return reply.kind == LOST
 
-    def represented_clients(self, reply: Message) -> list[int]:
-        """The clients for which a reply stands: one, or with secure aggregation all whose sum it is."""
-        if isinstance(self.engine, Remote) and self.job.settings.secure:
-            return self.engine.summed
-        return [reply.unit]
-
     def weight(self, reply: Message) -> float:
         """A client's weight in the mean, or that of all for which a reply stands."""
         if self.job.settings.weighting == "samples":
             return float(reply.numbers["samples"])
-        return float(len(self.represented_clients(reply)))
+        return float(len(self.engine.represented_clients(reply)))
 
     def clip_update(self, reply: Message) -> Message:
         """The reply with its update no longer than the privacy settings allow, where the server sees single ones."""
@@ -260,27 +247,21 @@ class Server:
         return replace(reply, tensors={"update": clipped(reply.tensors["update"], settings.privacy_clip)})
 
     def add_noise(self, merger: Merger, round: int) -> None:
-        """Hide every single client in the sum of updates, and say what was spent of its privacy so far."""
+        """Hide single clients in the sum of updates, and report the privacy spent so far."""
         settings = self.job.settings
         if settings.privacy_clip is None:
             return
         at_server = settings.privacy_at == "server"
         if at_server:
-            running: RunningMean = merger.running  # type: ignore[attr-defined]  # of a mean of updates: `check_private`
+            assert isinstance(merger, MeanMerger)  # `check_private` refuses methods that need single updates
             deviation = settings.privacy_clip * settings.privacy_noise
-            running.total += noise(len(running.total), deviation, fresh_generator())
+            merger.updates.perturb(noise(self.layout.trainable, deviation, fresh_generator()))
         drawn, clients = self.job.clients_per_round, len(self.job.federation)
         self.figures["epsilon"] = epsilon(
             settings.privacy_noise, settings.privacy_delta, round, drawn, clients, at_server
         )
 
-    @property
-    def weight_of_all(self) -> float:
-        """What the weights of all clients add up to, whoever takes part in a round."""
-        train = self.job.federation.train
-        return float(len(train.values) if self.job.settings.weighting == "samples" else len(train))
-
-    def move(self, step: Tensor, buffers: Tensor) -> None:
+    def apply_update(self, step: Tensor, buffers: Tensor) -> None:
         """Add a step to the trainable weights and the mean change to the buffers, rounding once."""
         change = torch.cat([step.double(), buffers.double()])
         self.model = (self.model.double() + change).float()
@@ -290,12 +271,12 @@ class Server:
         """The server stage, the client stage, and the final scores."""
         stage = self.job.method.optional_slot("server_stage")
         if stage is not None:
-            self.late = fetch_late_scores(self)  # of the model before the stage changes it
-            shapes = stage.statistics_shapes(self)
-            if isinstance(self.engine, Remote):
-                self.engine.expected["statistics"] = shapes
+            self.late = self.engine.evaluation.before_stage(self)
+            shapes = self.job.expected("statistics")
+            self.engine.expect("statistics", shapes)
             before = (self.model.clone(), dict(self.fixed_overrides), dict(self.state))
-            stage.conclude(self, self.ask_everyone("statistics", shapes, progress))
+            with named_errors("Server stage"):
+                stage.server_stage(self, self.ask_everyone("statistics", shapes, progress))
             self.last_scores = None
             if not all(all_finite(tensor) for tensor in (self.model, *self.fixed_overrides.values())):
                 self.model, self.fixed_overrides, self.state = before
@@ -303,18 +284,11 @@ class Server:
                     f"{stage.name} gave NaN or infinite weights, from statistics that are too large or do not suffice; "
                     "the model stays as the last round has left it."
                 )
-        if isinstance(self.engine, Remote):
-            return final_scores_from_afar(self, self.engine, progress)
-        return final_scores(self, progress)
-
-    def score(self) -> Scores:
-        """What is measured between rounds."""
-        if isinstance(self.engine, Remote):
-            return score_round_from_afar(self, self.engine)
-        return score_round(self)
+        with named_errors("Client stage"):
+            return self.engine.evaluation.final(self, progress)
 
     def ask_everyone(self, kind: str, expected: dict[str, torch.Size], progress: Progress) -> Iterator[Message]:
-        """Every client's usable answer to an order, one by one; the order is given only if one is asked for."""
+        """Every client's usable reply to a request, one by one; it is sent only when the first is asked for."""
         request = self.build_request(kind, self.round + 1)
         everyone = self.job.largest_first(np.arange(len(self.job.federation)))
         for done, reply in enumerate(self.engine.run(request, everyone), start=1):
@@ -323,6 +297,30 @@ class Server:
             progress(done, len(everyone))
 
     # -- what parts use ------------------------------------------------------------------------------------------------
+    @property
+    def current_round(self) -> int:
+        """The number of the round under way."""
+        return self.round + 1
+
+    @property
+    def lr(self) -> float:
+        """The clients' learning rate in the round under way."""
+        return self.learning_rate(self.current_round)
+
+    def total(self, name: str) -> Tensor:
+        """The sum over this round's replies of an upload that is declared as `sum` or `weighted_sum`, in float64."""
+        return self.uploads.total(name)
+
+    def each(self, name: str) -> list[Tensor]:
+        """What each client of this round sent of an upload that is declared as `each`, in the order of the clients."""
+        return self.uploads.each(name)
+
+    @property
+    def weight_of_all(self) -> float:
+        """The sum of the weights of all clients, whether or not they take part in the round."""
+        train = self.job.federation.train
+        return float(len(train.values) if self.job.settings.weighting == "samples" else len(train))
+
     def tensor(self, name: str) -> Tensor:
         """A tensor of the model by name, as the server has it."""
         shared = self.layout.views(self.model)
@@ -331,7 +329,7 @@ class Server:
         return self.fixed_overrides.get(name, named_tensors(self.job.template)[name].detach())
 
     def set_tensor(self, name: str, value: Tensor) -> None:
-        """Set a tensor of the model, shared or fixed; clients get it with the next order."""
+        """Set a tensor of the model, shared or fixed; clients get it with the next request."""
         shared = self.layout.views(self.model)
         if name in shared:
             shared[name].copy_(value)
@@ -356,16 +354,22 @@ class Server:
     # -- what must not be lost -----------------------------------------------------------------------------------------
     def tensors(self) -> dict[str, Tensor]:
         """All that a resumed run needs of the server."""
-        named = {"state": self.state, "replaced": self.fixed_overrides}
-        if isinstance(self.engine, Remote):
-            named["network"] = {"seen": self.engine.seen}
+        for name in sorted(self.state.keys() - self._declared):
+            raise RunError(
+                f"The part {name.partition('/')[0]!r} keeps {name!r} in server.state without declaring it; return it "
+                f"from the part's 'server_state': {{{name!r}: State(...)}}."
+            )
+        named = {"state": self.state, "replaced": self.fixed_overrides, "network": self.engine.state()}
         return {"model": self.model} | {f"{kind}/{name}": t for kind, ts in named.items() for name, t in ts.items()}
 
     def restore(self, tensors: dict[str, Tensor], round: int) -> None:
         """Go on after a round from what `tensors` gave."""
+
+        def named(kind: str) -> dict[str, Tensor]:
+            return {name.removeprefix(kind): tensor for name, tensor in tensors.items() if name.startswith(kind)}
+
         self.model = tensors["model"]
-        self.state = {name[6:]: tensor for name, tensor in tensors.items() if name.startswith("state/")}
-        self.fixed_overrides = {name[9:]: tensor for name, tensor in tensors.items() if name.startswith("replaced/")}
-        if isinstance(self.engine, Remote) and "network/seen" in tensors:
-            self.engine.seen = tensors["network/seen"]
+        self.state = named("state/")
+        self.fixed_overrides = named("replaced/")
+        self.engine.restore(named("network/"))
         self.round = round

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from fedframe.core.batches import batch_ends
 from fedframe.core.model import Model
 from fedframe.core.optimizers import FusedSGD
-from fedframe.core.part import HeadStage
+from fedframe.core.part import HeadStage, stacks
 
 if TYPE_CHECKING:
     from fedframe.core.client_context import ClientContext
@@ -48,13 +48,16 @@ def stackable(model: Model) -> list[str]:
 
 
 def can_stack(job: Job, stages: Sequence[HeadStage]) -> bool:
-    """Whether these stages mean the same for a stack of clients: plain SGD, and nobody looks across samples."""
+    """Whether these stages mean the same for a stack of clients: plain SGD, and nothing looks across samples."""
     method, settings = job.method, job.settings
-    asked = [*method.answering("transform"), *(stage.loss or method.slot("loss") for stage in stages)]
+    losses = [stage.loss or method.slot("loss") for stage in stages]
+    samplewise = all(part.samplewise for part in method.parts_with("transform"))
     names = [name for name, _ in job.template.named_parameters() if not name.startswith("backbone.")]
     trained = {name for stage in stages for name in names if name.startswith(stage.only)}
     plain = settings.optimizer == "sgd" and settings.clip is None
-    return plain and trained <= set(stackable(job.template)) and all(part.by_sample() for part in asked)
+    return (
+        plain and trained <= set(stackable(job.template)) and samplewise and all(stacks(type(loss)) for loss in losses)
+    )
 
 
 # -- the stack ---------------------------------------------------------------------------------------------------------
@@ -114,41 +117,41 @@ class Stack:
 
 
 # -- training ----------------------------------------------------------------------------------------------------------
-def fit_heads(job: Job, pupils: Sequence[StackedClient], stages: Sequence[HeadStage]) -> None:
-    """Take all pupils' tensors through all stages."""
-    plan = Plan(job, [pupil for pupil in pupils if len(pupil.labels)])
-    if not plan.pupils:
+def fit_heads(job: Job, clients: Sequence[StackedClient], stages: Sequence[HeadStage]) -> None:
+    """Train the tensors of all clients through all stages."""
+    plan = BatchPlan(job, [client for client in clients if len(client.labels)])
+    if not plan.clients:
         return
-    stack = Stack(job.template, [pupil.tensors for pupil in plan.pupils])
+    stack = Stack(job.template, [client.tensors for client in plan.clients])
     for stage in stages:
         fit_stage(job, stack, plan, stage)
-    for number, pupil in enumerate(plan.pupils):
-        pupil.tensors |= stack.client(number, pupil.tensors)
+    for number, client in enumerate(plan.clients):
+        client.tensors |= stack.client(number, client.tensors)
 
 
-class Plan:
+class BatchPlan:
     """Which samples each client takes in which step.
 
     Clients with more steps come first, so that those that still have a batch are always the first few of the stack.
     """
 
-    def __init__(self, job: Job, pupils: Sequence[StackedClient]) -> None:
+    def __init__(self, job: Job, clients: Sequence[StackedClient]) -> None:
         size, lonely_last = job.settings.batch, not job.batch_norm
-        ends = {id(pupil): batch_ends(len(pupil.labels), size, lonely_last) for pupil in pupils}
-        self.pupils = sorted(pupils, key=lambda pupil: -len(ends[id(pupil)]))
-        self.contexts = [pupil.context for pupil in self.pupils]
-        if not pupils:
+        ends = {id(client): batch_ends(len(client.labels), size, lonely_last) for client in clients}
+        self.clients = sorted(clients, key=lambda client: -len(ends[id(client)]))
+        self.contexts = [client.context for client in self.clients]
+        if not clients:
             return
-        self.features = torch.cat([pupil.features for pupil in self.pupils])
-        self.labels = torch.cat([pupil.labels for pupil in self.pupils])
-        steps = [len(ends[id(pupil)]) for pupil in self.pupils]
+        self.features = torch.cat([client.features for client in self.clients])
+        self.labels = torch.cat([client.labels for client in self.clients])
+        steps = [len(ends[id(client)]) for client in self.clients]
         self.active = [sum(count > step for count in steps) for step in range(steps[0])]
-        shape = (len(self.pupils), steps[0], max(max(pieces(each)) for each in ends.values()))
+        shape = (len(self.clients), steps[0], max(max(pieces(each)) for each in ends.values()))
         self.slots = torch.zeros(shape, dtype=torch.int64)  # places in the order of an epoch; the rest is padding
         self.weights = torch.zeros(shape)  # 1 / batch for a sample, 0 for padding
         start = 0
-        for number, pupil in enumerate(self.pupils):
-            for step, count in enumerate(pieces(ends[id(pupil)])):
+        for number, client in enumerate(self.clients):
+            for step, count in enumerate(pieces(ends[id(client)])):
                 self.slots[number, step, :count] = torch.arange(start, start + count)
                 self.weights[number, step, :count] = 1 / count
                 start += count
@@ -157,9 +160,9 @@ class Plan:
     def epoch(self) -> Tensor:
         """Rows of the features for every client, step and place, in each client's own random order."""
         orders, start = [], 0
-        for pupil in self.pupils:
-            count = len(pupil.labels)
-            orders.append(start + torch.randperm(count, generator=pupil.context.generator))
+        for client in self.clients:
+            count = len(client.labels)
+            orders.append(start + torch.randperm(count, generator=client.context.generator))
             start += count
         return torch.cat(orders)[self.slots].to(self.features.device)
 
@@ -169,10 +172,10 @@ def pieces(ends: Sequence[int]) -> list[int]:
     return [end - start for start, end in zip([0, *ends], ends, strict=False)]
 
 
-def fit_stage(job: Job, stack: Stack, plan: Plan, stage: HeadStage) -> None:
+def fit_stage(job: Job, stack: Stack, plan: BatchPlan, stage: HeadStage) -> None:
     """Some epochs for all clients of the stack."""
     settings = job.settings
-    loss, transforms = stage.loss or job.method.slot("loss"), job.method.answering("transform")
+    loss, transforms = stage.loss or job.method.slot("loss"), job.method.parts_with("transform")
     trained = [name for name in stack.tensors if name.startswith(stage.only)]
     lr = stage.lr or plan.contexts[0].lr
     optimizers: dict[int, FusedSGD] = {}
@@ -182,7 +185,7 @@ def fit_stage(job: Job, stack: Stack, plan: Plan, stage: HeadStage) -> None:
             leaves = stack.first(active, trained)
             if active not in optimizers:
                 optimizers[active] = FusedSGD(leaves, lr, settings.momentum, settings.nesterov, settings.weight_decay)
-                everyone = optimizers[len(plan.pupils)]  # the first step is everybody's
+                everyone = optimizers[len(plan.clients)]  # all clients take part in the first step
                 optimizers[active].velocity = {i: v[:active] for i, v in everyone.velocity.items()}
             optimizer = optimizers[active]
             optimizer.parameters = leaves

@@ -1,13 +1,11 @@
-"""Samples -> clients: sources of data, partitions, and the Federation, which copies nothing per client."""
+"""Data sources, partitions, and the Federation: the clients' views of one shared array, without copies."""
 
 from fedframe.data.augment import Augment, read_augment
 from fedframe.data.federation import Federation, make_federation
-from fedframe.data.load import load_source
-from fedframe.data.normalise import normalised
+from fedframe.data.load import SOURCES, load_source
 from fedframe.data.partition import PARTITIONS
 from fedframe.data.ragged import Ragged
-from fedframe.data.registry import SOURCES
-from fedframe.data.source import ArrayInputs, Inputs, Samples, Source
+from fedframe.data.source import ArrayInputs, Inputs, Samples, Source, normalised
 from fedframe.data.tables import encode_rows
 
 __all__ = [

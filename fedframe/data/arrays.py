@@ -1,23 +1,26 @@
-"""Plain arrays -> samples: any layout, number type, labels and users, or a sentence on what is wrong."""
+"""Arrays -> samples: any layout, number type, labels and users; from Python objects and from `npz:PATH` files."""
 
 from __future__ import annotations
 
+import zipfile
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch.utils.data import Dataset, TensorDataset
 
-from fedframe.data.raw import Raw
 from fedframe.data.source import ArrayInputs, Ints, Samples
-from fedframe.errors import DataError
+from fedframe.data.spec import DataSpec, RawData
+from fedframe.errors import DataError, SettingError
 
 CHANNELS = (1, 3, 4)
-NAMES = ("x_train", "y_train", "x_test", "y_test", "user_train", "user_test")
+ARRAY_NAMES = ("x_train", "y_train", "x_test", "y_test", "user_train", "user_test")
 
 
-def inputs(values: Any, what: str) -> ArrayInputs:
+def array_inputs(values: Any, what: str) -> ArrayInputs:
     """Images (n, H, W), (n, H, W, C) or (n, C, H, W) as (n, H, W, C); vectors (n, d) as they are.
 
     uint8 stays; every other kind of number becomes float32.
@@ -43,7 +46,7 @@ def inputs(values: Any, what: str) -> ArrayInputs:
 
 
 def _tensor(array: npt.NDArray[Any], what: str) -> torch.Tensor:
-    """A tensor of a numpy array of numbers."""
+    """Convert a numpy array of numbers to a tensor."""
     if array.dtype.kind not in "buif":
         raise DataError(f"{what} holds values of type {array.dtype}; numbers of type uint8 or float32 would do.")
     if array.dtype.kind != "b" and array.dtype != np.uint8:
@@ -54,11 +57,11 @@ def _tensor(array: npt.NDArray[Any], what: str) -> torch.Tensor:
 
 
 def _channels_last(shape: tuple[int, ...]) -> bool:
-    """Whether four-dimensional images have their channels last: 1, 3 or 4 of them, or fewer than rows."""
+    """Whether 4-d images are channels last: the last dimension is 1, 3 or 4, or no larger than the second."""
     return shape[3] in CHANNELS or (shape[1] not in CHANNELS and shape[3] <= shape[1])
 
 
-def finite(x: ArrayInputs, what: str) -> None:
+def check_finite(x: ArrayInputs, what: str) -> None:
     """Refuse NaN and infinity."""
     for start in range(0, len(x) if x.tensor.is_floating_point() else 0, 4096):
         good = torch.isfinite(x.tensor[start : start + 4096]).flatten(1).all(1)
@@ -67,8 +70,8 @@ def finite(x: ArrayInputs, what: str) -> None:
             raise DataError(f"{what} holds NaN or infinity, first in row {row}; every number must be finite.")
 
 
-def codes(first: Any, second: Any | None, what: str) -> tuple[Ints, Ints | None, tuple[str, ...]]:
-    """Whole numbers or texts -> index of their sorted values, over both sets; and the values as texts."""
+def encode_categories(first: Any, second: Any | None, what: str) -> tuple[Ints, Ints | None, tuple[str, ...]]:
+    """Encode whole numbers or texts of both sets as indices into their sorted values, which are also returned."""
     parts = [_column(part, what) for part in (first, second) if part is not None]
     if len({part.dtype.kind for part in parts}) > 1:
         parts = [part.astype(str) for part in parts]
@@ -80,7 +83,7 @@ def codes(first: Any, second: Any | None, what: str) -> tuple[Ints, Ints | None,
 
 
 def _column(values: Any, what: str) -> npt.NDArray[Any]:
-    """One value per sample, as int64 or texts."""
+    """One value per sample as an array of int64 or texts."""
     array = values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
@@ -101,44 +104,118 @@ def _column(values: Any, what: str) -> npt.NDArray[Any]:
     return array
 
 
-def from_arrays(name: str, arrays: Mapping[str, Any], where: str) -> Raw:
-    """Samples of arrays x_train, y_train (x, y for short) and, if there, x_test, y_test, user_train, user_test."""
+def from_arrays(name: str, arrays: Mapping[str, Any], where: str) -> RawData:
+    """Samples from arrays x_train, y_train (or x, y) and, if given, x_test, y_test, user_train, user_test."""
     given = dict(arrays)
     for short, full in (("x", "x_train"), ("y", "y_train"), ("user", "user_train")):
         if short in given and full not in given:
             given[full] = given[short]
-    for needed in (
+    for required in (
         "x_train",
         "y_train",
         *(("x_test", "y_test") if {"x_test", "y_test"} & given.keys() else ()),
     ):
-        if needed not in given:
+        if required not in given:
             found = ", ".join(sorted(arrays)) or "nothing"
-            raise DataError(f"{where} lacks {needed}; it holds {found}.")
-    tested = "x_test" in given
-    y, y_test, classes = codes(given["y_train"], given.get("y_test"), f"y of {where}")
+            raise DataError(f"{where} lacks {required}; it holds {found}.")
+    has_test = "x_test" in given
+    y, y_test, classes = encode_categories(given["y_train"], given.get("y_test"), f"y of {where}")
     user: Ints | None = None
     user_test: Ints | None = None
     users: tuple[str, ...] | None = None
     if "user_train" in given:
-        seconds = given.get("user_test") if tested else None
-        user, user_test, users = codes(given["user_train"], seconds, f"user of {where}")
-    train = samples(inputs(given["x_train"], f"x_train of {where}"), y, user, f"{where}, training set")
+        test_users = given.get("user_test") if has_test else None
+        user, user_test, users = encode_categories(given["user_train"], test_users, f"user of {where}")
+    train = make_samples(array_inputs(given["x_train"], f"x_train of {where}"), y, user, f"{where}, training set")
     test = None
-    if tested and y_test is not None:
-        test = samples(inputs(given["x_test"], f"x_test of {where}"), y_test, user_test, f"{where}, test set")
+    if has_test and y_test is not None:
+        test = make_samples(
+            array_inputs(given["x_test"], f"x_test of {where}"), y_test, user_test, f"{where}, test set"
+        )
         if test.x.shape != train.x.shape:
             raise DataError(
                 f"{where}: a training sample has shape {train.x.shape} and a test sample {test.x.shape}; "
                 "they must agree."
             )
-    return Raw(name, train, test, classes, users)
+    return RawData(name, train, test, classes, users)
 
 
-def samples(x: ArrayInputs, y: Ints, user: Ints | None, what: str) -> Samples:
-    """Samples of the same length and with finite inputs."""
+def make_samples(x: ArrayInputs, y: Ints, user: Ints | None, what: str) -> Samples:
+    """Check that lengths agree and inputs are finite, and make samples of them."""
     for other, column in (("y", y), ("user", user)):
         if column is not None and len(column) != len(x):
             raise DataError(f"{what}: x has {len(x)} rows and {other} has {len(column)}; they must be as many.")
-    finite(x, what)
+    check_finite(x, what)
     return Samples(x, torch.from_numpy(np.ascontiguousarray(y, np.int64)), user)
+
+
+ACCEPTED_DATA = (
+    "a spec like 'digits' or 'npz:my.npz', (x_train, y_train), (x_train, y_train, x_test, y_test), a dict "
+    "with those names, a torch Dataset, a (training Dataset, test Dataset) pair or a fedframe Source would "
+    "do."
+)
+
+
+def from_python(data: object) -> RawData:
+    """Samples from arrays, tensors, dicts of them or torch Datasets."""
+    if isinstance(data, Mapping):
+        unknown = set(data) - {*ARRAY_NAMES, "x", "y", "user"}
+        if unknown:
+            raise SettingError(
+                f"the data dict has the unknown name {min(map(str, unknown))!r}: use {', '.join(ARRAY_NAMES)}."
+            )
+        return from_arrays("arrays", data, "the data dict")
+    if isinstance(data, Dataset):
+        x, y = _read_dataset(data)
+        return from_arrays("dataset", {"x_train": x, "y_train": y}, "the Dataset")
+    if isinstance(data, tuple | list):
+        if len(data) == 2 and all(isinstance(part, Dataset) for part in data):
+            (x, y), (x_test, y_test) = map(_read_dataset, data)
+            return from_arrays("dataset", dict(zip(ARRAY_NAMES, (x, y, x_test, y_test), strict=False)), "the Datasets")
+        if len(data) in (2, 4):
+            return from_arrays("arrays", dict(zip(ARRAY_NAMES, data, strict=False)), "the given arrays")
+    raise SettingError(f"data is a {type(data).__name__}, which is not understood: {ACCEPTED_DATA}")
+
+
+def _read_dataset(dataset: Dataset[Any]) -> tuple[Any, Any]:
+    """All samples of a map-style Dataset of (input, label) pairs."""
+    if isinstance(dataset, TensorDataset) and len(dataset.tensors) == 2:
+        return dataset.tensors
+    try:
+        length = len(dataset)  # type: ignore[arg-type]
+        pairs = [dataset[i] for i in range(length)]
+        x = [np.asarray(pair[0]) for pair in pairs]
+        y = np.array([int(pair[1]) for pair in pairs])
+    except (TypeError, IndexError, ValueError) as error:
+        raise DataError(
+            f"the Dataset {type(dataset).__name__} does not give (input, whole-number label) pairs by index ({error})."
+        ) from None
+    if not x:
+        raise DataError(f"the Dataset {type(dataset).__name__} is empty; it must hold at least two samples.")
+    shapes = {sample.shape for sample in x}
+    if len(shapes) > 1:
+        raise DataError(f"the Dataset's inputs have several shapes, e.g. {sorted(shapes)[:2]}; they must be alike.")
+    return torch.from_numpy(np.stack(x)), y
+
+
+def load_npz(spec: DataSpec) -> RawData:
+    """Arrays x_train, y_train and, if there, x_test, y_test, user_train, user_test in one file; pickles are refused."""
+    spec.allow_options(())
+    path = spec.file
+    if path.is_file() and path.stat().st_size and path.open("rb").read(2) not in (b"PK", b"\x93N"):
+        raise DataError(f"{path} is no npz file; np.savez(path, x_train=..., y_train=...) writes one.")
+    try:
+        file = np.load(path, allow_pickle=False)
+        if not isinstance(file, np.lib.npyio.NpzFile):
+            raise DataError(f"{path} is no npz file; np.savez(path, x_train=..., y_train=...) writes one.")
+        with file:
+            arrays = {name: file[name] for name in file.files}
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, KeyError, RuntimeError, MemoryError) as error:
+        raise DataError(f"{path} is damaged or cut short ({error}); a complete npz file is expected.") from None
+    except ValueError as error:
+        if "allow_pickle" in str(error):
+            raise DataError(
+                f"{path} holds Python objects, which are never opened; save plain arrays of numbers or texts."
+            ) from None
+        raise DataError(f"{path} is damaged or no npz file ({error}).") from None
+    return from_arrays(path.stem, arrays, str(path))

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from fedframe.errors import SettingError, nearest
 
-PADDING = 4  # pixels on every side, as the CIFAR papers have it
+PADDING = 4  # pixels on every side, as in the CIFAR papers
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Augment:
     flip: bool = False
 
     def __call__(self, x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        """An augmented copy of (n, C, H, W) images, in channels_last memory; vectors pass as they are."""
+        """An augmented copy of (n, C, H, W) images, in channels_last memory; vectors are returned unchanged."""
         if x.dim() != 4 or not (self.padding or self.flip):
             return x
         n, channels, height, width = x.shape
@@ -45,7 +45,7 @@ class Augment:
 
 
 def read_augment(text: str) -> Augment:
-    """Take a spec apart: none, flip, crop, crop:4, crop+flip."""
+    """Parse a spec: none, flip, crop, crop:4, crop+flip."""
     padding, flip = 0, False
     for part in text.strip().split("+"):
         name, colon, number = part.partition(":")

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedframe.data.arrays import samples
-from fedframe.data.files import Remote, fetch, locate, places, read, unpack
-from fedframe.data.raw import Raw, Request
+from fedframe.data.arrays import make_samples
+from fedframe.data.files import RemoteFile, download_files, extract, find_first, read_bytes, search_folders
 from fedframe.data.source import ArrayInputs, Samples
+from fedframe.data.spec import DataSpec, RawData
 from fedframe.errors import DataError
 
 SITE = "https://www.cs.toronto.edu/~kriz/"
@@ -20,7 +20,7 @@ PIXELS = 3 * 32 * 32
 
 @dataclass(frozen=True)
 class _Version:
-    """Names and layout of one of the two sets."""
+    """File names and record layout of one of the two sets."""
 
     folder: str
     archive: str
@@ -32,7 +32,7 @@ class _Version:
     label_bytes: int  # the last of them is the label
 
 
-TEN = _Version(
+CIFAR10 = _Version(
     folder="cifar-10-batches-bin",
     archive="cifar-10-binary.tar.gz",
     md5="c32a1d4ab5d03f1284b67883e8d87530",
@@ -42,7 +42,7 @@ TEN = _Version(
     classes=10,
     label_bytes=1,
 )
-HUNDRED = _Version(
+CIFAR100 = _Version(
     folder="cifar-100-binary",
     archive="cifar-100-binary.tar.gz",
     md5="03b5dce01913d631647c71ecec9e9cb8",
@@ -54,47 +54,47 @@ HUNDRED = _Version(
 )
 
 
-def load_cifar10(request: Request) -> Raw:
+def load_cifar10(spec: DataSpec) -> RawData:
     """Photographs of 10 classes, 50,000 + 10,000, 32x32 in colour."""
-    return _load(request, TEN)
+    return _load(spec, CIFAR10)
 
 
-def load_cifar100(request: Request) -> Raw:
+def load_cifar100(spec: DataSpec) -> RawData:
     """Photographs of 100 (fine) classes, 50,000 + 10,000, 32x32 in colour."""
-    return _load(request, HUNDRED)
+    return _load(spec, CIFAR100)
 
 
-def _load(request: Request, version: _Version) -> Raw:
-    request.allow(())
-    folder = _folder(request, version)
+def _load(spec: DataSpec, version: _Version) -> RawData:
+    spec.allow_options(())
+    folder = _folder(spec, version)
     train = _samples([folder / name for name in version.train], version)
     test = _samples([folder / version.test], version)
-    return Raw(request.name, train, test, _classes(folder / version.names, version.classes))
+    return RawData(spec.name, train, test, _classes(folder / version.names, version.classes))
 
 
-def _folder(request: Request, version: _Version) -> Path:
-    """The folder of the unpacked files."""
-    around = places(request, ("cifar", request.name.upper()))
+def _folder(spec: DataSpec, version: _Version) -> Path:
+    """Find the folder of the extracted files; download and extract them if there is none."""
+    folders = search_folders(spec, ("cifar", spec.name.upper()))
     needed = (*version.train, version.test)
-    for folder in [*(place / version.folder for place in around), *around]:
+    for folder in [*(parent / version.folder for parent in folders), *folders]:
         if all((folder / name).exists() for name in needed):
             return folder
-    archive = locate(around, (version.archive,))
+    archive = find_first(folders, (version.archive,))
     if archive is None:
-        remote = Remote(version.archive, (SITE + version.archive,), version.md5)
-        belong = f"{version.archive}, or the folder {version.folder} with {', '.join(needed)},"
-        archive = fetch(request, (remote,), belong) / version.archive
+        remote = RemoteFile(version.archive, (SITE + version.archive,), version.md5)
+        expected = f"{version.archive}, or the folder {version.folder} with {', '.join(needed)},"
+        archive = download_files(spec, (remote,), expected) / version.archive
     folder = archive.parent / version.folder
-    unpack(archive, [f"{version.folder}/{name}" for name in (*needed, version.names)], folder)
+    extract(archive, [f"{version.folder}/{name}" for name in (*needed, version.names)], folder)
     return folder
 
 
 def _samples(files: list[Path], version: _Version) -> Samples:
-    """Records of label bytes and 3072 bytes (channel, row, column) as (n, 32, 32, 3) images."""
+    """Read records of label bytes and 3072 pixel bytes (channel, row, column) as (n, 32, 32, 3) images."""
     size = version.label_bytes + PIXELS
     parts = []
     for path in files:
-        data = read(path)
+        data = read_bytes(path)
         if not data or len(data) % size:
             raise DataError(
                 f"{path} is damaged or cut short: {len(data)} bytes are no whole number of records of {size} bytes."
@@ -110,14 +110,14 @@ def _samples(files: list[Path], version: _Version) -> Samples:
         pixels = part[:, version.label_bytes :].reshape(-1, 3, 32, 32)
         images[start : start + len(part)] = pixels.transpose(0, 2, 3, 1)
         start += len(part)
-    return samples(ArrayInputs(torch.from_numpy(images)), np.concatenate(labels), None, str(files[0].parent))
+    return make_samples(ArrayInputs(torch.from_numpy(images)), np.concatenate(labels), None, str(files[0].parent))
 
 
 def _classes(path: Path, count: int) -> tuple[str, ...]:
-    """Class names from the text file, or numbers where it is not there."""
+    """Class names from the text file, or numbers if there is no such file."""
     if not path.exists():
         return tuple(map(str, range(count)))
-    names = tuple(read(path).decode("utf-8", "replace").split())
+    names = tuple(read_bytes(path).decode("utf-8", "replace").split())
     if len(names) != count:
         raise DataError(f"{path} has {len(names)} class names; {count} are expected.")
     return names

@@ -2,7 +2,7 @@
 
 A draw is repeated, up to 100 times, until every client has the minimum size. Where that does not help (with
 100,000 clients it cannot), small clients of the last draw are topped up from larger ones, each from a single
-one as far as possible, so that what they get is itself Dirichlet-skewed. A note says how many samples moved.
+one as far as possible, so that the samples they receive are Dirichlet-skewed too. A note says how many samples moved.
 """
 
 from __future__ import annotations
@@ -10,16 +10,17 @@ from __future__ import annotations
 import numpy as np
 
 from fedframe.data.source import Ints
+from fedframe.data.stratified import shuffle_by_label
 from fedframe.errors import SettingError
 
 MAX_DRAWS = 100
-MAX_WORK = 20_000_000  # proportions drawn in total: bounds the time of redraws with many clients to seconds
+MAX_WORK = 20_000_000  # proportions drawn in total: limits redraws with many clients to seconds
 
 
 def dirichlet(
     labels: Ints, clients: int, classes: int, alpha: float, min_size: int, rng: np.random.Generator
 ) -> tuple[Ints, tuple[str, ...]]:
-    """Client of every row, and a note if samples had to be moved to meet the minimum size."""
+    """The client of every row, and a note if samples had to be moved to meet the minimum size."""
     if clients * min_size > len(labels):
         few, small = len(labels) // min_size, len(labels) // clients
         fewer = f"at most {few} clients or " if few else ""
@@ -43,8 +44,7 @@ def dirichlet(
 
 def _draw(labels: Ints, clients: int, classes: int, alpha: float, rng: np.random.Generator) -> Ints:
     """One draw, class by class: a dense clients x classes matrix is never needed."""
-    shuffled = rng.permutation(len(labels))
-    order = shuffled[np.argsort(labels[shuffled], kind="stable")]
+    order = shuffle_by_label(labels, rng)
     counts = np.bincount(labels, minlength=classes)
     owner = np.empty(len(labels), np.int64)
     start = 0
@@ -58,40 +58,39 @@ def _draw(labels: Ints, clients: int, classes: int, alpha: float, rng: np.random
 
 
 def _top_up(owner: Ints, sizes: Ints, min_size: int, rng: np.random.Generator) -> int:
-    """Move samples in place until every client has min_size; give the number of samples moved."""
+    """Move samples in place until every client has min_size; return the number of samples moved."""
     need = np.maximum(0, min_size - sizes)
     receivers = rng.permutation(np.flatnonzero(need))
-    # Every client offers its surplus in blocks of min_size; a receiver draws one block, and so one giver.
+    # Every client offers its surplus in blocks of min_size; a receiver draws one block, and so has one donor.
     blocks = rng.permutation(np.repeat(np.arange(len(sizes)), np.maximum(0, sizes - min_size) // min_size))
     blocks = blocks[: len(receivers)]
     served, rest = receivers[: len(blocks)], receivers[len(blocks) :]
-    gives = np.bincount(blocks, weights=need[served], minlength=len(sizes)).astype(np.int64)
-    _move(owner, sizes, gives, served[np.argsort(blocks, kind="stable")], need, rng)
-    if len(rest):  # too few blocks: the tops of the largest clients, whatever giver they come from
+    donated = np.bincount(blocks, weights=need[served], minlength=len(sizes)).astype(np.int64)
+    _move(owner, sizes, donated, served[np.argsort(blocks, kind="stable")], need, rng)
+    if len(rest):  # too few blocks: take from the largest clients, each receiver from several donors
         sizes = np.bincount(owner, minlength=len(sizes))
-        _move(owner, sizes, _tops(sizes, min_size, int(need[rest].sum())), rest, need, rng)
+        _move(owner, sizes, _donations(sizes, min_size, int(need[rest].sum())), rest, need, rng)
     return int(need.sum())
 
 
-def _move(owner: Ints, sizes: Ints, gives: Ints, receivers: Ints, need: Ints, rng: np.random.Generator) -> None:
-    """Hand gives[k] random rows of each client k, giver by giver, to the receivers in their order."""
-    shuffled = rng.permutation(len(owner))
-    order = shuffled[np.argsort(owner[shuffled], kind="stable")]
+def _move(owner: Ints, sizes: Ints, donated: Ints, receivers: Ints, need: Ints, rng: np.random.Generator) -> None:
+    """Move donated[k] random rows of each client k, donor by donor, to the receivers in their order."""
+    order = shuffle_by_label(owner, rng)
     rank = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    leaving = order[rank < gives[owner[order]]]
+    leaving = order[rank < donated[owner[order]]]
     owner[leaving] = np.repeat(receivers, need[receivers])
 
 
-def _tops(sizes: Ints, floor: int, total: int) -> Ints:
-    """How many samples each client gives: the tops above one common level, which is never below the floor."""
+def _donations(sizes: Ints, floor: int, total: int) -> Ints:
+    """How many samples each client donates: what exceeds one common level, which is never below the floor."""
     low, high = floor, int(sizes.max())
-    while low < high:  # the highest level whose tops suffice
+    while low < high:  # find the highest level whose excess suffices
         level = (low + high + 1) // 2
         if int(np.maximum(0, sizes - level).sum()) >= total:
             low = level
         else:
             high = level - 1
-    gives = np.maximum(0, sizes - low)
-    spare = int(gives.sum()) - total  # less than the number of givers: at level low + 1 the tops did not suffice
-    gives[np.flatnonzero(gives)[:spare]] -= 1
-    return gives
+    donated = np.maximum(0, sizes - low)
+    spare = int(donated.sum()) - total  # less than the number of donors: the excess over level low + 1 did not suffice
+    donated[np.flatnonzero(donated)[:spare]] -= 1
+    return donated

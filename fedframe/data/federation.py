@@ -9,16 +9,16 @@ from typing import Literal, overload
 import numpy as np
 import torch
 
-from fedframe.data.local_test import from_global, hold_out
-from fedframe.data.partition import split
+from fedframe.data.partition import assign_clients
 from fedframe.data.ragged import Ragged, grouped
-from fedframe.data.seeds import generator
 from fedframe.data.source import Ints, Samples, Source
+from fedframe.data.stratified import draw_from_global, held_out_mask
 from fedframe.errors import SettingError
+from fedframe.util.seeds import numpy_generator_for
 
 
-class Names(Sequence[str]):
-    """Client names made when asked for: 100,000 texts are never built."""
+class ClientNames(Sequence[str]):
+    """Client names, made on access: 100,000 texts are never built."""
 
     def __init__(self, count: int, users: Ints | None = None, texts: Sequence[str] | None = None) -> None:
         self._count, self._users, self._texts = count, users, texts
@@ -44,21 +44,21 @@ class Federation:
 
     source: Source
     train: Ragged  # rows of source.train that client k trains on
-    local_test: Ragged  # rows of the pool below that client k's own models are tested on
+    local_test: Ragged  # rows of the pool below that client k is tested on
     local_test_pool: Literal["train", "test"]
     names: Sequence[str]
     partition: str = ""
-    notes: tuple[str, ...] = ()  # sentences a user should read, e.g. that a partition had to be repaired
-    aside: torch.Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))  # rows the server holds
-    with_new: Federation | None = None  # the same with clients behind them that are kept out of the training
+    notes: tuple[str, ...] = ()  # for the user, e.g. that samples had to be moved between clients
+    server_rows: torch.Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))  # the server's rows
+    with_new_clients: Federation | None = None  # also the clients that are held out of training, last
 
     def __len__(self) -> int:
         return len(self.train)
 
     @property
-    def everyone(self) -> Federation:
-        """Also the clients that are kept out of the training; they come last."""
-        return self if self.with_new is None else self.with_new
+    def all_clients(self) -> Federation:
+        """The federation with the clients that are held out of training; they come last."""
+        return self if self.with_new_clients is None else self.with_new_clients
 
     @property
     def local_test_samples(self) -> Samples:
@@ -83,15 +83,15 @@ class Federation:
 
     def table(self, limit: int | None = None) -> torch.Tensor:
         """Training samples of each class at the first `limit` clients (None: all), int64 (K', C)."""
-        return _counts(self.train, self.source.train.y, len(self.source.classes), limit)
+        return _label_counts(self.train, self.source.train.y, len(self.source.classes), limit)
 
     def local_test_table(self, limit: int | None = None) -> torch.Tensor:
-        """As table, of the local test sets."""
-        return _counts(self.local_test, self.local_test_samples.y, len(self.source.classes), limit)
+        """Local test samples of each class at the first `limit` clients, as `table`."""
+        return _label_counts(self.local_test, self.local_test_samples.y, len(self.source.classes), limit)
 
 
-def _counts(rows: Ragged, labels: torch.Tensor, classes: int, limit: int | None) -> torch.Tensor:
-    """Label counts of the first lists of rows."""
+def _label_counts(rows: Ragged, labels: torch.Tensor, classes: int, limit: int | None) -> torch.Tensor:
+    """Count the labels of the first `limit` lists of rows."""
     clients = len(rows) if limit is None else min(limit, len(rows))
     end = int(rows.offsets[clients])
     owner = torch.repeat_interleave(torch.arange(clients), rows.sizes()[:clients])
@@ -108,11 +108,11 @@ def make_federation(
     min_size: int = 10,
     local_test: float | Literal["global"] = 0.25,
 ) -> Federation:
-    """Share the training data out among clients and give each a test set of its own.
+    """Partition the training data among clients and give each a local test set.
 
-    `min_size` is what a dirichlet client has at least, before its local test share leaves; the other
-    partitions give every client at least one sample. `local_test` is the held-out share of each client, or
-    "global": drawn from the global test set by the client's label distribution.
+    `min_size` is the minimum size of a client under dirichlet, before its local test set is held out; the other
+    partitions give every client at least one sample. `local_test` is the held-out share of each client, or "global":
+    its test set is drawn from the global one by the client's label distribution.
     """
     pool: Literal["train", "test"] = "train"
     if local_test == "global":
@@ -121,15 +121,15 @@ def make_federation(
             raise SettingError("local_test is 'global', and the source has no test set: use a share, e.g. 0.25.")
     elif isinstance(local_test, str) or not 0 <= local_test < 1:
         raise SettingError(f"local_test is {local_test!r}; use a share from 0 to below 1, e.g. 0.25, or 'global'.")
-    result = split(source, partition, clients, seed, min_size)
-    owner, count = result.owner, result.clients
+    assigned = assign_clients(source, partition, clients, seed, min_size)
+    owner, count = assigned.owner, assigned.clients
     labels, rows = source.train.y.numpy(), np.arange(len(source.train.y))
-    rng = generator(seed, "local test")
+    rng = numpy_generator_for(seed, "local test")
     if pool == "test" and source.test is not None:
-        tested = from_global(owner, labels, source.test.y.numpy(), count, len(source.classes), rng)
+        local_tests = draw_from_global(owner, labels, source.test.y.numpy(), count, len(source.classes), rng)
     else:
-        mask = hold_out(owner, labels, count, len(source.classes), float(local_test), rng)
-        tested = grouped(np.where(mask, owner, -1), rows, count)
+        mask = held_out_mask(owner, labels, count, len(source.classes), float(local_test), rng)
+        local_tests = grouped(np.where(mask, owner, -1), rows, count)
         owner = np.where(mask, -1, owner)
-    names = Names(count, result.users, source.user_names if result.users is not None else None)
-    return Federation(source, grouped(owner, rows, count), tested, pool, names, partition, result.notes)
+    names = ClientNames(count, assigned.users, source.user_names if assigned.users is not None else None)
+    return Federation(source, grouped(owner, rows, count), local_tests, pool, names, partition, assigned.notes)

@@ -1,4 +1,4 @@
-"""Where data files lie, how they are fetched and unpacked, and a sentence for each way that can fail."""
+"""Finding, downloading, reading and extracting data files, with a clear error for every way this can fail."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from fedframe.data.raw import Request
-from fedframe.errors import DataError
+from fedframe.data.spec import DataSpec
+from fedframe.errors import DataError, RunError
+from fedframe.util.files import write_bytes
 
 
 @dataclass(frozen=True)
-class Remote:
-    """A file at its publisher's: addresses to try in turn, and its checksum."""
+class RemoteFile:
+    """A file to download: URLs to try in turn, and its checksum."""
 
     file: str
     urls: tuple[str, ...]
     md5: str
 
 
-def root(request: Request) -> Path:
-    """The data folder: the data_dir setting, else $FEDFRAME_DATA, else a cache folder of the user."""
-    if request.data_dir is not None:
-        return Path(request.data_dir).expanduser()
+def data_root(spec: DataSpec) -> Path:
+    """The data folder: the data_dir setting, else $FEDFRAME_DATA, else the user's cache folder."""
+    if spec.data_dir is not None:
+        return Path(spec.data_dir).expanduser()
     if os.environ.get("FEDFRAME_DATA"):
         return Path(os.environ["FEDFRAME_DATA"]).expanduser()
     import pooch
@@ -38,38 +39,38 @@ def root(request: Request) -> Path:
     return Path(pooch.os_cache("fedframe"))
 
 
-def places(request: Request, customary: Iterable[str]) -> list[Path]:
-    """Folders to look in: DATA/<name>, the customary sub-folders, DATA itself."""
-    base = root(request)
-    return [base / request.name, *(base / name for name in customary), base]
+def search_folders(spec: DataSpec, subfolders: Iterable[str]) -> list[Path]:
+    """Folders to search: DATA/<name>, the subfolders that other tools use, DATA itself."""
+    base = data_root(spec)
+    return [base / spec.name, *(base / name for name in subfolders), base]
 
 
-def locate(folders: Iterable[Path], names: Sequence[str]) -> Path | None:
-    """The first folder that has one of these names: that file or folder."""
+def find_first(folders: Iterable[Path], names: Sequence[str]) -> Path | None:
+    """The first of these names that exists as a file or folder in one of the folders."""
     for folder in folders:
         for name in names:
-            with suppress(OSError):  # a folder that may not be read has nothing for us
+            with suppress(OSError):  # a folder without read permission counts as empty
                 if (folder / name).exists():
                     return folder / name
     return None
 
 
-def fetch(request: Request, remotes: Sequence[Remote], belong: str) -> Path:
-    """Download files into DATA/<name> and check them; give that folder.
+def download_files(spec: DataSpec, remotes: Sequence[RemoteFile], expected: str) -> Path:
+    """Download files into DATA/<name>, check them and return that folder.
 
-    belong: which files a user can put there by hand, for the sentence when this fails.
+    `expected` names the files that a user can put there by hand, for the error message when this fails.
     """
-    folder = root(request) / request.name
-    put = f"put {belong} into {folder.absolute()}."
-    if not request.download:
-        raise DataError(f"{request.name} is not in {root(request).absolute()} and downloads are off: {put}")
+    folder = data_root(spec) / spec.name
+    advice = f"put {expected} into {folder.absolute()}."
+    if not spec.download:
+        raise DataError(f"{spec.name} is not in {data_root(spec).absolute()} and downloads are off: {advice}")
     import pooch
 
     pooch.get_logger().setLevel(logging.WARNING)
     for remote in remotes:
         problem: Exception | None = None
         for url in remote.urls:
-            downloader = pooch.HTTPDownloader(progressbar=Progress(remote.file), timeout=30)
+            downloader = pooch.HTTPDownloader(progressbar=DownloadProgress(remote.file), timeout=30)
             try:
                 pooch.retrieve(url, f"md5:{remote.md5}", remote.file, folder, downloader=downloader)
                 break
@@ -77,39 +78,39 @@ def fetch(request: Request, remotes: Sequence[Remote], belong: str) -> Path:
                 problem = error
         else:
             with suppress(OSError):
-                folder.rmdir()  # made for the download, and empty
+                folder.rmdir()  # pooch creates it for the download
             raise DataError(
-                f"{request.name} is not in {root(request).absolute()} and {remote.file} could not be "
-                f"downloaded from {remote.urls[-1]} ({type(problem).__name__}): {put}"
+                f"{spec.name} is not in {data_root(spec).absolute()} and {remote.file} could not be "
+                f"downloaded from {remote.urls[-1]} ({type(problem).__name__}): {advice}"
             )
     return folder
 
 
-class Progress:
-    """A line on the terminal that says how much of a file has come; silent where nobody watches."""
+class DownloadProgress:
+    """Shows on a terminal how much of a file has been downloaded (the interface that pooch expects)."""
 
     def __init__(self, file: str) -> None:
         self.file, self.total, self._done = file, 0, 0
 
     def update(self, count: int) -> None:
-        """More bytes have come."""
+        """Count downloaded bytes."""
         self._done += count
         if sys.stderr.isatty():
             share = f" of {self.total / 1e6:.0f}" if self.total else ""
             sys.stderr.write(f"\r{self.file}: {self._done / 1e6:.0f}{share} MB ")
 
     def reset(self) -> None:
-        """Start again from nothing."""
+        """Start again from zero."""
         self._done = 0
 
     def close(self) -> None:
-        """The file is complete."""
+        """End the line."""
         if sys.stderr.isatty():
             sys.stderr.write("\n")
 
 
-def read(path: Path) -> bytes:
-    """The content of a file, unpacked if its name ends in .gz."""
+def read_bytes(path: Path) -> bytes:
+    """The content of a file, decompressed if its name ends in .gz."""
     try:
         data = path.read_bytes()
         return gzip.decompress(data) if path.suffix == ".gz" else data
@@ -119,15 +120,15 @@ def read(path: Path) -> bytes:
         raise DataError(f"{path} cannot be read ({error.strerror}).") from None
 
 
-def unpack(archive: Path, members: Sequence[str], folder: Path) -> None:
-    """Write these members of a zip or tar.gz archive into a folder, under their own last names.
+def extract(archive: Path, members: Sequence[str], folder: Path) -> None:
+    """Extract these members of a zip or tar.gz archive into a folder, without their directories.
 
-    Nothing else of the archive is written, so no path in it can lead anywhere else.
+    Nothing else is written, so no path in the archive can lead outside the folder.
     """
     wanted = dict.fromkeys(members)
     for name, data in _members(archive):
         if name in wanted:
-            write(folder / PurePosixPath(name).name, data)
+            write_data_file(folder / PurePosixPath(name).name, data)
             del wanted[name]
         if not wanted:
             return
@@ -135,7 +136,7 @@ def unpack(archive: Path, members: Sequence[str], folder: Path) -> None:
 
 
 def _members(archive: Path) -> Iterator[tuple[str, bytes]]:
-    """Name and content of the regular files in an archive."""
+    """Iterate over the names and contents of the regular files in an archive."""
     try:
         if archive.suffix == ".zip":
             with zipfile.ZipFile(archive) as pack:
@@ -159,13 +160,11 @@ def _members(archive: Path) -> Iterator[tuple[str, bytes]]:
         raise DataError(f"{archive} is damaged or cut short ({error}); download it again.") from None
 
 
-def write(path: Path, data: bytes) -> None:
-    """Write a file so that it is there complete or not at all."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
+def write_data_file(path: Path, data: bytes) -> None:
+    """Write a whole file or none of it."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_bytes(data)
-        partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise DataError(f"{path} cannot be written ({error.strerror}): choose another data_dir.") from None
+        write_bytes(path, data)
+    except RunError as error:
+        cause = error.__cause__
+        reason = cause.strerror if isinstance(cause, OSError) else error
+        raise DataError(f"{path} cannot be written ({reason}): choose another data_dir.") from None

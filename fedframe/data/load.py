@@ -1,4 +1,4 @@
-"""From a spec or Python objects to a Source: load, put a test set aside, normalise by the training data."""
+"""The data sources by name, and `load_source`: load, split off a test set, normalise by the training data."""
 
 from __future__ import annotations
 
@@ -8,16 +8,51 @@ from urllib.parse import parse_qsl
 import numpy as np
 import torch
 
-from fedframe.data.local_test import hold_out
-from fedframe.data.normalise import statistics
-from fedframe.data.objects import from_python
-from fedframe.data.raw import Raw, Request
-from fedframe.data.registry import LOADERS, SOURCES
-from fedframe.data.seeds import generator
-from fedframe.data.share import keep_share
-from fedframe.data.source import ArrayInputs, Ints, Samples, Source
-from fedframe.data.tables import complete
+from fedframe.data.arrays import from_python, load_npz
+from fedframe.data.cifar import load_cifar10, load_cifar100
+from fedframe.data.femnist import load_femnist
+from fedframe.data.images import load_imagefolder, load_list
+from fedframe.data.mnist import load_digits, load_emnist_letters, load_fashion_mnist, load_mnist
+from fedframe.data.source import ArrayInputs, Ints, Samples, Source, statistics
+from fedframe.data.spec import DataSpec, Loader, RawData
+from fedframe.data.stratified import held_out_mask, subsample
+from fedframe.data.tables import fit_encoding, load_csv, load_parquet
+from fedframe.data.tiny_imagenet import load_tiny_imagenet
 from fedframe.errors import DataError, SettingError, nearest
+from fedframe.util.seeds import numpy_generator_for
+
+SOURCES: dict[str, str] = {
+    "digits": "hand-written digits, 1,797 of 8x8; comes with the installation",
+    "mnist": "hand-written digits, 60,000 + 10,000 of 28x28",
+    "fashion-mnist": "clothes in 10 classes, 60,000 + 10,000 of 28x28",
+    "emnist-letters": "hand-written letters in 26 classes, 124,800 + 20,800 of 28x28",
+    "femnist": "hand-written characters in 62 classes by writer, 28x28; json files made by LEAF",
+    "cifar10": "photographs in 10 classes, 50,000 + 10,000 of 32x32",
+    "cifar100": "photographs in 100 classes, 50,000 + 10,000 of 32x32",
+    "tiny-imagenet": "photographs in 200 classes, 100,000 + 10,000 of 64x64",
+    "imagefolder:PATH": "own images in folders: class/image or client/class/image",
+    "list:FILE": "own images named in a text file: path, label and, if there, user",
+    "npz:PATH": "own arrays: x_train, y_train (or x, y) and, if there, x_test, y_test, user_train, user_test",
+    "csv:PATH": "own table with a header line: a label column, a client column if there",
+    "parquet:PATH": "own table, as csv",
+}
+
+LOADERS: dict[str, Loader] = {
+    "digits": load_digits,
+    "mnist": load_mnist,
+    "fashion-mnist": load_fashion_mnist,
+    "emnist-letters": load_emnist_letters,
+    "femnist": load_femnist,
+    "cifar10": load_cifar10,
+    "cifar100": load_cifar100,
+    "tiny-imagenet": load_tiny_imagenet,
+    "imagefolder": load_imagefolder,
+    "list": load_list,
+    "npz": load_npz,
+    "csv": load_csv,
+    "parquet": load_parquet,
+}
+
 
 STATISTICS_SAMPLE = 1000  # images decoded for the normalisation of a set that is not in memory
 
@@ -38,8 +73,8 @@ def load_source(
     data: a spec ("digits", "npz:my.npz", "list:train.txt?test=test.txt&size=64"; see SOURCES), a Source, or
     Python objects: (x_train, y_train), (x_train, y_train, x_test, y_test), a dict with those names, a torch
     Dataset or a pair of them. A set without test samples gets `test_share` of the training samples as its
-    test set, stratified by class. Of what is then left for training, `data_share` is kept, the same share of
-    every class; the test set is the same for any share.
+    test set, stratified by class. Of the remaining training samples `data_share` is kept, the same
+    share of every class; the test set does not depend on it.
     """
     if not 0 <= test_share < 1:
         raise SettingError(f"test_share is {test_share}; use a share from 0 to below 1, e.g. 0.2.")
@@ -49,14 +84,14 @@ def load_source(
         return data
     if isinstance(data, str):
         data = read_spec(data, data_dir, seed, label, client_column, download)
-    return _finish(load_raw(data), seed, test_share, data_share)
+    return _prepare(load_raw(data), seed, test_share, data_share)
 
 
-def load_raw(data: object) -> Raw:
-    """Samples of a spec taken apart, a Source or Python objects, as they are found there."""
+def load_raw(data: object) -> RawData:
+    """Load the samples of a parsed spec, a Source or Python objects, before test split and normalisation."""
     if isinstance(data, Source):
-        return Raw(data.name, data.train, data.test, data.classes, data.user_names, data.columns)
-    return LOADERS[data.name](data) if isinstance(data, Request) else from_python(data)
+        return RawData(data.name, data.train, data.test, data.classes, data.user_names, data.columns)
+    return LOADERS[data.name](data) if isinstance(data, DataSpec) else from_python(data)
 
 
 def read_spec(
@@ -66,44 +101,44 @@ def read_spec(
     label: str | None = None,
     client_column: str | None = None,
     download: bool = True,
-) -> Request:
-    """Take a spec apart: NAME, or NAME:PATH, or NAME:PATH?option=value&option=value."""
+) -> DataSpec:
+    """Parse a spec: NAME, or NAME:PATH, or NAME:PATH?option=value&option=value."""
     name, _, rest = text.strip().partition(":")
     known = {spec.partition(":")[0]: spec for spec in SOURCES}
     if name not in known:
-        place = Path(text.partition("?")[0]).expanduser()
-        fitting = "imagefolder" if place.is_dir() else {".txt": "list"}.get(place.suffix, place.suffix[1:])
-        if place.exists() and fitting in known:
-            raise SettingError(f"data {text!r} is a path: write {fitting}:{text}.")
+        found = Path(text.partition("?")[0]).expanduser()
+        kind = "imagefolder" if found.is_dir() else {".txt": "list"}.get(found.suffix, found.suffix[1:])
+        if found.exists() and kind in known:
+            raise SettingError(f"data {text!r} is a path: write {kind}:{text}.")
         raise SettingError(f"data {name!r} is unknown: {nearest(name, known)}")
     wants_path = ":" in known[name]
     if bool(rest) != wants_path:
-        form = f"write {known[name]}" if wants_path else f"write {name} alone"
-        raise SettingError(f"data {text!r} cannot be read: {form}.")
+        usage = f"write {known[name]}" if wants_path else f"write {name} alone"
+        raise SettingError(f"data {text!r} cannot be read: {usage}.")
     where, _, query = rest.partition("?")
     options = dict(parse_qsl(query, keep_blank_values=True))
     path = Path(where).expanduser() if wants_path else None
-    return Request(text, name, path, options, data_dir, seed, label, client_column, download)
+    return DataSpec(text, name, path, options, data_dir, seed, label, client_column, download)
 
 
-def _finish(raw: Raw, seed: int, test_share: float, data_share: float) -> Source:
-    """The steps that are the same for every source."""
+def _prepare(raw: RawData, seed: int, test_share: float, data_share: float) -> Source:
+    """Split off a test set, subsample and normalise: the steps that every source shares."""
     train, test = raw.train, raw.test
     if test is None:
-        train, test = _apart(train, raw, test_share, generator(seed, "test"))
-    train = keep_share(train, len(raw.classes), data_share, generator(seed, "data share"))
+        train, test = _split_test(train, raw, test_share, numpy_generator_for(seed, "test"))
+    train = subsample(train, len(raw.classes), data_share, numpy_generator_for(seed, "data share"))
     columns = raw.columns
     if columns is not None:
-        train, test, columns = complete(train, test, columns)
+        train, test, columns = fit_encoding(train, test, columns)
     mean, std = statistics(_values(train, seed))
     return Source(raw.name, train, test, raw.classes, mean, std, raw.user_names, columns)
 
 
-def _apart(samples: Samples, raw: Raw, share: float, rng: np.random.Generator) -> tuple[Samples, Samples]:
-    """Put a stratified share of the samples aside."""
+def _split_test(samples: Samples, raw: RawData, share: float, rng: np.random.Generator) -> tuple[Samples, Samples]:
+    """Split off a stratified share of the samples as the test set."""
     labels = samples.y.numpy()
-    nobody: Ints = np.zeros(len(labels), np.int64)  # one client that owns everything
-    mask = hold_out(nobody, labels, 1, len(raw.classes), share, rng)
+    owner: Ints = np.zeros(len(labels), np.int64)  # one client that owns everything
+    mask = held_out_mask(owner, labels, 1, len(raw.classes), share, rng)
     if not mask.any():
         raise DataError(
             f"{raw.name}: {len(labels)} training samples leave no test set at test_share={share:g}; use a "
@@ -114,8 +149,8 @@ def _apart(samples: Samples, raw: Raw, share: float, rng: np.random.Generator) -
 
 
 def _values(train: Samples, seed: int) -> torch.Tensor:
-    """The training inputs, or a bounded sample of inputs that are not in memory."""
+    """The training inputs, or a limited sample of inputs that are not in memory."""
     if isinstance(train.x, ArrayInputs):
         return train.x.tensor
-    rows = generator(seed, "statistics").permutation(len(train))[:STATISTICS_SAMPLE]
+    rows = numpy_generator_for(seed, "statistics").permutation(len(train))[:STATISTICS_SAMPLE]
     return train.x.take(torch.from_numpy(np.sort(rows)))

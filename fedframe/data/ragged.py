@@ -1,4 +1,4 @@
-"""Lists of rows of different lengths in two flat arrays: what client k owns is a view, never a copy."""
+"""Lists of rows of different lengths in two flat arrays: the rows of client k are a view, never a copy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedframe.data.source import Ints
 
 @dataclass(frozen=True)
 class Ragged:
-    """K lists of whole numbers, one behind the other: list k is values[offsets[k]:offsets[k + 1]]."""
+    """K lists of whole numbers, concatenated: list k is values[offsets[k]:offsets[k + 1]]."""
 
     offsets: torch.Tensor  # int64 (K + 1,)
     values: torch.Tensor  # int64
@@ -30,12 +30,19 @@ class Ragged:
         return self.offsets.diff()
 
     def owners(self) -> torch.Tensor:
-        """For every value, the list it is in: int64, as long as values."""
+        """The list that every value is in, int64, as long as values."""
         return torch.repeat_interleave(torch.arange(len(self)), self.sizes())
+
+    def select(self, chosen: torch.Tensor) -> Ragged:
+        """These lists, in this order."""
+        starts, sizes = self.offsets[chosen], self.sizes()[chosen]
+        offsets = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
+        shift = torch.repeat_interleave(starts - offsets[:-1], sizes)
+        return Ragged(offsets, self.values[shift + torch.arange(len(shift))])
 
 
 def grouped(owner: Ints, rows: Ints, lists: int) -> Ragged:
-    """Sort rows into lists by their owner, in rising order inside a list; owner -1 is left out."""
+    """Group rows by their owner, in rising order within a list; rows with owner -1 are left out."""
     kept = owner >= 0
     owner, rows = owner[kept], rows[kept]
     order = np.lexsort((rows, owner))

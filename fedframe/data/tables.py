@@ -1,12 +1,13 @@
 """`csv:PATH`, `parquet:PATH`: rows of a table -> vectors; the encoding is fitted on the training rows alone.
 
-Numbers stay numbers, a missing one becomes the training mean; texts become one column per value seen in
-training.
+A file is read as named columns: float64 with NaN for missing numbers, or texts with "" for missing ones. Numbers stay
+numbers, a missing one becomes the training mean; texts become one column per value seen in training (one-hot).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import csv
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,95 +15,166 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fedframe.data.arrays import codes
-from fedframe.data.raw import Raw, Request
+from fedframe.data.arrays import encode_categories
 from fedframe.data.source import ArrayInputs, Ints, Samples
-from fedframe.data.table_files import Table, number_or_text, read_csv, read_parquet
+from fedframe.data.spec import DataSpec, RawData
 from fedframe.errors import DataError, SettingError, nearest
 
-LABELS = ("label", "target", "class", "y")
-CLIENTS = ("client", "client_id", "user", "user_id", "site", "hospital", "center", "centre", "institution")
+Table = dict[str, npt.NDArray[Any]]
+LABEL_NAMES = ("label", "target", "class", "y")
+CLIENT_NAMES = ("client", "client_id", "user", "user_id", "site", "hospital", "center", "centre", "institution")
 MAX_TEXTS = 1000  # values of a text column; more is a name or an id, which cannot help a model
+MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "?"))
 
 
-def load_csv(request: Request) -> Raw:
+def number_or_text(values: Sequence[str]) -> npt.NDArray[Any]:
+    """Parse a column: float64 if every value is a number or missing, else texts."""
+    cleaned = ["nan" if value.strip().lower() in MISSING else value for value in values]
+    try:
+        return np.array(cleaned, str).astype(np.float64)
+    except ValueError:
+        return np.array(["" if value == "nan" else value.strip() for value in cleaned], str)
+
+
+def read_csv(path: Path) -> Table:
+    """Read a text file with a header line, separated by comma, semicolon or tab."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            first = file.readline()
+            file.seek(0)
+            separator = max(",;\t", key=first.count)
+            lines = csv.reader(file, delimiter=separator, strict=True)
+            header = [name.strip() for name in next(lines, [])]
+            rows = []
+            for row in lines:
+                if len(row) == len(header):
+                    rows.append(row)
+                elif row:
+                    raise DataError(
+                        f"{path}, line {lines.line_num}: {len(row)} values; {len(header)} are expected, one per column."
+                    )
+    except (UnicodeDecodeError, csv.Error, OSError) as error:
+        raise DataError(f"{path} cannot be read as csv ({error}).") from None
+    if len(set(header)) != len(header) or "" in header:
+        raise DataError(f"{path} needs a header line that names every column, each once.")
+    if not rows:
+        raise DataError(f"{path} is empty: a header line and at least one row are expected.")
+    return {name: number_or_text(column) for name, column in zip(header, zip(*rows, strict=True), strict=True)}
+
+
+def read_parquet(path: Path) -> Table:
+    """Read a Parquet file of numbers and texts."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+        import pyarrow.types
+    except ImportError:
+        raise DataError("reading Parquet files needs pyarrow: pip install 'fedframe[parquet]'.") from None
+    try:
+        found = pyarrow.parquet.read_table(path)
+    except (pyarrow.ArrowException, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise DataError(f"{path} is damaged, cut short or no Parquet file ({reason}).") from None
+    table: Table = {}
+    types = pyarrow.types
+    for name in found.column_names:
+        column, kind = found[name], found[name].type
+        if types.is_dictionary(kind):
+            kind = kind.value_type
+        values = column.to_pylist()
+        if types.is_string(kind) or types.is_large_string(kind):
+            table[name] = np.array(["" if value is None else value for value in values], str)
+        elif types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_decimal(kind):
+            table[name] = np.array([np.nan if value is None else float(value) for value in values], np.float64)
+        else:
+            raise DataError(f"{path}: the column {name!r} is of type {kind}; numbers and texts can be used.")
+    if not found.num_rows:
+        raise DataError(f"{path} is empty: at least two rows are expected.")
+    return table
+
+
+def load_csv(spec: DataSpec) -> RawData:
     """A table in text form, with a header line."""
-    return _load(request, read_csv)
+    return _load(spec, read_csv)
 
 
-def load_parquet(request: Request) -> Raw:
+def load_parquet(spec: DataSpec) -> RawData:
     """A table in a Parquet file."""
-    return _load(request, read_parquet)
+    return _load(spec, read_parquet)
 
 
-def _load(request: Request, reader: Any) -> Raw:
-    request.allow(("test",))
-    path = request.file
+def _load(spec: DataSpec, reader: Callable[[Path], Table]) -> RawData:
+    spec.allow_options(("test",))
+    path = spec.file
     tables: list[Table] = [reader(path)]
-    if "test" in request.options:
-        other = path.parent / Path(request.options["test"]).expanduser()
+    if "test" in spec.options:
+        other = path.parent / Path(spec.options["test"]).expanduser()
         if not other.exists():
-            raise DataError(f"data {request.spec!r}: there is no {other.absolute()}.")
+            raise DataError(f"data {spec.text!r}: there is no {other.absolute()}.")
         tables.append(reader(other))
         if set(tables[1]) != set(tables[0]):
             odd = min(set(tables[1]) ^ set(tables[0]))
             raise DataError(f"{path} and {other} must have the same columns; only one of them has {odd!r}.")
-    label = _column(path, tables[0], request.label, "label", LABELS) or list(tables[0])[-1]
-    if request.form is None:
-        client = _column(path, tables[0], request.client_column, "client_column", CLIENTS)
+    label = _column(path, tables[0], spec.label, "label", LABEL_NAMES) or list(tables[0])[-1]
+    if spec.schema is None:
+        client = _column(path, tables[0], spec.client_column, "client_column", CLIENT_NAMES)
     else:
-        client = _other_columns(path, tables[0], label, request)
+        client = _check_schema(path, tables[0], label, spec)
     if client == label:
         raise SettingError(f"{path}: the column {label!r} cannot be both label and client column.")
-    tested = len(tables) > 1
+    has_test = len(tables) > 1
     for name in (label, client):
-        if name is not None and any(_missing(table[name]).any() for table in tables):
+        if name is not None and any(_is_missing(table[name]).any() for table in tables):
             raise DataError(f"{path}: the column {name!r} has rows without a value; every row needs one.")
-    y, y_test, classes = codes(tables[0][label], tables[1][label] if tested else None, f"column {label!r} of {path}")
+    y, y_test, classes = encode_categories(
+        tables[0][label], tables[1][label] if has_test else None, f"column {label!r} of {path}"
+    )
     user: Ints | None = None
     user_test: Ints | None = None
     users = None
     if client is not None:
-        second = tables[1][client] if tested else None
-        user, user_test, users = codes(tables[0][client], second, f"column {client!r} of {path}")
-    if request.form is None or request.form.columns is None:
+        second = tables[1][client] if has_test else None
+        user, user_test, users = encode_categories(tables[0][client], second, f"column {client!r} of {path}")
+    if spec.schema is None or spec.schema.columns is None:
         names = [name for name in tables[0] if name not in (label, client)]
-        columns = _columns(path, names, tables)
+        columns = _encoded_columns(path, names, tables)
         if not columns:
             raise DataError(f"{path} has no column besides label and client; a model needs at least one input.")
         encoded = [_encode(table, columns) for table in tables]
     else:
-        columns = request.form.columns
-        encoded = [_encode_new(path, table, columns, request.form.mean) for table in tables]
+        columns = spec.schema.columns
+        encoded = [_encode_with_schema(path, table, columns, spec.schema.mean) for table in tables]
     train = Samples(ArrayInputs(encoded[0]), torch.from_numpy(y), user)
     test = None
-    if tested and y_test is not None:
+    if has_test and y_test is not None:
         test = Samples(ArrayInputs(encoded[1]), torch.from_numpy(y_test), user_test)
-    return Raw(path.stem, train, test, classes, users, columns)
+    return RawData(path.stem, train, test, classes, users, columns)
 
 
-def _other_columns(path: Path, table: Table, label: str, request: Request) -> str | None:
-    """Check that a table fits the run it comes to; gives the column that names clients, if there is one."""
-    assert request.form is not None
-    columns = request.form.columns
+def _check_schema(path: Path, table: Table, label: str, spec: DataSpec) -> str | None:
+    """Check that a table fits the run's schema; return the column that names clients, if there is one."""
+    assert spec.schema is not None
+    columns = spec.schema.columns
     if columns is None:
-        shape = request.form.shape
+        shape = spec.schema.shape
         raise DataError(f"{path} is a table, but the run was trained on arrays of shape {shape}; use data = npz:PATH.")
     try:
-        inputs = {name if name in table else _of_text(name, table)[0] for name in columns}
+        inputs = {name if name in table else _split_indicator(name, table)[0] for name in columns}
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
     others = [name for name in table if name not in inputs]
     if label in inputs:
         hint = f"set label to one of: {', '.join(others)}" if others else "add a column called label"
         raise SettingError(f"{path}: the column {label!r} is an input of the run and cannot be the label; {hint}.")
-    # What the run's own table called its clients need not be in this one.
-    asked = request.client_column if request.client_column in others else None
-    return _column(path, {name: table[name] for name in others if name != label}, asked, "client_column", CLIENTS)
+    # The client column of the run's own table need not exist in this one.
+    requested = spec.client_column if spec.client_column in others else None
+    return _column(
+        path, {name: table[name] for name in others if name != label}, requested, "client_column", CLIENT_NAMES
+    )
 
 
-def _encode_new(path: Path, table: Table, columns: tuple[str, ...], mean: torch.Tensor) -> torch.Tensor:
-    """Rows of a file as inputs of a run that was trained on these columns."""
+def _encode_with_schema(path: Path, table: Table, columns: tuple[str, ...], mean: torch.Tensor) -> torch.Tensor:
+    """Encode the rows of a file as inputs of a run that was trained on these columns."""
     for name in columns:
         if name in table and table[name].dtype.kind == "f" and np.isinf(table[name]).any():
             raise DataError(f"{path}: the column {name!r} holds infinity; every number must be finite.")
@@ -112,23 +184,25 @@ def _encode_new(path: Path, table: Table, columns: tuple[str, ...], mean: torch.
         raise DataError(f"{path}: {error}") from None
 
 
-def _column(path: Path, table: Table, asked: str | None, setting: str, customary: Sequence[str]) -> str | None:
-    """The column asked for, or the first one with a customary name."""
-    if asked is not None:
-        if asked not in table:
-            raise SettingError(f"{setting} is {asked!r}, and {path} has no such column: {nearest(asked, table)}")
-        return asked
+def _column(path: Path, table: Table, requested: str | None, setting: str, usual_names: Sequence[str]) -> str | None:
+    """The requested column, or the first one with a usual name."""
+    if requested is not None:
+        if requested not in table:
+            raise SettingError(
+                f"{setting} is {requested!r}, and {path} has no such column: {nearest(requested, table)}"
+            )
+        return requested
     lower = {name.lower(): name for name in table}
-    return next((lower[name] for name in customary if name in lower), None)
+    return next((lower[name] for name in usual_names if name in lower), None)
 
 
-def _missing(column: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+def _is_missing(column: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     missing: npt.NDArray[np.bool_] = np.isnan(column) if column.dtype.kind == "f" else column == ""
     return missing
 
 
-def _columns(path: Path, names: list[str], tables: list[Table]) -> tuple[str, ...]:
-    """What every input number means: the column, or column=text."""
+def _encoded_columns(path: Path, names: list[str], tables: list[Table]) -> tuple[str, ...]:
+    """The meaning of every input number: a column, or column=text."""
     out = []
     for name in names:
         parts = [table[name] for table in tables]
@@ -148,20 +222,20 @@ def _columns(path: Path, names: list[str], tables: list[Table]) -> tuple[str, ..
 
 
 def _encode(table: Mapping[str, npt.NDArray[Any]], columns: tuple[str, ...]) -> torch.Tensor:
-    """Rows of numbers (n, d), NaN where a number is missing; a text not among the columns is all zeros."""
+    """Encode rows as numbers (n, d), NaN where one is missing; a text that is not among the columns is all zeros."""
     rows = len(next(iter(table.values())))
     out = np.empty((rows, len(columns)), np.float32)
     for i, name in enumerate(columns):
         if name in table and table[name].dtype.kind == "f":
             out[:, i] = table[name]
         else:
-            column, _, text = _of_text(name, table)
+            column, _, text = _split_indicator(name, table)
             out[:, i] = table[column].astype(str) == text
     return torch.from_numpy(out)
 
 
-def _of_text(name: str, table: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Take column=text apart at the sign that leaves a column of the table: names may hold one too."""
+def _split_indicator(name: str, table: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Split column=text at the equals sign that leaves a column of the table: column names may contain one too."""
     cut = name.find("=")
     while cut >= 0:
         if name[:cut] in table:
@@ -170,7 +244,7 @@ def _of_text(name: str, table: Mapping[str, Any]) -> tuple[str, str, str]:
     raise DataError(f"the table lacks the column {name.partition('=')[0]!r}.")
 
 
-def complete(train: Samples, test: Samples, columns: tuple[str, ...]) -> tuple[Samples, Samples, tuple[str, ...]]:
+def fit_encoding(train: Samples, test: Samples, columns: tuple[str, ...]) -> tuple[Samples, Samples, tuple[str, ...]]:
     """Fit the encoding on the training rows: drop texts they lack, fill missing numbers with their means."""
     assert isinstance(train.x, ArrayInputs)
     assert isinstance(test.x, ArrayInputs)
@@ -181,7 +255,7 @@ def complete(train: Samples, test: Samples, columns: tuple[str, ...]) -> tuple[S
         raise DataError("the table has no input column with a value in the training rows.")
     kept = tuple(columns[i] for i in keep.tolist())
     x = x.index_select(1, keep)
-    means = x.double().nanmean(0).nan_to_num(0.0).float()  # a column without any training value: 0
+    means = x.double().nanmean(0).nan_to_num(0.0).float()  # 0 for a column without any training value
     out = []
     for samples, values in ((train, x), (test, test.x.tensor.index_select(1, keep))):
         filled = torch.where(values.isnan(), means, values)
@@ -196,7 +270,7 @@ def encode_rows(rows: Mapping[str, Sequence[object]], columns: tuple[str, ...], 
     """
     table = {}
     for name, column in rows.items():
-        # A text column whose new values all look like whole numbers was read as numbers: "1" came back as 1.0.
+        # A text column whose new values all look like whole numbers was parsed as numbers: "1" became 1.0.
         whole = [int(v) if isinstance(v, float) and v.is_integer() else v for v in column]
         texts = ["" if value is None else str(value) for value in whole]
         # A column that was text in training stays text, even where all new values look like numbers.
@@ -206,6 +280,6 @@ def encode_rows(rows: Mapping[str, Sequence[object]], columns: tuple[str, ...], 
             raise DataError(f"the column {name!r} holds texts, and held numbers in training.")
     for name in columns:
         if name not in table:
-            _of_text(name, table)
+            _split_indicator(name, table)
     values = _encode(table, columns)
     return torch.where(values.isnan(), mean, values)

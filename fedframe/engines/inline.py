@@ -7,11 +7,12 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from fedframe.core.client_runtime import ClientRuntime
+from fedframe.core.engine import Engine
 from fedframe.core.job import Job
 from fedframe.core.message import Message
 
 
-class InlineEngine:
+class InlineEngine(Engine):
     """Runs every request in this process, with one torch thread so that results equal those of worker processes."""
 
     def __init__(self, job: Job) -> None:
@@ -25,10 +26,6 @@ class InlineEngine:
         """Perform the request for every unit, lazily."""
         for unit in units:
             yield self.runtime.perform(request, unit)
-
-    def processes(self) -> list[int]:
-        """No processes but this one."""
-        return []
 
     def close(self) -> None:
         """Restore the threads and the random state of the process."""

@@ -20,6 +20,7 @@ from multiprocessing.context import ForkProcess
 import torch
 from torch import nn
 
+from fedframe.core.engine import Engine
 from fedframe.core.job import Job
 from fedframe.core.message import Message
 from fedframe.core.optimizers import make_optimizer
@@ -42,7 +43,7 @@ class WorkerHandle:
     pipe: Connection = field(init=False)
 
 
-class WorkerEngine:
+class WorkerEngine(Engine):
     """Runs requests in worker processes."""
 
     def __init__(self, job: Job, count: int, notify: Callable[[str], None]) -> None:

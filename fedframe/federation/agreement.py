@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import yaml
 
-from fedframe.data.raw import Form
+from fedframe.data.spec import DataSchema
 from fedframe.errors import DataError, SettingError
 from fedframe.federation.hosts import plain_host
 from fedframe.settings import Settings, check
@@ -34,7 +34,7 @@ class Agreement:
     host: str
     port: int
     members: tuple[str, ...]  # names of the nodes; a client's number is its index here
-    form: Form
+    form: DataSchema
     settings: Settings
 
     @property
@@ -73,7 +73,7 @@ class Agreement:
             data = values["data"]
             mean, std = (torch.tensor(data[name], dtype=torch.float32) for name in ("mean", "std"))
             columns = tuple(data["columns"]) if data["columns"] is not None else None
-            form = Form(tuple(map(str, data["classes"])), tuple(map(int, data["shape"])), columns, mean, std)
+            form = DataSchema(tuple(map(str, data["classes"])), tuple(map(int, data["shape"])), columns, mean, std)
             members = tuple(map(str, values["members"]))
             agreement = cls(
                 str(values["federation"]), str(values["host"]), int(values["port"]), members, form,

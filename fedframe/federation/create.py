@@ -10,7 +10,7 @@ import torch
 
 from fedframe.core.model import count_parameters
 from fedframe.data import load_source
-from fedframe.data.raw import Form
+from fedframe.data.spec import DataSchema
 from fedframe.errors import SettingError
 from fedframe.federation.agreement import Agreement, check_members
 from fedframe.federation.folder import FederationFolder
@@ -33,7 +33,7 @@ MAX_PARAMETERS = 500_000_000  # of a net: 2 GB, which node and organiser hold se
 
 
 def new_federation(
-    path: Path, members: Sequence[str], hosts: Sequence[str], port: int, form: Form, settings: Settings
+    path: Path, members: Sequence[str], hosts: Sequence[str], port: int, form: DataSchema, settings: Settings
 ) -> FederationFolder:
     """Make a federation's folder; whatever cannot work is refused before anything is written."""
     names = tuple(sorted(members))
@@ -62,7 +62,7 @@ def new_federation(
     return FederationFolder.create(path, Agreement(name, hosts[0], port, names, form, maker.settings), hosts)
 
 
-def check_size(model: str, form: Form) -> None:
+def check_size(model: str, form: DataSchema) -> None:
     """Refuse a net that is too large for samples of this form, without building it: weights may not fit in memory."""
     shape = tuple(form.shape) if len(form.shape) == 1 else (form.shape[2], *form.shape[:2])
     name = default_net(shape) if model == "auto" else model
@@ -81,13 +81,13 @@ def check_size(model: str, form: Form) -> None:
         )
 
 
-def form_from_data(data: str, settings: Settings) -> Form:
+def form_from_data(data: str, settings: Settings) -> DataSchema:
     """The form of data that the organiser has, such as a public sample."""
     folder = Path(settings.data_dir) if settings.data_dir else None
     return form_of(load_source(data, data_dir=folder, seed=settings.seed, label=settings.label))
 
 
-def form_from_description(classes: str, shape: str, mean: str, std: str) -> Form:
+def form_from_description(classes: str, shape: str, mean: str, std: str) -> DataSchema:
     """The form of data that the organiser describes in options."""
     names = tuple(name.strip() for name in classes.split(",") if name.strip())
     if len(names) < 2 or len(set(names)) < len(names):
@@ -109,7 +109,7 @@ def form_from_description(classes: str, shape: str, mean: str, std: str) -> Form
     centre, spread = (per_channel(text, sizes[-1], what, scale) for what, text in (("mean", mean), ("std", std)))
     if not bool((spread > 0).all()):
         raise SettingError(f"std = {std!r}: must be above 0, such as 0.25.")
-    return Form(names, sizes, None, centre, spread)
+    return DataSchema(names, sizes, None, centre, spread)
 
 
 def per_channel(text: str, count: int, what: str, scale: float) -> torch.Tensor:

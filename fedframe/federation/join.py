@@ -16,7 +16,7 @@ from fedframe.core.job import Job
 from fedframe.core.message import Message
 from fedframe.core.server import Server
 from fedframe.data.federation import Federation
-from fedframe.data.new_client import load_newcomer
+from fedframe.data.new_client import load_new_client
 from fedframe.engines.inline import InlineEngine
 from fedframe.errors import DataError
 from fedframe.federation.kit import Kit
@@ -55,11 +55,11 @@ class Membership:
         self.settings: Settings = agreement.settings.model_copy(update={"device": device})  # each node chooses its own
         check_device(device)  # before data are loaded for nothing
         usual = self.settings.local_test
-        federation = load_newcomer(
+        federation = load_new_client(
             data,
             agreement.form,
             share=test_share,
-            usual_share=DEFAULT_TEST_SHARE if usual == "global" else float(usual),
+            default_share=DEFAULT_TEST_SHARE if usual == "global" else float(usual),
             seed=self.settings.seed,
             label=label or self.settings.label,
         )
@@ -95,8 +95,7 @@ class Membership:
             job = JobMaker(self.settings.model_copy(update={"steps": 1}), self.federation, None).make(Path(folder))
             engine = InlineEngine(job)
             server = Server(job, engine, lambda text: None)
-            stage = job.method.optional_slot("server_stage")
-            kinds = ["train"] + (["statistics"] if stage is not None and stage.statistics_shapes(server) else [])
+            kinds = ["train"] + (["statistics"] if job.expected("statistics") else [])
             replies = [
                 next(iter(engine.run(server.build_request(kind, number), [self.kit.number])))
                 for number, kind in enumerate(kinds, start=1)

@@ -21,10 +21,10 @@ from fedframe.network.flower.transport import FlowerTransport
 from fedframe.network.node import template_digest
 from fedframe.network.node_data import federation_without_data
 from fedframe.network.node_request import HELLO
-from fedframe.runs.api import Result
 from fedframe.runs.federated import NOTES, load_test_set, start_command
 from fedframe.runs.folder import RunFolder
 from fedframe.runs.progress import Display, choose_display
+from fedframe.runs.result import RunResult
 from fedframe.runs.session import execute, sanitize_log_line
 from fedframe.util.files import read_json, write_json
 from fedframe.util.locate import resolve_paths
@@ -48,7 +48,7 @@ class SuperLinkTransport(FlowerTransport):
 
 def start(
     folder: FederationFolder, *, new: bool = False, test_data: str | None = None, progress: bool | Display = True
-) -> Result:
+) -> RunResult:
     """Train, or resume the last training that was not finished."""
     agreement = folder.agreement()
     with folder.exclusive("start", "trains"), choose_display(progress) as display:
@@ -83,7 +83,7 @@ def start(
             return engine
 
         execute(job, run, display, open_engine, resume_command)
-    return Result(run.path, job.settings)
+    return RunResult(run.path, job.settings)
 
 
 def check_members_again(engine: NetworkEngine) -> None:

@@ -9,21 +9,20 @@ from typing import Any
 import torch
 from torch import nn
 
+from fedframe.core.hook_errors import named_errors
 from fedframe.core.job import Job
 from fedframe.core.model import has_batch_norm
+from fedframe.core.part import ALL_DATA
 from fedframe.core.privacy import check_private
 from fedframe.data import Federation, Source, load_source, make_federation
 from fedframe.data.augment import read_augment
-from fedframe.data.held_out_clients import keep_out
-from fedframe.data.validation import for_validation
+from fedframe.data.holdout import hold_out_clients, hold_out_server_samples, hold_out_validation
 from fedframe.errors import DataError, SettingError
 from fedframe.methods.recipes import make_method
 from fedframe.models import build_net, default_net
-from fedframe.settings import Settings
-from fedframe.util.locate import resolve_paths
+from fedframe.settings import FROM_PYTHON, Settings
 from fedframe.util.seeds import seed_for
 
-FROM_PYTHON = "python"  # what config.yaml says of data or a net that was an object, not a name
 Net = str | nn.Module | Callable[..., nn.Module]
 
 
@@ -38,20 +37,20 @@ class JobMaker:
                     f"fedframe.resume(folder, {name}=...) or fedframe.run(config=..., {name}=...)."
                 )
         self.method = make_method(settings.method, settings.set)
-        for part in self.method.parts:
-            part.check(settings)
+        with named_errors(f"method = {settings.method!r}"):
+            for part in self.method.parts:
+                part.check_settings(settings)
         check_device(settings.device)
         read_augment(settings.augment)  # refuse a wrong one before the data are loaded
         self.federation = make_clients(settings, settings.data if data is None else data)
-        for part in self.method.answering("reserve"):
-            self.federation = part.reserve(self.federation, settings.seed)
+        for part in self.method.parts:
+            if 0 < part.server_samples < ALL_DATA:
+                each = int(part.server_samples)
+                self.federation = hold_out_server_samples(self.federation, each, settings.seed, f"{part.name}.samples")
         shape = self.federation.source.input_shape
         self.net: Net = net if net is not None and not isinstance(net, str) else settings.model
         resolved: dict[str, Any] = {
-            "method": "+".join(resolve_paths(piece.strip()) for piece in settings.method.split("+")),
-            "data": resolve_paths(settings.data),
-            "model": resolve_paths(settings.model),
-            "clients": len(self.federation.everyone),
+            "clients": len(self.federation.all_clients),
             "partition": self.federation.partition or settings.partition,
         }
         if self.net == "auto":
@@ -61,9 +60,12 @@ class JobMaker:
             torch.manual_seed(seed_for(self.settings.seed, "model"))
             backbone = build_net(self.net, shape)
             classes = len(self.federation.source.classes)
-            self.template = self.method.build(backbone, int(backbone.dim), classes)  # type: ignore[arg-type]
-        for part in self.method.parts:
-            part.check_model(self.template, len(self.federation))
+            with named_errors(f"method = {settings.method!r}"):
+                self.template = self.method.build(backbone, int(backbone.dim), classes)  # type: ignore[arg-type]
+        with named_errors(f"method = {settings.method!r}"):
+            self.method.private(self.template)
+            for part in self.method.parts:
+                part.check_model(self.template, len(self.federation))
         check_private(settings, self.method, has_batch_norm(self.template) and settings.buffers == "average")
         if has_batch_norm(self.template) and settings.batch == 1:
             raise SettingError("batch = 1 cannot train a net with BatchNorm; use batch = 2, or a net without it.")
@@ -81,8 +83,8 @@ def make_clients(settings: Settings, data: object) -> Federation:
             f"All labels of {settings.data} are {federation.source.classes[0]!r}: there is nothing to tell apart; "
             "give data with two classes or more (--label names a table's column)."
         )
-    everyone = for_validation(federation, settings.validate_share, settings.seed)
-    return keep_out(everyone, settings.new_clients, settings.seed)
+    everyone = hold_out_validation(federation, settings.validate_share, settings.seed)
+    return hold_out_clients(everyone, settings.new_clients, settings.seed)
 
 
 def deal_out(settings: Settings, data: object) -> Federation:
@@ -115,6 +117,11 @@ def deal_out(settings: Settings, data: object) -> Federation:
 
 def check_device(device: str) -> None:
     """Refuse a device that this machine does not have."""
-    kind = device.partition(":")[0]
-    if kind not in ("cpu", "cuda", "mps") or (kind == "cuda" and not torch.cuda.is_available()):
+    kind, colon, number = device.partition(":")
+    count = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}.get(kind, 0)
+    if not count:
         raise SettingError(f"device = {device!r} is not here; use cpu.")
+    if colon and not (number.isdecimal() and int(number) < count):
+        raise SettingError(
+            f"device = {device!r} is not here; use {kind}, or a number from {kind}:0 to {kind}:{count - 1}."
+        )

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from fedframe.core.hook_errors import named_errors
 from fedframe.core.method import Method, combine
 from fedframe.core.part import Part
 from fedframe.errors import SettingError, nearest
@@ -27,6 +28,7 @@ from fedframe.methods.parts.fedaws import FedAwS
 from fedframe.methods.parts.fedbn import FedBN
 from fedframe.methods.parts.feddyn import FedDyn
 from fedframe.methods.parts.fedetf_stage import AlternatingAdaptation
+from fedframe.methods.parts.fedexp import FedExP
 from fedframe.methods.parts.fedloge import AuxiliaryHeads, GlobalRealignment, LocalRealignment
 from fedframe.methods.parts.fedmmd import FedMMD
 from fedframe.methods.parts.fedmtl import FedMTL
@@ -38,6 +40,7 @@ from fedframe.methods.parts.fedproto import FedProto
 from fedframe.methods.parts.fedrep import FedRep
 from fedframe.methods.parts.fedrod import FedRoD
 from fedframe.methods.parts.fedrs import FedRS
+from fedframe.methods.parts.fedsam import FedSAM
 from fedframe.methods.parts.ffc import FFC
 from fedframe.methods.parts.frame_head import FrozenRandom, Orthonormal, SimplexETF, SparseETF
 from fedframe.methods.parts.gmv import GlobalMemory
@@ -47,6 +50,7 @@ from fedframe.methods.parts.moon import Moon
 from fedframe.methods.parts.nash import Nash
 from fedframe.methods.parts.pfedme import Mix, PFedMe
 from fedframe.methods.parts.prox import Prox
+from fedframe.methods.parts.qfedavg import QFedAvg
 from fedframe.methods.parts.ratioloss import RatioLoss
 from fedframe.methods.parts.scaffold import Scaffold
 from fedframe.util.locate import locate
@@ -88,6 +92,9 @@ RECIPES: dict[str, Recipe] = {
         Recipe("fedadagrad", "The mean update drives Adagrad on the server.", parts=(FedAdagrad(),)),
         Recipe("fedadam", "The mean update drives Adam on the server.", parts=(FedAdam(),)),
         Recipe("fedyogi", "The mean update drives Yogi on the server.", parts=(FedYogi(),)),
+        Recipe("fedexp", "The mean update, extrapolated as far as the clients disagree.", parts=(FedExP(),)),
+        Recipe("fedsam", "Local steps along the gradient a little uphill: flat minima.", parts=(FedSAM(),)),
+        Recipe("qfedavg", "Clients with a higher loss weigh more in the server's step.", parts=(QFedAvg(),)),
         Recipe("moon", "Features keep to the server's model and away from the client's last one.", parts=(Moon(),)),
         Recipe(
             "feddyn",
@@ -214,6 +221,71 @@ RECIPES: dict[str, Recipe] = {
 }
 
 
+MethodLike = str | Part | type[Part] | Recipe | Sequence["MethodLike"]
+PYTHON = "python:"  # in settings: how a piece of a method begins that was an object, not a name
+LONGEST_LABEL = 40  # characters of an object in a table
+_OBJECTS: dict[str, Recipe] = {}  # such pieces that this process was given, by their texts in settings
+
+
+def method_text(method: MethodLike) -> str:
+    """The text that stands for a method in settings: its name, or `python:` and what its parts look like.
+
+    A part, a part's class or a recipe is kept under its text, so that the text is understood in this process.
+    """
+    if isinstance(method, str):
+        return method
+    if isinstance(method, list | tuple) and method:
+        return "+".join(method_text(piece) for piece in method)
+    if isinstance(method, Recipe):
+        recipe = method
+        for part in recipe.parts:
+            check_own(f"The recipe {recipe.name}", type(part))
+        text = f"{recipe.name}({', '.join(map(part_text, recipe.parts))})"
+    elif isinstance(method, Part) or (isinstance(method, type) and issubclass(method, Part)):
+        kind = method if isinstance(method, type) else type(method)
+        check_own("From Python", kind)
+        part = make_part(kind, {} if isinstance(method, type) else vars(method))
+        recipe, text = Recipe(kind.name, first_line(kind), kind.paper, (part,)), part_text(part)
+    else:
+        raise SettingError(
+            f"method = {method!r} is of another kind; give a name, a part (made from fedframe.Part), a Recipe, or a "
+            "list of them."
+        )
+    key = PYTHON + " ".join(text.split()).replace("+", "%2B")  # a + joins pieces
+    _OBJECTS[key] = recipe
+    return key
+
+
+def method_label(name: str) -> str:
+    """A method's text as tables show it: objects without `python:`, and long ones by their names alone."""
+    pieces = [piece.strip() for piece in name.split("+")]
+    given = {piece: piece.removeprefix(PYTHON) for piece in pieces if piece.startswith(PYTHON)}
+    short = {piece: text if len(text) <= LONGEST_LABEL else python_recipe(piece).name for piece, text in given.items()}
+    return "+".join(short.get(piece, piece) for piece in pieces) if given else name
+
+
+def part_text(part: Part) -> str:
+    """A part as one writes it."""
+    values = ", ".join(f"{key}={value!r}" for key, value in vars(part).items())
+    return f"{type(part).__name__}({values})"
+
+
+def python_recipe(key: str) -> Recipe:
+    """An object that this process was given as a method, by its text."""
+    if key not in _OBJECTS:
+        raise SettingError(
+            f"The method {key.removeprefix(PYTHON)} came from Python; give it again there, as method=..., for example "
+            "fedframe.resume(folder, method=...)."
+        )
+    return _OBJECTS[key]
+
+
+def confirm_method(recorded: str, method: MethodLike | None) -> None:
+    """Take a run's method that is given again; refuse one that is not the run's."""
+    if method is not None and method_text(method) != recorded:
+        raise SettingError(f"The run's method is {recorded}, not {method_text(method)}; give the run's own again.")
+
+
 def find_recipes(name: str) -> list[Recipe]:
     """The recipes and parts that a method's name joins with `+`."""
     found: list[Recipe] = []
@@ -225,6 +297,8 @@ def find_recipes(name: str) -> list[Recipe]:
             found.append(RECIPES[key])
         elif key in PARTS:
             found.append(Recipe(key, f"The part {key}.", PARTS[key].paper, (make_part(PARTS[key], {}),)))
+        elif key.startswith(PYTHON):
+            found.append(python_recipe(key))
         elif ".py" in key or ":" in key:
             found.append(own_recipe(key))
         else:
@@ -292,8 +366,9 @@ def make_method(name: str, settings: Mapping[str, Mapping[str, Any]]) -> Method:
         changed = brought[part.name] | dict(settings.get(part.name, {}))
         parts.append(part if changed == vars(part) else make_part(type(part), changed, brought[part.name]))
     method = Method(name, tuple(parts))
-    for part in method.answering("fits"):
-        part.fits(method)
+    with named_errors(f"method = {name!r}"):
+        for part in method.parts_with("check_method"):
+            part.check_method(method)
     return method
 
 

@@ -1,4 +1,4 @@
-"""Expected calibration error: whether a model is right as often as it says it is.
+"""Expected calibration error: how far a model's confidence is from its accuracy.
 
 Guo et al., On Calibration of Modern Neural Networks, ICML 2017, Eq. 3: samples are put into bins of equal width by the
 probability p of the predicted class, bin m being (m/M, (m+1)/M], and
@@ -16,7 +16,7 @@ BINS = 15
 
 
 class Calibration:
-    """Takes confidences batch by batch; memory does not grow with the samples."""
+    """Accumulates confidences batch by batch, in constant memory."""
 
     def __init__(self, bins: int = BINS) -> None:
         self.bins = bins
@@ -25,7 +25,7 @@ class Calibration:
         self.right = torch.zeros(bins, dtype=torch.float64)
 
     def add(self, confidence: Tensor, right: Tensor) -> None:
-        """Probabilities of the predicted classes, and whether these were right."""
+        """Add a batch: probabilities of the predicted classes, and whether these were right."""
         wide = confidence.double()
         place = (wide * self.bins).ceil().long().sub(1).clamp(0, self.bins - 1)
         self.count += torch.bincount(place, minlength=self.bins)

@@ -1,4 +1,4 @@
-"""Linear CKA: how alike two nets see the same samples, layer by layer.
+"""Linear CKA: how similar two nets' representations of the same samples are, layer by layer.
 
 Kornblith et al., Similarity of Neural Network Representations Revisited, ICML 2019. For activations X, Y (samples,
 units) with centred columns
@@ -16,11 +16,15 @@ from itertools import combinations
 import torch
 from torch import Tensor, nn
 
+from fedframe.core.job import Job
 from fedframe.core.method import Method
 from fedframe.core.model import Model
+from fedframe.metrics.sampling import sample_rows
 
 COLUMNS = 8192  # units of a layer that are widened to float64 together
 MOST_LAYERS = 24
+CKA_CLIENTS = 5  # whose nets are compared: ten pairs
+CKA_SAMPLES = 200
 
 
 def centred_gram(activations: Tensor) -> Tensor:
@@ -35,14 +39,14 @@ def centred_gram(activations: Tensor) -> Tensor:
 
 
 def linear_cka(K: Tensor, L: Tensor) -> float | None:
-    """CKA of two representations from their Gram matrices; None where one is the same for all samples, or diverged."""
+    """CKA of two representations from their Gram matrices; None if one is constant over the samples or has diverged."""
     size = float(K.norm() * L.norm())
     return min(1.0, float((K * L).sum()) / size) if 0 < size < math.inf else None
 
 
 @torch.no_grad()
 def layer_grams(method: Method, model: Model, inputs: Tensor) -> dict[str, Tensor]:
-    """The Gram matrix of every layer with weights (of deep nets, of some), and of the logits; evaluation mode."""
+    """The Gram matrices of layers with weights (of deep nets, some of them) and of the logits; in evaluation mode."""
     found: dict[str, Tensor] = {}
 
     def keep(name: str) -> object:
@@ -54,7 +58,7 @@ def layer_grams(method: Method, model: Model, inputs: Tensor) -> dict[str, Tenso
 
     handles = [
         module.register_forward_hook(keep(name))  # type: ignore[arg-type]
-        for name, module in watched_layers(model)
+        for name, module in weighted_layers(model)
     ]
     try:
         logits = method.logits(model.eval(), inputs)
@@ -64,8 +68,8 @@ def layer_grams(method: Method, model: Model, inputs: Tensor) -> dict[str, Tenso
     return {**found, "logits": centred_gram(logits)}
 
 
-def watched_layers(model: Model) -> list[tuple[str, nn.Module]]:
-    """The modules that have a matrix or kernel of their own, but for the classifier, whose output are the logits."""
+def weighted_layers(model: Model) -> list[tuple[str, nn.Module]]:
+    """The modules with a matrix or kernel of their own, except the classifier, whose outputs are the logits."""
     layers = [
         (name, module)
         for name, module in model.named_modules()
@@ -86,3 +90,12 @@ def mean_cka(grams: Sequence[Mapping[str, Tensor]]) -> dict[str, float]:
         if known:
             means[layer] = sum(known) / len(known)
     return means
+
+
+def common_inputs(job: Job) -> Tensor:
+    """The samples that all models see: of the global test set, or of the training data where there is none."""
+    source = job.federation.source
+    samples, rows = source.train, job.federation.train.values
+    if source.test is not None and len(source.test):
+        samples, rows = source.test, job.test_rows("test")
+    return source.batch(samples, sample_rows(rows, CKA_SAMPLES, job.settings.seed, "cka")).to(job.settings.device)

@@ -1,4 +1,4 @@
-"""Neural collapse: how near features and classifier have come to the simplest arrangement that there is.
+"""Neural collapse: how near features and classifier are to a simplex of class means.
 
 Papyan, Han and Donoho, Prevalence of neural collapse during the terminal phase of deep learning training, PNAS 2020.
 With h_ci the feature of sample i of class c, mu_c the mean of class c, mu_G the mean of the class means, and
@@ -9,7 +9,7 @@ NC2  norms:  std_c ||mu_c - mu_G|| / mean_c ||mu_c - mu_G||           class mean
      angles: mean over c != c' of |cos(mu_c - mu_G, mu_c' - mu_G) + 1/(C-1)|    and as far apart as can be
 NC3  || W'/||W||_F - M/||M||_F ||_F^2                                 the classifier points where the means do
 NC4  share of samples whose predicted class is not that of the nearest mu_c    so it decides by the nearest mean
-Collapse is all of them -> 0. The same NC2 figures of W's rows stand beside them.
+Collapse means that all of them tend to 0. The NC2 figures are also given for the rows of W.
 
 Differs from the paper in: classes weigh alike also where they have different numbers of samples. Classes without a
 sample are left out, and C counts those that are in.
@@ -90,7 +90,7 @@ def frame_distance(rows: Tensor) -> tuple[float | None, float | None]:
 
 
 def self_duality(W: Tensor, M: Tensor) -> float | None:
-    """NC3."""
+    """NC3: distance between the normalised classifier and the normalised class means."""
     if not float(W.norm()) or not float(M.norm()):
         return None
     return float((W / W.norm() - M / M.norm()).square().sum())

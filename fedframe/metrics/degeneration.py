@@ -40,7 +40,7 @@ def sorted_curves(features: Tensor, labels: Tensor, classes: int) -> dict[str, A
     order = means[present].abs().argsort(dim=1, descending=True, stable=True)
     ranked = means[present].abs().gather(1, order)
     variances = (squares[present] / counts[present, None]).gather(1, order)
-    ranks = evenly(ranked.shape[1], MOST_RANKS)
+    ranks = evenly_spaced(ranked.shape[1], MOST_RANKS)
     rows = {c: row for row, c in enumerate(present.tolist())}
     mean, variance = ranked.mean(0), variances.mean(0)
     relative = variance / mean.square().clamp_min(torch.finfo(torch.float64).tiny)
@@ -54,8 +54,8 @@ def sorted_curves(features: Tensor, labels: Tensor, classes: int) -> dict[str, A
     }
 
 
-def evenly(count: int, most: int) -> Tensor:
-    """At most so many numbers below `count`, evenly spread, first and last among them."""
+def evenly_spaced(count: int, most: int) -> Tensor:
+    """At most `most` integers below `count`, evenly spaced, including the first and the last."""
     return torch.linspace(0, count - 1, min(count, most), dtype=torch.float64).round().long()
 
 
@@ -83,7 +83,7 @@ def pruning_curve(
 
 
 def accuracy(features: Tensor, labels: Tensor, W: Tensor, b: Tensor) -> float | None:
-    """How often W h + b is largest for the right class."""
+    """Accuracy of the linear classifier W h + b."""
     if not len(labels):
         return None
     W, b = W.float(), b.float()

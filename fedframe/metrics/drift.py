@@ -1,4 +1,4 @@
-"""How far clients pull apart: their updates beside the global one, and their classifiers beside each other.
+"""Client drift: clients' updates compared with the global step, and their classifiers with each other.
 
 FedRANE (Liao et al., MM 2023), Fig. 3: the cosine between each client's update and the step of the shared model, client
 by round. SphereFed (Dong et al., ECCV 2022), for the class vectors w_c^k of clients k:
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 
-def against(updates: Sequence[Tensor], step: Tensor) -> tuple[list[float | None], list[float]]:
+def update_cosines(updates: Sequence[Tensor], step: Tensor) -> tuple[list[float | None], list[float]]:
     """The cosine of every update with the step, None where one of them is zero; and the updates' norms."""
     wide = step.double()
     length = float(wide.norm())
@@ -30,9 +30,10 @@ def against(updates: Sequence[Tensor], step: Tensor) -> tuple[list[float | None]
 
 
 def classifier_cosines(vectors: Tensor) -> Tensor:
-    """Eq. 2 before the mean over pairs: for two clients each, the mean cosine over classes; (clients, classes, dim).
+    """Eq. 2 before the mean over pairs: for each pair of clients, the mean cosine over classes.
 
-    Classes whose vector is zero at one of the two do not count; without any the cosine is NaN.
+    Vectors are (clients, classes, dim). Classes whose vector is zero at one of the two do not count; without any the
+    cosine is NaN.
     """
     norms = vectors.norm(dim=2)
     unit = vectors / norms.clamp_min(torch.finfo(vectors.dtype).tiny)[:, :, None]
@@ -43,12 +44,12 @@ def classifier_cosines(vectors: Tensor) -> Tensor:
 
 
 def classifier_norm_differences(vectors: Tensor) -> Tensor:
-    """Eq. 3 before the mean over pairs: for two clients each, the mean difference of the norms over classes."""
+    """Eq. 3 before the mean over pairs: for each pair of clients, the mean difference of the norms over classes."""
     norms = vectors.norm(dim=2)
     return torch.stack([(norms - row).abs().mean(1) for row in norms])
 
 
-def over_pairs(matrix: Tensor) -> float | None:
+def mean_over_pairs(matrix: Tensor) -> float | None:
     """The mean over all pairs of different clients; None with fewer than two, or where it is not defined."""
     count = len(matrix)
     if count < 2:

@@ -7,19 +7,19 @@ import numpy.typing as npt
 from torch import Tensor
 
 METHODS = ("tsne", "pca")
-COMPONENTS = 50  # principal components that t-SNE starts from: distances in more are hardly different, and take longer
+COMPONENTS = 50  # principal components that t-SNE starts from: more hardly change the distances, and take longer
 PERPLEXITY = 30.0
 FEWEST = 10  # points for which neighbourhoods mean something
 
 
-def plane(features: Tensor, method: str, seed: int) -> tuple[str, npt.NDArray[np.float64]]:
-    """How it was done, and the points (n, 2). Few points are always put there by PCA."""
+def project_to_plane(features: Tensor, method: str, seed: int) -> tuple[str, npt.NDArray[np.float64]]:
+    """The method that was used, and the points (n, 2); few points are always projected by PCA."""
     from sklearn.decomposition import PCA
 
     X = features.double().numpy()
     X = X - X.mean(0)
     if not X.any():
-        return "pca", np.zeros((len(X), 2))  # a net that gives all the same feature
+        return "pca", np.zeros((len(X), 2))  # all features are the same
     most = min(COMPONENTS, *X.shape)
     reduced: npt.NDArray[np.float64] = PCA(most, svd_solver="full").fit_transform(X)
     if most < 2:
@@ -30,8 +30,8 @@ def plane(features: Tensor, method: str, seed: int) -> tuple[str, npt.NDArray[np
     from threadpoolctl import threadpool_limits  # scikit-learn brings it
 
     perplexity = min(PERPLEXITY, (len(X) - 1) / 3)
-    # Its threads meet a thousand times and spin while they wait: on a busy machine two took more than three times as
-    # long as one. What two gain where cores are free was not measured.
+    # Its threads synchronise a thousand times and spin while they wait: on a busy machine two threads took more than
+    # three times as long as one. The gain on idle cores was not measured.
     with threadpool_limits(1):
         points = TSNE(2, perplexity=perplexity, init="pca", random_state=seed).fit_transform(reduced)
     return "tsne", np.asarray(points, dtype=np.float64)

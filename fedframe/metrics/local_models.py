@@ -1,4 +1,4 @@
-"""The models of a round's clients as local training has left them, for measures that compare them."""
+"""The models of a round's clients after local training, for measures that compare them."""
 
 from __future__ import annotations
 
@@ -10,45 +10,46 @@ from torch import Tensor
 from fedframe.core.job import Job
 from fedframe.core.message import Message
 from fedframe.core.model import Model, load_tensors
+from fedframe.core.part import overrides
 from fedframe.core.server import Server
-from fedframe.metrics.sampling import some_clients
+from fedframe.metrics.sampling import sample_clients
 
 MOST_BYTES = 256 << 20  # of updates that are kept until the round is over
 
 
 class LocalModels:
-    """Keeps the updates of some of a round's clients and puts each model back together, one at a time.
+    """Keeps the updates of some of a round's clients and reconstructs their models, one at a time.
 
     Shared weights are the server's plus the client's update; private ones are read from the client's state. There is
-    one net for all of them, and it is in evaluation mode.
+    one net for all of them, in evaluation mode.
     """
 
     def __init__(self, job: Job, most: int | None = None) -> None:
         self.job = job
-        fitting = max(2, MOST_BYTES // max(1, 4 * job.roles.layout.size))
-        self.most = fitting if most is None else min(most, fitting)
+        affordable = max(2, MOST_BYTES // max(1, 4 * job.roles.layout.size))
+        self.most = affordable if most is None else min(most, affordable)
         self.updates: dict[int, Tensor] = {}
         # Where the server keeps a model per client, an update is not a change of the shared one.
-        self.whole = "own" not in job.method.slot("merge").claims
+        self.whole = not overrides(type(job.method.slot("merge")), "load_personal")
         self._net: tuple[Model, Tensor] | None = None
 
     def begin(self, server: Server, clients: Sequence[int]) -> None:
-        """A round begins: its model, and whose updates will be kept."""
+        """Begin a round: remember its model, and choose the clients whose updates are kept."""
         self.start, self.fixed = server.model.clone(), dict(server.fixed_overrides)
-        self.chosen = set(some_clients(clients, self.most, self.job.settings.seed))
+        self.chosen = set(sample_clients(clients, self.most, self.job.settings.seed))
         self.updates = {}
 
-    def saw(self, reply: Message) -> None:
-        """Keep an update if it is one of those."""
+    def on_reply(self, reply: Message) -> None:
+        """Keep the update of a chosen client."""
         if reply.unit in self.chosen:
             self.updates[reply.unit] = reply.tensors["update"].clone()
 
     def clients(self) -> list[int]:
-        """Whose updates were kept, by number."""
+        """The clients whose updates were kept, in order."""
         return sorted(self.updates)
 
     def each(self, round: int, clients: Sequence[int]) -> Iterator[tuple[int, Model]]:
-        """These clients' models one after the other: the next overwrites the last."""
+        """The models of these clients, one at a time: each overwrites the one before."""
         if not self.whole:
             return
         job = self.job
@@ -68,7 +69,7 @@ class LocalModels:
             yield client, model.eval()
 
     def private(self, client: int, round: int) -> dict[str, Tensor] | None:
-        """The client's private tensors after a round; None if they are not at hand."""
+        """The client's private tensors after a round; None if they were not stored."""
         names = self.job.roles.private
         if not names:
             return {}

@@ -1,9 +1,9 @@
-"""Whether clients mean the same by a class: how alike their mean features of it are.
+"""Prototype consistency: how similar clients' mean features of the same class are.
 
 A client's prototype of class c is the mean feature of its samples of c (FedProto, Tan et al., 2022, Eq. 3). The measure
 is the mean cosine between the prototypes of one class at two clients, over all pairs of clients that hold it and then
-over classes. Cosines are taken around the mean of all classes: features behind a ReLU all point into one corner, so
-that without it even different classes would look alike.
+over classes. Cosines are taken around the mean of all classes: features after a ReLU all lie in one orthant, so
+that without centring even different classes would look similar.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from torch import Tensor
 
 from fedframe.core.job import Job
 from fedframe.core.model import Model
+from fedframe.metrics.classifier import embeddings
 from fedframe.metrics.collapse import class_means
-from fedframe.metrics.features import embeddings
-from fedframe.metrics.sampling import some_rows
+from fedframe.metrics.sampling import sample_rows
 
 
 def prototype_consistency(job: Job, models: Iterable[tuple[int, Model]], each: int, seed: int) -> float | None:
-    """How alike clients' class means are, each of at most `each` training samples under the model that comes with it.
+    """Similarity of clients' class means, each of at most `each` training samples under the client's model.
 
-    The models may be one net that is loaded anew for every client: they are used one after the other.
+    The models may be one net that is reloaded for every client: they are used one at a time.
     """
     train, means, held = job.federation.source.train, [], []
     for client, model in models:
-        rows = some_rows(job.federation.train[client], each, seed, f"prototypes/{client}")
+        rows = sample_rows(job.federation.train[client], each, seed, f"prototypes/{client}")
         found, counts = class_means(embeddings(job, model, train, rows), train.y[rows], model.classes)
         means.append(found)
         held.append(counts > 0)
@@ -37,7 +37,7 @@ def prototype_consistency(job: Job, models: Iterable[tuple[int, Model]], each: i
 def consistency(prototypes: Tensor, held: Tensor) -> float | None:
     """1 where all clients agree; prototypes (clients, classes, dim), held (clients, classes).
 
-    None if no class is held by two clients, or all there is is one class.
+    None if no class is held by two clients, or there is only one class.
     """
     held = held.bool()
     wide = prototypes.double() * held[:, :, None]

@@ -1,4 +1,4 @@
-"""Bounded draws: what is measured on some samples or clients is measured on the same ones every time."""
+"""Bounded, reproducible draws of samples and clients: measures use the same ones every time."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from fedframe.util.seeds import generator_for, seed_for
 MOST_BYTES = 64 << 20  # of one vector per client and class, in float64
 
 
-def some_rows(rows: Tensor, most: int, seed: int, purpose: str) -> Tensor:
-    """At most so many of the rows, every row equally likely; in their order."""
+def sample_rows(rows: Tensor, most: int, seed: int, purpose: str) -> Tensor:
+    """At most `most` of the rows, drawn uniformly; in their order."""
     if len(rows) <= most:
         return rows
     chosen = torch.randperm(len(rows), generator=generator_for(seed, "measure", purpose))[:most]
@@ -22,26 +22,26 @@ def some_rows(rows: Tensor, most: int, seed: int, purpose: str) -> Tensor:
 
 
 def balanced_rows(rows: Tensor, labels: Tensor, most: int, seed: int, purpose: str) -> Tensor:
-    """At most so many of the rows, as evenly over the classes as they allow: rare classes are taken whole first."""
+    """At most `most` of the rows, as evenly over the classes as possible: small classes are taken whole."""
     if len(rows) <= most or not len(rows):
         return rows
     shuffled = torch.randperm(len(rows), generator=generator_for(seed, "measure", purpose))
     by_class = shuffled[labels[shuffled].argsort(stable=True)]
     sizes = torch.bincount(labels)
     starts = sizes.cumsum(0) - sizes
-    rank = torch.arange(len(rows)) - starts[labels[by_class]]  # the how-manieth of its class
+    rank = torch.arange(len(rows)) - starts[labels[by_class]]  # position within its class
     chosen = by_class[rank.argsort(stable=True)[:most]]  # the first of every class, then the second, ...
     return rows[chosen.sort().values]
 
 
-def some_clients(clients: Sequence[int], most: int, seed: int) -> list[int]:
-    """At most so many of the clients: the same ones in every round they are in, whoever else is."""
+def sample_clients(clients: Sequence[int], most: int, seed: int) -> list[int]:
+    """At most `most` of the clients: a client's rank does not depend on who else is in the round."""
     if len(clients) <= most:
         return list(clients)
     chosen = set(sorted(clients, key=lambda client: seed_for(seed, "measured", client))[:most])
     return [client for client in clients if client in chosen]
 
 
-def fitting(most: int, model: Model) -> int:
-    """How many clients can be compared by a vector per class: at most so many, at least two, within bounded memory."""
+def affordable_clients(most: int, model: Model) -> int:
+    """How many clients can be compared by a vector per class in bounded memory: at most `most`, at least two."""
     return max(2, min(most, MOST_BYTES // (8 * model.classes * model.dim)))

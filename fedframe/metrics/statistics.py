@@ -1,4 +1,4 @@
-"""What is said about a score over seeds: mean and interval, paired difference and its test, correction for many tests.
+"""Statistics of a score over seeds: mean and interval, paired difference and test, correction for several tests.
 
 Seeds are the sample: each draws a partition, a split and initial weights anew, and all methods get the same ones. So
 methods are compared seed by seed (paired), and with few seeds the intervals are wide, as they should be.
@@ -15,7 +15,7 @@ from functools import cache
 CONFIDENCE = 0.95
 TEST = "paired t test, two-sided (scipy.stats.ttest_rel)"
 FEWEST = 2  # values, for anything but the mean
-NO_SPREAD = 1e-12  # relative: below it differences are equal, and what is left of their spread is rounding
+NO_SPREAD = 1e-12  # relative: below it differences are equal, and their spread is rounding error
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,12 @@ class Estimate:
 
     @property
     def known(self) -> list[float]:
-        """The values that there are."""
+        """The finite values."""
         return [value for value in self.values if value is not None and math.isfinite(value)]
 
     @property
     def count(self) -> int:
-        """Over how many seeds the mean is."""
+        """The number of seeds with a value."""
         return len(self.known)
 
     @property
@@ -72,7 +72,7 @@ def estimate(values: Sequence[float | None]) -> Estimate:
 @cache  # a page asks for it in every round of every line
 def half_width(count: int) -> float:
     """Half of the t interval of a mean over `count` values whose standard deviation is 1."""
-    from scipy import stats  # it takes a while to import
+    from scipy import stats  # slow to import
 
     return float(stats.t.ppf((1 + CONFIDENCE) / 2, count - 1)) / math.sqrt(count)
 
@@ -110,7 +110,7 @@ def against_baseline(others: Sequence[Sequence[float | None]], baseline: Sequenc
 def holm(values: Sequence[float | None]) -> list[float | None]:
     """p-values adjusted for being several (Holm 1979): p_(i) times (m - i + 1), never falling, at most 1.
 
-    Missing ones are no tests and do not count.
+    Missing values do not count as tests.
     """
     order = sorted((value, i) for i, value in enumerate(values) if value is not None)
     adjusted: list[float | None] = [None] * len(values)

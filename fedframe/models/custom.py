@@ -1,4 +1,4 @@
-"""Nets that users bring: built or copied, then tried once, so that a mistake shows before the run starts."""
+"""Nets of users: built or copied, then tried on two blank samples, so that mistakes show before the run starts."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from fedframe.errors import SettingError
-from fedframe.models.image_layout import channels_last, contiguous_maps
 from fedframe.util.locate import reason
 
 
-def build_own(thing: object, shape: tuple[int, ...], label: str) -> nn.Module:
-    """Copy a module, or call a class or function, with `shape=` if it has such a parameter."""
+def build_custom(thing: object, shape: tuple[int, ...], label: str) -> nn.Module:
+    """Copy a module, or call a class or function (with `shape=` if it has such a parameter)."""
     if not callable(thing):
         raise SettingError(
             f"The net {label} is of type {type(thing).__name__}: give a name, an nn.Module, "
@@ -25,7 +24,7 @@ def build_own(thing: object, shape: tuple[int, ...], label: str) -> nn.Module:
         if isinstance(thing, nn.Module):
             return copy.deepcopy(thing)
         net = thing(shape=shape) if _takes_shape(thing) else thing()
-    except Exception as error:  # whatever the user's own code raises
+    except Exception as error:  # the user's code may raise anything
         raise SettingError(
             f"The net {label} could not be built for samples of shape {shape}: {reason(error)}; "
             "it is called with shape=... if it has a parameter named shape, else without arguments."
@@ -35,8 +34,8 @@ def build_own(thing: object, shape: tuple[int, ...], label: str) -> nn.Module:
     return net
 
 
-def with_dim(net: nn.Module, shape: tuple[int, ...], label: str) -> nn.Module:
-    """Try the net on two blank samples, check its output and make sure `dim` says how wide that is."""
+def check_features(net: nn.Module, shape: tuple[int, ...], label: str) -> nn.Module:
+    """Try the net on two blank samples, check its output and make sure that `dim` is its width."""
     features = _features(net, shape, label)
     if not isinstance(features, Tensor):
         problem = f"a value of type {type(features).__name__}"
@@ -66,19 +65,19 @@ class _Wrapped(nn.Module):
 def _features(net: nn.Module, shape: tuple[int, ...], label: str) -> object:
     try:
         if any(is_lazy(parameter) for parameter in net.parameters()):
-            _try(net, shape)  # lazy layers get their weights here, and only then have a layout
+            _forward_blank(net, shape)  # materialises lazy layers, which have no layout before
         try:
-            return _try(channels_last(net), shape)
+            return _forward_blank(channels_last(net), shape)
         except RuntimeError:
             # `x.view(len(x), -1)` after a convolution needs torch's default layout.
-            return _try(contiguous_maps(net), shape)
-    except Exception as error:  # whatever the user's own code raises
+            return _forward_blank(contiguous_maps(net), shape)
+    except Exception as error:  # the user's code may raise anything
         raise SettingError(
             f"The net {label} failed on a batch of two blank samples of shape {shape}: {reason(error)}."
         ) from error
 
 
-def _try(net: nn.Module, shape: tuple[int, ...]) -> object:
+def _forward_blank(net: nn.Module, shape: tuple[int, ...]) -> object:
     modes = {module: module.training for module in net.modules()}
     first = next(net.parameters(), torch.empty(0))
     try:
@@ -95,3 +94,27 @@ def _takes_shape(thing: object) -> bool:
         return "shape" in inspect.signature(thing).parameters  # type: ignore[arg-type]
     except (TypeError, ValueError):  # some builtins have no signature
         return False
+
+
+def channels_last(net: nn.Module) -> nn.Module:
+    """Store the weights of two-dimensional convolutions channels_last, in place: on CPUs most nets run faster so."""
+    for parameter in net.parameters():
+        # Not Module.to(memory_format=...): it raises on the five-dimensional weights of a Conv3d, and leaves
+        # the weight of a convolution on grey images as it is, (32, 1, 5, 5) being both layouts at once. With
+        # channels_last strides torch uses that layout for everything that follows.
+        if parameter.dim() == 4:
+            data = parameter.data
+            parameter.data = torch.empty_like(data, memory_format=torch.channels_last).copy_(data)
+    return net
+
+
+def contiguous_maps(net: nn.Module) -> nn.Module:
+    """Make every convolution return maps in torch's default layout, whatever the layout of its weights."""
+    for module in net.modules():
+        if isinstance(module, nn.Conv2d | nn.ConvTranspose2d):
+            module.register_forward_hook(_contiguous)
+    return net
+
+
+def _contiguous(_module: nn.Module, _inputs: object, maps: Tensor) -> Tensor:
+    return maps.contiguous()

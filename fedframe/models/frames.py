@@ -29,23 +29,23 @@ from fedframe.errors import SettingError
 Init = Literal["xavier", "gaussian", "uniform", "orthogonal", "kaiming"]
 
 TOLERANCE = 1e-6  # largest error of a norm or a cosine in the finished float32 frame
-MOST_STEPS = 3000  # of the search for a sparse ETF ...
-MOST_WORK = 4e12  # ... and most floating-point operations: 490 steps for 1000 classes and 2048 features
-MOST_DRAWS = 20  # of places for the zeros
-LARGE = 200_000  # entries from which most of the search is done in float32
+MAX_STEPS = 3000  # of the search for a sparse ETF
+MAX_WORK = 4e12  # floating-point operations of the search: 490 steps for 1000 classes and 2048 features
+MAX_DRAWS = 20  # of the mask of a sparse ETF
+LARGE_FRAME = 200_000  # entries from which most of the search is done in float32
 
 
-_from_file: ContextVar[bool] = ContextVar("from_file", default=False)
+_loading_weights: ContextVar[bool] = ContextVar("loading_weights", default=False)
 
 
 @contextmanager
-def from_file() -> Iterator[None]:
-    """While a saved model is built, which brings its class vectors along: no sparse ETF is searched for."""
-    token = _from_file.set(True)
+def loading_weights() -> Iterator[None]:
+    """Skip the search for a sparse ETF while a model is built whose weights (and class vectors) are loaded next."""
+    token = _loading_weights.set(True)
     try:
         yield
     finally:
-        _from_file.reset(token)
+        _loading_weights.reset(token)
 
 
 def orthonormal(classes: int, dim: int, generator: torch.Generator) -> Tensor:
@@ -59,18 +59,18 @@ def orthonormal(classes: int, dim: int, generator: torch.Generator) -> Tensor:
 
 
 def simplex_etf(classes: int, dim: int, generator: torch.Generator) -> Tensor:
-    """Unit class vectors with all cosines -1/(C-1), turned at random (FedLoGe's Eq. 2)."""
+    """Unit class vectors with all cosines -1/(C-1), randomly rotated (FedLoGe's Eq. 2)."""
     _check_etf(classes, dim)
-    corners = _centred_basis(classes) * math.sqrt(classes / (classes - 1))  # (C, C-1): an ETF as small as can be
+    corners = _centred_basis(classes) * math.sqrt(classes / (classes - 1))  # (C, C-1): an ETF of the smallest dimension
     return (corners @ _haar(dim, classes - 1, generator).T).float()
 
 
 def sparse_etf(classes: int, dim: int, sparsity: float, generator: torch.Generator, norm: float = 1.0) -> Tensor:
     """A simplex ETF whose class vectors have a share `sparsity` of zeros each, and length `norm`.
 
-    The share is rounded to whole features; without a single zero it is `simplex_etf`, turned at random.
+    The share is rounded to whole features; with no zero at all it is `simplex_etf`.
     """
-    if _from_file.get():
+    if _loading_weights.get():
         return torch.zeros(classes, dim)
     zeros = _count_zeros(dim, sparsity)
     _check_norm(norm)
@@ -103,10 +103,10 @@ def random_frame(classes: int, dim: int, init: Init, generator: torch.Generator)
     return nn.init.kaiming_uniform_(frame, generator=generator)
 
 
-def thin_out(frame: Tensor, sparsity: float, generator: torch.Generator, norm: float | None = None) -> Tensor:
-    """The frame with a share `sparsity` of zeros at random places of every class vector (Table 9, "sparse").
+def sparsify(frame: Tensor, sparsity: float, generator: torch.Generator, norm: float | None = None) -> Tensor:
+    """The frame with a share `sparsity` of zeros at random positions of every class vector (Table 9, "sparse").
 
-    `norm` then gives all vectors that length (of a Gaussian frame: uniform on the sphere); None leaves them alone.
+    With `norm` all vectors then get that length (a Gaussian frame is then uniform on the sphere); None keeps them.
     """
     zeros = _count_zeros(frame.shape[1], sparsity)
     if zeros == frame.shape[1]:
@@ -121,7 +121,7 @@ def thin_out(frame: Tensor, sparsity: float, generator: torch.Generator, norm: f
 
 
 def _haar(rows: int, columns: int, generator: torch.Generator) -> Tensor:
-    """Orthonormal columns, uniformly random: QR of a Gaussian with the signs of R taken out."""
+    """Orthonormal columns, uniformly random: QR of a Gaussian, with the signs of R's diagonal removed."""
     gauss = torch.randn(rows, columns, dtype=torch.float64, generator=generator)
     with _one_thread():
         q, r = torch.linalg.qr(gauss)
@@ -138,7 +138,7 @@ def _centred_basis(classes: int) -> Tensor:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Sums in one order, so that a frame has the same bits however many cores there are."""
+    """Fix the order of summation, so that a frame has the same bits for any number of cores."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -153,7 +153,7 @@ def _etf_gram(classes: int, dtype: torch.dtype) -> Tensor:
 
 
 def _count_zeros(dim: int, sparsity: float) -> int:
-    """A share of zeros in whole features."""
+    """The number of zeros per class vector, in whole features."""
     if not 0 <= sparsity < 1:
         raise SettingError(f"sparsity = {sparsity} is not a share of zeros; choose one from 0 to below 1, such as 0.6.")
     return round(sparsity * dim)
@@ -175,23 +175,23 @@ def _check_norm(norm: float) -> None:
 
 
 def _share(zeros: int, dim: int) -> str:
-    """The shortest share, to be read and typed, that stands for this number of zeros."""
+    """The shortest decimal share that gives this number of zeros."""
     texts = (f"{zeros / dim:.{digits}g}" for digits in range(2, 17))
     return next(text for text in texts if round(float(text) * dim) == zeros)
 
 
 def _try_sparse(classes: int, dim: int, zeros: int, seed: int) -> Tensor | None:
-    """A sparse ETF with unit norms that was checked, or None; the same for the same arguments."""
+    """A verified sparse ETF with unit norms, or None if none was found; deterministic in its arguments."""
     if (dim - zeros) * classes <= classes * (classes + 1) // 2:
         return None
     generator = torch.Generator().manual_seed(seed)
-    for _ in range(MOST_DRAWS):
+    for _ in range(MAX_DRAWS):
         mask = _draw_mask(classes, dim, dim - zeros, generator)
         if mask is not None:
             break
     else:
         return None
-    # Sums of zero in every feature that is used, and the angles and norms of the rest.
+    # Constraints: a zero sum in every used feature, and the angles between the class vectors.
     used = int(mask.any(0).sum())
     if (dim - zeros) * classes < used + classes * (classes - 1) // 2:
         return None
@@ -201,15 +201,15 @@ def _try_sparse(classes: int, dim: int, zeros: int, seed: int) -> Tensor | None:
         return None
     frame = nn.functional.normalize(frame).float().masked_fill(~mask, 0.0)
     exact = frame.double()
-    sound = float((exact @ exact.T - _etf_gram(classes, torch.float64)).abs().max()) < TOLERANCE
-    return frame if sound and bool(((frame == 0).sum(1) == zeros).all()) else None
+    valid = float((exact @ exact.T - _etf_gram(classes, torch.float64)).abs().max()) < TOLERANCE
+    return frame if valid and bool(((frame == 0).sum(1) == zeros).all()) else None
 
 
 def _draw_mask(classes: int, dim: int, keep: int, generator: torch.Generator) -> Tensor | None:
-    """Where the weights are, (classes, dim): `keep` random places for each class, and no feature with one class alone.
+    """Where the weights are, (classes, dim): `keep` random features per class, and no feature used by a single class.
 
-    With three classes or more per feature on average, every feature is used by two at least; with fewer, a lonely
-    weight joins another feature. None if two classes have no feature in common: they would be at 90 degrees.
+    With three or more classes per feature on average, every feature is used by at least two; with fewer, a weight that
+    is alone in its feature moves to another. None if two classes have no feature in common: they would be orthogonal.
     """
     score = torch.rand(classes, dim, generator=generator, dtype=torch.float64)
     mask = score.argsort(1).argsort(1) < keep
@@ -222,57 +222,57 @@ def _draw_mask(classes: int, dim: int, keep: int, generator: torch.Generator) ->
 
     if keep * classes >= 3 * dim:
         while int(count.min()) < 2:
-            poor, rich = int(count.argmin()), int(count.argmax())
-            movable = mask[:, rich] & ~mask[:, poor]
-            move(int(torch.where(movable, score[:, rich], -1.0).argmax()), rich, poor)
+            fewest, most_used = int(count.argmin()), int(count.argmax())
+            movable = mask[:, most_used] & ~mask[:, fewest]
+            move(int(torch.where(movable, score[:, most_used], -1.0).argmax()), most_used, fewest)
     else:
-        while bool((lonely := count == 1).any()):
-            source = int(lonely.int().argmax())
+        while bool((single := count == 1).any()):
+            source = int(single.int().argmax())
             label = int(mask[:, source].int().argmax())
-            open_to_it = (count > 0) & ~mask[label]
-            if not bool(open_to_it.any()):
+            available = (count > 0) & ~mask[label]
+            if not bool(available.any()):
                 return None
-            move(label, source, int(torch.where(open_to_it, score[label], -1.0).argmax()))
+            move(label, source, int(torch.where(available, score[label], -1.0).argmax()))
     shared = mask.float() @ mask.float().T
     return mask if bool((shared > 0).all()) else None
 
 
 def _solve(mask: Tensor, generator: torch.Generator) -> Tensor | None:
-    """The nearest thing to an ETF with these places, if it is one."""
+    """Search for an ETF whose weights are where the mask is; None if the search does not converge."""
     classes, dim = mask.shape
-    steps = min(MOST_STEPS, int(MOST_WORK / (4 * dim * classes**2)))
+    steps = min(MAX_STEPS, int(MAX_WORK / (4 * dim * classes**2)))
     frame = nn.functional.normalize(torch.randn(classes, dim, generator=generator, dtype=torch.float64) * mask)
-    if classes * dim >= LARGE:
+    if classes * dim >= LARGE_FRAME:
         frame, used = _iterate(frame.float(), mask, steps, 5e-6)
         frame, steps = frame.double(), steps - used
     frame, used = _iterate(frame, mask, steps, TOLERANCE / 10)
     return frame if used < steps else None
 
 
-def _iterate(frame: Tensor, mask: Tensor, most: int, tolerance: float) -> tuple[Tensor, int]:
-    """Alternating projection with momentum until no norm or cosine is off by more; and the steps it took."""
+def _iterate(frame: Tensor, mask: Tensor, max_steps: int, tolerance: float) -> tuple[Tensor, int]:
+    """Alternating projection with momentum until all norms and cosines are within tolerance; and the steps it took."""
     classes = len(mask)
-    zeros_out = mask.to(frame.dtype)
+    support = mask.to(frame.dtype)
     gram, eye = _etf_gram(classes, frame.dtype), torch.eye(classes, dtype=frame.dtype)
     before, ahead = frame, frame
     momentum, last = 0.5, math.inf
-    for step in range(most):
+    for step in range(max_steps):
         ahead = frame + momentum * (frame - before)
         found = ahead @ ahead.T
         error = found - gram
         if float(error.abs().max()) < tolerance:
             return ahead, step
         size = float(error.norm())
-        momentum = 0.5 if size > last else min(0.85, momentum + 0.02)  # start anew when it overshoots
+        momentum = 0.5 if size > last else min(0.85, momentum + 0.02)  # restart when it overshoots
         last = size
         polar = 1.5 * eye - 0.5 * (classes - 1) / classes * found  # Newton-Schulz, towards a tight frame
         polar = polar - polar.mean(0)  # towards class vectors that sum to zero
-        before, frame = frame, (polar @ ahead).mul_(zeros_out)
-    return ahead, most
+        before, frame = frame, (polar @ ahead).mul_(support)
+    return ahead, max_steps
 
 
 def _largest_that_works(classes: int, dim: int, refused: int, seed: int) -> int:
-    """The largest number of zeros, to a hundredth of `dim`, that is built with this seed; without zeros all is well."""
+    """The largest number of zeros, to a hundredth of `dim`, for which this seed finds a frame; 0 always works."""
     works, fails = 0, min(refused, dim - (classes + 1) // 2)
     while fails - works > max(1, dim // 100):
         middle = (works + fails) // 2

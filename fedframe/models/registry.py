@@ -1,4 +1,4 @@
-"""The named nets: what each is called, what it is for and the smallest image it takes."""
+"""The nets by name, and `build_net`, which builds one by its name, import path or class."""
 
 from __future__ import annotations
 
@@ -8,38 +8,37 @@ from dataclasses import dataclass
 from torch import nn
 
 from fedframe.errors import SettingError, nearest
-from fedframe.models.convnets import Plain
-from fedframe.models.lenet import ConvNet, WideConvNet
-from fedframe.models.mlp import MLP, parse_widths
-from fedframe.models.mobilenet import MobileNetV2
-from fedframe.models.resnet import ResNet
+from fedframe.models.convnets import MLP, ConvNet, PlainCNN, WideConvNet, parse_widths
+from fedframe.models.custom import build_custom, channels_last, check_features
+from fedframe.models.residual import MobileNetV2, ResNet
+from fedframe.util.locate import locate
 
 Shape = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One named image net."""
+class ImageModel:
+    """A named image net: its description, the smallest image that it takes, and its constructor."""
 
     about: str
     smallest: int  # pixels on the shorter side
     build: Callable[[Shape], nn.Module]
 
 
-IMAGE_NETS: dict[str, Entry] = {
-    "convnet": Entry("LeNet-5 with a 64-d feature, for 28 to 40 pixels", 12, ConvNet),
-    "cnn": Entry("FedAvg's CNN: two 5x5 convolutions and 512 units, for 28 to 40 pixels", 16, WideConvNet),
-    "cnn7": Entry(
-        "seven layers with the classifier: six 3x3 convolutions, 256-d feature", 8, lambda s: Plain(s, "cnn7")
+IMAGE_NETS: dict[str, ImageModel] = {
+    "convnet": ImageModel("LeNet-5 with a 64-d feature, for 28 to 40 pixels", 12, ConvNet),
+    "cnn": ImageModel("FedAvg's CNN: two 5x5 convolutions and 512 units, for 28 to 40 pixels", 16, WideConvNet),
+    "cnn7": ImageModel(
+        "seven layers with the classifier: six 3x3 convolutions, 256-d feature", 8, lambda s: PlainCNN(s, "cnn7")
     ),
-    "vgg11": Entry("VGG-11 without BatchNorm, 512-d feature", 16, lambda s: Plain(s, "vgg11")),
-    "vgg13": Entry("VGG-13 without BatchNorm, 512-d feature", 16, lambda s: Plain(s, "vgg13")),
-    "resnet20": Entry("ResNet-20 for CIFAR, widths 16-32-64, 64-d feature", 8, lambda s: ResNet(s, "resnet20")),
-    "resnet18": Entry("ResNet-18, 512-d feature", 8, lambda s: ResNet(s, "resnet18")),
-    "resnet34": Entry("ResNet-34, 512-d feature", 8, lambda s: ResNet(s, "resnet34")),
-    "resnet50": Entry("ResNet-50, 2048-d feature", 8, lambda s: ResNet(s, "resnet50")),
-    "senet18": Entry("ResNet-18 with squeeze-and-excitation, 512-d feature", 8, lambda s: ResNet(s, "senet18")),
-    "mobilenetv2": Entry("MobileNetV2, 1280-d feature", 8, MobileNetV2),
+    "vgg11": ImageModel("VGG-11 without BatchNorm, 512-d feature", 16, lambda s: PlainCNN(s, "vgg11")),
+    "vgg13": ImageModel("VGG-13 without BatchNorm, 512-d feature", 16, lambda s: PlainCNN(s, "vgg13")),
+    "resnet20": ImageModel("ResNet-20 for CIFAR, widths 16-32-64, 64-d feature", 8, lambda s: ResNet(s, "resnet20")),
+    "resnet18": ImageModel("ResNet-18, 512-d feature", 8, lambda s: ResNet(s, "resnet18")),
+    "resnet34": ImageModel("ResNet-34, 512-d feature", 8, lambda s: ResNet(s, "resnet34")),
+    "resnet50": ImageModel("ResNet-50, 2048-d feature", 8, lambda s: ResNet(s, "resnet50")),
+    "senet18": ImageModel("ResNet-18 with squeeze-and-excitation, 512-d feature", 8, lambda s: ResNet(s, "senet18")),
+    "mobilenetv2": ImageModel("MobileNetV2, 1280-d feature", 8, MobileNetV2),
 }
 
 NETS: dict[str, str] = {
@@ -49,14 +48,14 @@ NETS: dict[str, str] = {
 
 
 def default_net(shape: tuple[int, ...]) -> str:
-    """Name a net that works for this shape: what a user gets who names none."""
+    """The net that is used for this shape if the user names none."""
     if len(shape) != 3 or min(shape[1:]) < 28:
         return "mlp"
     return "convnet" if min(shape[1:]) <= 40 else "resnet18"
 
 
 def build_named(name: str, shape: tuple[int, ...]) -> nn.Module:
-    """Build one of `NETS`, or say in one sentence why not and what would work."""
+    """Build one of `NETS`; a SettingError says why it cannot be built and what would work."""
     if len(shape) not in (1, 3) or min(shape) < 1:
         raise SettingError(
             f"The net {name!r} takes samples of shape (channels, height, width) or (features,), "
@@ -81,3 +80,33 @@ def build_named(name: str, shape: tuple[int, ...]) -> nn.Module:
             f"not {height}x{width}: use model={works!r}."
         )
     return entry.build((channels, height, width))
+
+
+def build_net(net: str | nn.Module | Callable[..., nn.Module], shape: tuple[int, ...]) -> nn.Module:
+    """Build a backbone for samples of this shape: (channels, height, width) or (features,).
+
+    Parameters
+    ----------
+    net
+        A name of `NETS`, an import path such as `my_file.py:MyNet` or `package.module:MyNet`, an `nn.Module`
+        (copied, never changed), or a class or function that returns one, called with `shape=` if it has a
+        parameter of that name.
+    shape
+        The shape of one sample, without the batch.
+
+    Returns
+    -------
+    nn.Module
+        Maps (batch, *shape) to (batch, dim), with `dim` as an attribute. New weights are drawn from torch's
+        global random generator; convolution weights are stored channels_last, which is faster on CPUs.
+    """
+    if isinstance(net, str) and not _is_import_path(net):
+        return channels_last(build_named(net, shape))
+    found = locate(net) if isinstance(net, str) else net
+    label = repr(net if isinstance(net, str) else getattr(net, "__name__", type(net).__name__))
+    return check_features(build_custom(found, shape, label), shape, label)
+
+
+def _is_import_path(net: str) -> bool:
+    place = net.rpartition(":")[0]
+    return place not in ("", *NETS) or net.endswith(".py")

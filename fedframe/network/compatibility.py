@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from fedframe.core.job import Job, per_round
 from fedframe.core.method import Method
+from fedframe.core.part import ALL_DATA
 from fedframe.errors import SettingError
 from fedframe.settings import Settings
 
 
 def check_data_stay_local(method: Method, reserves_data: bool = True) -> None:
     """Refuse methods that need data on the server; `reserves_data`: whether parts that may reserve data do so."""
-    reserving = method.answering("reserve") if reserves_data else ()
     for part in method.parts:
-        if part.pools_data or part in reserving:
+        if part.server_samples == ALL_DATA or (part.server_samples and reserves_data):
             raise SettingError(
                 f"{method.name!r} cannot run over a network: {part.name!r} needs clients' training data on the server; "
                 "choose a method whose data stay with the clients, such as fedavg, or engine = local."
@@ -71,7 +71,7 @@ def check_local_deployment(job: Job) -> None:
     check_secure_aggregation(settings, job.method, len(job.federation))
     check_min_clients(settings, len(job.federation))
     check_measures(settings, data_is_local=True)
-    check_data_stay_local(job.method, reserves_data=len(job.federation.aside) > 0)
+    check_data_stay_local(job.method, reserves_data=len(job.federation.server_rows) > 0)
     if settings.model == "python" or settings.device != "cpu":
         what = "model came from Python" if settings.model == "python" else f"device is {settings.device}"
         raise SettingError(

@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from fedframe.core.client_runtime import ClientRuntime
+from fedframe.core.engine import Engine
 from fedframe.core.job import Job
 from fedframe.core.message import Message, has_numbers, validate_reply
+from fedframe.core.remote_evaluation import RemoteEvaluation
 from fedframe.errors import DataError, DivergedError, RunError
 from fedframe.network.node import versions
 from fedframe.network.node_request import HELLO, UNMASK, NodeRequest, RequestNumbers, decode_replies
@@ -35,7 +37,7 @@ SUMMED_KINDS = ("train", "statistics")  # requests whose replies are summed with
 REPLY_SIZE_FACTOR = 4  # a reply is at most so many times what is expected of the largest client's, plus a little
 
 
-class NetworkEngine:
+class NetworkEngine(Engine):
     """Has requests performed by nodes; only the server's own test data are used here."""
 
     def __init__(
@@ -54,6 +56,7 @@ class NetworkEngine:
         self._piggyback_replies: dict[str, list[Message]] = {}
         self._runtime: ClientRuntime | None = None
         self._last_reminder = (0.0, "")
+        self.evaluation = RemoteEvaluation(self)
 
     # -- what the server asks ------------------------------------------------------------------------------------------
     def run(self, request: Message, units: Sequence[int]) -> Iterator[Message]:
@@ -102,6 +105,30 @@ class NetworkEngine:
         request = Message(HELLO, 0)
         found, _ = self.gather_replies(request, {HELLO: list(range(len(self.node_of_client)))}, min_clients)
         return {client: reply for (_, client), reply in found.items()}
+
+    def expect(self, kind: str, shapes: Mapping[str, torch.Size]) -> None:
+        """Take note of the names and shapes that replies to a kind of request have."""
+        self.expected[kind] = dict(shapes)
+
+    def represented_clients(self, reply: Message) -> list[int]:
+        """The clients for which a reply stands: with secure aggregation all whose sum it is."""
+        return self.summed if self.job.settings.secure else [reply.unit]
+
+    def sample_limit(self, client: int) -> int | None:
+        """No client has more training samples than it said before the first round; sums were checked before."""
+        return None if self.job.settings.secure else len(self.job.federation.train[client])
+
+    def mark_merged(self, clients: Sequence[int], round: int) -> None:
+        """Nodes may forget earlier states of these clients."""
+        self.seen[list(clients)] = round
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """The last round in which each client's reply was merged."""
+        return {"seen": self.seen}
+
+    def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Go on from what `state` gave."""
+        self.seen = tensors.get("seen", self.seen)
 
     def processes(self) -> list[int]:
         """Ids of the processes on this machine."""

@@ -18,8 +18,7 @@ import torch
 from fedframe.core.client_runtime import ClientRuntime
 from fedframe.core.job import Job
 from fedframe.core.layout import named_tensors
-from fedframe.core.message import Message, Number, all_finite, has_numbers
-from fedframe.core.remote import LAST
+from fedframe.core.message import LAST, Message, Number, all_finite, has_numbers
 from fedframe.errors import ProtocolError
 from fedframe.network.envelope import decode_envelope
 from fedframe.network.node_request import HELLO, UNMASK, NodeRequest, encode_replies, refuse_stale

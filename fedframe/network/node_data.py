@@ -15,17 +15,17 @@ import torch
 
 from fedframe.data.federation import Federation
 from fedframe.data.ragged import Ragged
-from fedframe.data.raw import Form
 from fedframe.data.source import ArrayInputs, Samples, Source
+from fedframe.data.spec import DataSchema
 from fedframe.settings import REMOTE_DATA
 from fedframe.util.files import read_tensors, write_tensors
 
 Pool = Literal["train", "test"]
 
 
-def form_of(source: Source) -> Form:
+def form_of(source: Source) -> DataSchema:
     """The form that data must have to fit this source."""
-    return Form(source.classes, source.train.x.shape, source.columns, source.mean, source.std)
+    return DataSchema(source.classes, source.train.x.shape, source.columns, source.mean, source.std)
 
 
 # -- one client at its own node ----------------------------------------------------------------------------------------
@@ -61,7 +61,7 @@ class RemoteInputs:
 
 
 def federation_without_data(
-    form: Form, names: Sequence[str], train_sizes: Sequence[int], test_sizes: Sequence[int], test: Samples | None
+    form: DataSchema, names: Sequence[str], train_sizes: Sequence[int], test_sizes: Sequence[int], test: Samples | None
 ) -> Federation:
     """Clients of which only the names and the numbers of samples are known; the test set, if any, is the server's."""
     nothing = Samples(RemoteInputs(form.shape), torch.empty(0, dtype=torch.int64))

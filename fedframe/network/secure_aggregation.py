@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ import torch
 from fedframe.core.job import Job
 from fedframe.core.message import LOST, Message, has_numbers
 from fedframe.core.method import Method
-from fedframe.core.part import Part
+from fedframe.core.part import ModelSize, overrides
 from fedframe.errors import ProtocolError, SettingError
 from fedframe.network.masks import (
     FRACTION_BITS,
@@ -37,32 +37,29 @@ if TYPE_CHECKING:
 
 MASKED = "masked"
 LOSS_SCALE = 2.0**-20  # samples times this weighs a loss: sums over a million million samples still fit
-TELLS = ("merger", "absorb", "uploads", "statistics")  # hooks by which a part takes something from replies
 UNMASK_TIMEOUT = 600.0  # seconds for those who have sent a masked reply and are gone, unless patience says otherwise
 
 
 def check_summable(method: Method) -> None:
     """Refuse parts that need single replies."""
+    any_size = ModelSize(classes=2, dim=2, trainable=2)  # how uploads are aggregated does not depend on it
     for part in method.parts:
-        if not part.sums and any(part in method.answering(question) for question in TELLS):
+        single = any(upload.aggregate == "each" for upload in part.uploads(any_size).values())
+        if single or overrides(type(part), "merger"):
             raise SettingError(
                 f"secure = true lets the server see sums only, and {part.name!r} of {method.name!r} needs single "
                 "clients' replies; leave one of them out, or use a method of sums, such as fedavg or scaffold."
             )
 
 
-def sum_weighting(job: Job, kind: str, name: str) -> str:
+def sum_weighting(job: Job, kind: str, name: str) -> Literal["weighted", "plain"]:
     """Whether a tensor of a reply is weighted in the sum, or plain."""
-    part: Part | None
     if name == "update":
-        part = job.method.slot("merge")
-    elif kind == "statistics":
-        part = job.method.optional_slot("server_stage")
-    else:
-        part = next((part for part in job.method.parts if part.name == name.partition("/")[0]), None)
-    if part is None or not part.sums:
+        return "weighted"
+    upload = job.uploads.get(name)
+    if upload is None or upload.aggregate == "each":
         raise ProtocolError(f"{name} of a {kind} reply cannot be added up securely.")
-    return part.sums
+    return "weighted" if upload.aggregate == "weighted_sum" else "plain"
 
 
 def weight_of(job: Job, samples: int) -> float:

@@ -1,1 +1,1 @@
-"""What users look at: terminal tables, progress, pictures. Nothing here is imported before it is needed."""
+"""What users look at: the HTML page, figures, and the table of a partition; imported when needed."""

@@ -1,4 +1,4 @@
-"""Who has what: the split of a data set over clients, as a table and as a picture."""
+"""The partition of a data set over clients, as a table in the terminal and as a figure."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from typing import Any
 from rich.console import Console
 
 from fedframe.jobs.build import make_clients
-from fedframe.report.svg import partition_picture
+from fedframe.report.figures.drawing import picture_path, write_figure
+from fedframe.report.figures.partition import partition_figure
 from fedframe.report.tables import partition_table
 from fedframe.settings import check
-from fedframe.util.files import write_text
 
 IN_PICTURE = 1000  # clients
 
 
 def show_partition(given: dict[str, Any], picture: Path | None) -> None:
-    """Load and deal out data as a run would, print the table and save the picture."""
+    """Load and partition data as a run would, print the table and save the figure."""
+    target = picture_path(picture) if picture is not None else None
     settings = check(given)
     federation = make_clients(settings, settings.data)
     source = federation.source
@@ -40,7 +41,7 @@ def show_partition(given: dict[str, Any], picture: Path | None) -> None:
     table = federation.table(IN_PICTURE).numpy()
     names = federation.names[: len(table)]
     console.print(partition_table(table, source.classes, names, federation.train.sizes().numpy()))
-    path = picture or Path(f"partition-{source.name.partition(':')[0]}.svg")
+    path = target or Path(f"partition-{source.name.partition(':')[0]}.svg")
     title = f"{source.name}, {federation.partition}, {len(federation)} clients"
-    write_text(path, partition_picture(table, source.classes, title, names))
+    write_figure(partition_figure(table, source.classes, title, names), path)
     console.print(f"Picture: {path}", highlight=False)

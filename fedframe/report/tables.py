@@ -1,4 +1,4 @@
-"""Who has what, as a terminal table: size and class counts of the first clients, as many as fit."""
+"""The partition as a terminal table: size and class counts of the first clients, as many as fit."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from fedframe.report.scale import short
-
 if TYPE_CHECKING:  # rich is loaded when something is printed, not before
     from rich.console import Console, ConsoleOptions, RenderResult
 
@@ -22,14 +20,14 @@ MOST_CLIENTS, MOST_CLASSES, LONGEST_NAME = 20, 20, 20
 
 @dataclass(frozen=True)
 class _Fit:
-    """How much room a table takes: gap between columns, longest heading, length of the size bars."""
+    """The width of a table: gap between columns, longest heading, length of the size bars."""
 
     gap: int
     heading: int
     bar: int
 
 
-# From roomy to tight: the first that shows all classes is taken, or the last.
+# From wide to narrow: the first that shows all classes is used, or the last.
 FITS = (_Fit(2, 10, 10), _Fit(1, 8, 6), _Fit(1, 4, 0))
 
 
@@ -90,7 +88,7 @@ class PartitionTable:
         """Samples of the first classes at each client."""
         known = len(self.table) == len(self.sizes)  # otherwise the table does not hold all clients
         headings = [_cut(str(name), fit.heading) for name in self.classes[:MOST_CLASSES]]
-        if len(set(headings)) < len(headings):  # numbers tell "class 1" from "class 2" where the room is short
+        if len(set(headings)) < len(headings):  # numbers, where short names are not unique
             headings = [str(j) for j in range(len(headings))]
         columns = []
         for j, heading in enumerate(headings):
@@ -139,3 +137,12 @@ def partition_table(
 
 def _cut(text: str, length: int) -> str:
     return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def short(count: float) -> str:
+    """Write a count in at most four or five characters: 950, 1.2k, 34k, 5.1M."""
+    for limit, factor, unit in ((1e6, 1e6, "M"), (1e3, 1e3, "k")):
+        if count >= limit * (0.9995 if unit == "M" else 1):
+            value = count / factor
+            return f"{value:.1f}".removesuffix(".0") + unit if value < 9.95 else f"{value:.0f}{unit}"
+    return f"{count:.0f}"

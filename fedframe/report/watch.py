@@ -1,4 +1,4 @@
-"""The page of a run while it goes on, served to this machine's browser alone unless asked otherwise.
+"""The live page of a run, served to this machine alone unless requested otherwise.
 
 Only two things are served, from memory: the page and its data. No path of a request ever reaches the file system.
 """
@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from fedframe.errors import DataError, FedframeError, SettingError
-from fedframe.report.page import page_data
-from fedframe.report.page.build import examined
+from fedframe.report.page.build import examined, page_data
 from fedframe.report.page.runs import COMPARISON, Subject, folders_inside, open_runs
 from fedframe.report.page.section import finite
 from fedframe.report.page.template import render
@@ -37,64 +36,66 @@ HEADERS = {
 
 
 class LivePage:
-    """The page's data as the folders stand, gathered again only when a file has changed."""
+    """The page's data, gathered again only when a file of the runs has changed."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self.folders = list(folders)
         self.lock = threading.Lock()
         self.seen: object = None
         self.data: dict[str, Any] = {}
-        self.troubles: dict[Path, str] = {}
-        self.looking: threading.Thread | None = None
+        self.examination_errors: dict[Path, str] = {}
+        self.examining: threading.Thread | None = None
 
     def now(self) -> dict[str, Any]:
-        """The data of this moment."""
+        """The current data."""
         with self.lock:
-            mark = self.mark()
-            if mark != self.seen:
+            files_state = self.files_state()
+            if files_state != self.seen:
                 try:
                     subject = open_runs(self.folders)
-                    self.data = page_data(self.with_troubles(subject), live=True)
-                    self.look_later(subject)
-                except (DataError, SettingError):  # not begun yet, or being written this very moment
+                    self.data = page_data(self.with_errors(subject), live=True)
+                    self.examine_later(subject)
+                except (DataError, SettingError):  # not begun yet, or being written
                     self.data = self.data or waiting(self.folders)
-                self.seen = mark
+                self.seen = files_state
             return self.data
 
-    def mark(self) -> object:
-        """Something that changes when a file of the runs does."""
+    def files_state(self) -> object:
+        """A value that changes when a file of the runs does."""
         paths = [path / name for path in self.run_folders() for name in WATCHED]
         paths += [folder / COMPARISON for folder in self.folders]
         found = [(path, path.stat()) for path in paths if path.exists()]
-        return [(path, stat.st_mtime_ns, stat.st_size) for path, stat in found], len(self.troubles)
+        return [(path, stat.st_mtime_ns, stat.st_size) for path, stat in found], len(self.examination_errors)
 
     def run_folders(self) -> list[Path]:
-        """All run folders; those of a comparison lie inside the one that was given."""
+        """All run folders, including those inside the folder of a comparison."""
         return [path for folder in self.folders for path in (folder, *folders_inside(folder))]
 
-    def with_troubles(self, subject: Subject) -> Subject:
-        """Runs with the reasons why their models could not be looked at."""
+    def with_errors(self, subject: Subject) -> Subject:
+        """The runs, with the reasons why their models could not be examined."""
         for run in subject.runs:
-            object.__setattr__(run, "trouble", self.troubles.get(run.path, ""))
+            object.__setattr__(run, "trouble", self.examination_errors.get(run.path, ""))
         return subject
 
-    def look_later(self, subject: Subject) -> None:
-        """Look at the models of runs that have come to their end, beside the serving."""
+    def examine_later(self, subject: Subject) -> None:
+        """Examine the models of finished runs in a thread, while pages are served."""
         firsts = [group.first for group in subject.groups]  # the runs whose details are shown
-        todo = [run for run in firsts if run.summary and not run.examination and run.path not in self.troubles]
-        if not todo or (self.looking is not None and self.looking.is_alive()):
+        todo = [
+            run for run in firsts if run.summary and not run.examination and run.path not in self.examination_errors
+        ]
+        if not todo or (self.examining is not None and self.examining.is_alive()):
             return
 
         def look() -> None:
-            done = examined(subject, say=lambda text: None)
-            self.troubles |= {run.path: run.trouble for run in done.runs if run.trouble}
+            done = examined(subject, notify=lambda text: None)
+            self.examination_errors |= {run.path: run.examination_error for run in done.runs if run.examination_error}
 
-        self.looking = threading.Thread(target=look, daemon=True)
-        self.looking.start()
+        self.examining = threading.Thread(target=look, daemon=True)
+        self.examining.start()
 
 
 def waiting(folders: Sequence[Path]) -> dict[str, Any]:
-    """The page before there is anything to see."""
+    """The page before the run has begun."""
     names = ", ".join(path.as_posix() for path in folders)
     return {
         "title": f"Waiting for {names}",
@@ -106,17 +107,17 @@ def waiting(folders: Sequence[Path]) -> dict[str, Any]:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers GET for two addresses, from browsers that name this very server."""
+    """Answers GET requests for two paths, if their Host header names this server."""
 
     server: Server
     protocol_version = "HTTP/1.1"
     server_version = f"fedframe/{__version__}"
     sys_version = ""
-    timeout = 30  # seconds: nobody holds a thread for longer
+    timeout = 30  # seconds that a connection may hold a thread
 
     def do_GET(self) -> None:
-        """Give the page or its data."""
-        if not self.server.knows(self.headers.get("Host", "")):
+        """Send the page or its data."""
+        if not self.server.is_addressed_by(self.headers.get("Host", "")):
             return self.refuse(HTTPStatus.FORBIDDEN, "This server answers to its own name only.")
         address = self.path.partition("?")[0]
         if address not in ("/", "/data.json"):
@@ -126,19 +127,19 @@ class Handler(BaseHTTPRequestHandler):
         except FedframeError as error:
             return self.refuse(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
         if address == "/":
-            return self.give(render(data).encode(), "text/html; charset=utf-8")
+            return self.respond(render(data).encode(), "text/html; charset=utf-8")
         body = json.dumps(finite(data)).encode()
         tag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
         if self.headers.get("If-None-Match") == tag:
-            return self.give(b"", "application/json", HTTPStatus.NOT_MODIFIED, tag)
-        return self.give(body, "application/json", HTTPStatus.OK, tag)
+            return self.respond(b"", "application/json", HTTPStatus.NOT_MODIFIED, tag)
+        return self.respond(body, "application/json", HTTPStatus.OK, tag)
 
     def refuse(self, status: HTTPStatus, text: str) -> None:
-        """Say no, in a sentence."""
-        self.give((text + "\n").encode(), "text/plain; charset=utf-8", status)
+        """Refuse a request, with a sentence."""
+        self.respond((text + "\n").encode(), "text/plain; charset=utf-8", status)
 
-    def give(self, body: bytes, kind: str, status: HTTPStatus = HTTPStatus.OK, tag: str = "") -> None:
-        """Send an answer."""
+    def respond(self, body: bytes, kind: str, status: HTTPStatus = HTTPStatus.OK, tag: str = "") -> None:
+        """Send a response."""
         self.send_response(status)
         for name, value in HEADERS.items():
             self.send_header(name, value)
@@ -150,7 +151,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Keep the terminal quiet: a page asks every two seconds."""
+        """Log nothing: a page sends a request every two seconds."""
 
 
 class Server(ThreadingHTTPServer):
@@ -176,22 +177,21 @@ class Server(ThreadingHTTPServer):
         return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.server_address[1]}/"
 
     def server_bind(self) -> None:
-        """Bind without asking the network for this machine's name, as the standard one does."""
+        """Bind without a DNS query for this machine's name, unlike the base class."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = self.host, self.server_address[1]
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of a tab that was closed before its answer was there; anything else is shown."""
+        """Ignore connections that the browser has closed; other errors are shown."""
         if not isinstance(sys.exc_info()[1], ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
 
-    def knows(self, header: str) -> bool:
+    def is_addressed_by(self, header: str) -> bool:
         """Whether a request names this server.
 
-        A page of somebody else's domain that has been made to point here (DNS rebinding) sends that domain's name; an
-        address in numbers cannot be made to point anywhere.
+        With DNS rebinding, a foreign page sends its own domain as the host; numeric addresses cannot be rebound.
         """
         name = header[1:].partition("]")[0] if header.startswith("[") else header.partition(":")[0]
         if name.lower() in {"localhost", self.host.lower()}:

@@ -2,48 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable
 
+from fedframe.core.engine import Engine
 from fedframe.core.job import Job
-from fedframe.core.message import Message
 from fedframe.engines.local import local_engine
+from fedframe.errors import SettingError
+from fedframe.settings import Settings, from_python
 
 Note = Callable[[str], None]
 
 
-class RunningEngine(Protocol):
-    """An engine that has been started."""
-
-    def run(self, request: Message, units: Sequence[int]) -> Iterator[Message]:
-        """As `core.server.Engine`."""
-
-    def processes(self) -> list[int]:
-        """Ids of the processes that work for it on this machine, beside this one."""
-
-    def close(self) -> None:
-        """End what was started."""
+OpenEngine = Callable[[Job, Note], Engine]
 
 
-OpenEngine = Callable[[Job, Note], RunningEngine]
-
-
-def check_engine(name: str) -> None:
+def check_engine(settings: Settings) -> None:
     """Refuse an engine that cannot be started here, before anything is written."""
-    if name != "local":
+    if settings.engine != "local":
         from fedframe.network.flower.environment import require_packages
 
-        if name == "flower-sim":
+        if "method" in from_python(settings.model_dump()):
+            raise SettingError(
+                f"The engine {settings.engine} starts processes that make the method anew, and this one came from "
+                "Python; put it into a file and name it (my_file.py:MyPart), or use engine = local."
+            )
+        if settings.engine == "flower-sim":
             require_packages("flwr", "ray", extra="flower-sim")
         else:
             require_packages("flwr", "cryptography")
 
 
-def open_engine(job: Job, note: Note) -> RunningEngine:
+def open_engine(job: Job, note: Note) -> Engine:
     """Start the engine that the settings name."""
     if job.settings.engine == "local":
         return local_engine(job, note)
-    check_engine(job.settings.engine)
+    check_engine(job.settings)
     from fedframe.network.flower import open_flower
 
     return open_flower(job, note)

@@ -8,9 +8,9 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from fedframe.data.new_client import load_newcomer
-from fedframe.data.raw import Form
+from fedframe.data.new_client import load_new_client
 from fedframe.data.source import Samples
+from fedframe.data.spec import DataSchema
 from fedframe.util.files import read_json
 
 NOTES = "federation.json"  # in the organiser's run folder: the run's name, and what the nodes said of themselves
@@ -75,9 +75,9 @@ def test_data(run: Path) -> str | None:
     return str(found) if found else None
 
 
-def load_test_set(form: Form, data: str | None, label: str | None) -> Samples | None:
+def load_test_set(form: DataSchema, data: str | None, label: str | None) -> Samples | None:
     """Test data that the organiser has of its own, in the form that is agreed: all samples of these data."""
     if data is None:
         return None
-    source = load_newcomer(data, form, share=None, usual_share=0.0, label=label).source
+    source = load_new_client(data, form, share=None, default_share=0.0, label=label).source
     return source.test if source.test is not None else source.train

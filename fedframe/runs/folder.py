@@ -8,6 +8,7 @@ model.safetensors        the shared model with all that is needed to predict
 summary.json             final scores with their definitions, time, memory
 client_scores.json       the final scores client by client
 examination.json         what `fedframe measure` found in the finished run
+inputs.json              the user's own files and code that the result depends on, with digests, if there are any
 privacy.key              with privacy_clip: who is drawn, and noise at clients, come from it; no part of the results
 log.txt                  what happened on the way (a worker replaced, an update refused)
 clients.json             the clients' names, where the data name them
@@ -19,7 +20,9 @@ personal/joined/         personal models of clients that came after the training
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
+import re
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -35,7 +38,8 @@ except ImportError:  # Windows
 
 from fedframe.core.job import personal_path
 from fedframe.errors import DataError, RunError, SettingError, nearest
-from fedframe.settings import REMOTE_DATA, Settings, check, read_config, short_method
+from fedframe.jobs.inputs import Input
+from fedframe.settings import REMOTE_DATA, Settings, check, from_python, read_config, short_method
 from fedframe.util.files import read_json, read_tensors, write_json, write_tensors, write_text
 from fedframe.util.version import __version__
 
@@ -48,6 +52,7 @@ MODEL = "model.safetensors"
 SUMMARY = "summary.json"
 CLIENT_SCORES = "client_scores.json"
 EXAMINATION = "examination.json"
+INPUTS = "inputs.json"
 LOG = "log.txt"
 NAMES = "clients.json"
 JOINED = Path("personal", "joined")
@@ -126,6 +131,21 @@ class RunFolder:
             return check(read_config(self.path / CONFIG))
         except SettingError as error:
             raise DataError(f"{self.path / CONFIG} is not the settings of a run: {error}") from error
+
+    def write_inputs(self, inputs: Sequence[Input], until_round: int | None = None) -> None:
+        """Keep what the run depends on; with `until_round`, what it depended on up to that round is kept as well."""
+        earlier = read_json(self.path / INPUTS) if until_round is not None else {}
+        if inputs or earlier:
+            before = (
+                [*earlier.get("before", []), {"until_round": until_round, "files": earlier["files"]}] if earlier else []
+            )
+            files = [dataclasses.asdict(each) for each in inputs]
+            write_json(self.path / INPUTS, {"files": files, **({"before": before} if before else {})})
+
+    def inputs(self) -> list[Input]:
+        """What the run depends on; empty if it has no files of the user's own, or an earlier version made it."""
+        found = read_json(self.path / INPUTS)["files"] if (self.path / INPUTS).exists() else []
+        return [Input(**each) for each in found]
 
     def write_names(self, names: Sequence[str] | None) -> None:
         """Keep what the clients are called, where that is more than a number."""
@@ -245,7 +265,10 @@ def free_name(settings: Settings) -> Path:
     """A folder under runs/ that does not exist yet, named after method and data."""
     kind, colon, rest = settings.data.partition(":")
     data = Path(rest.partition("?")[0]).stem if colon else kind
-    stem = f"{short_method(settings.method)}-{data}".replace("/", "-")
+    method = short_method(settings.method)
+    if from_python(settings.model_dump()):
+        method = re.sub(r"[^\w.+=-]+", "-", method).strip("-")[:60]
+    stem = f"{method}-{data}".replace("/", "-")
     number = 1
     while (path := Path("runs") / f"{stem}-{number}").exists():
         number += 1

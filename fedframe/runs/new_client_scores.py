@@ -23,10 +23,10 @@ DEFINITION = (
 def score_new_clients(trained: Server, note: Callable[[str], None], progress: Callable[[int, int], None]) -> NewScores:
     """Personalise and score the clients behind the trained ones; the server is one whose training is over."""
     job = trained.job
-    everyone = job.federation.everyone
+    everyone = job.federation.all_clients
     new = range(len(job.federation), len(everyone))
     settings = job.settings.model_copy(update={"save_personal": False})
-    # Numbers beyond those of the trained clients: nobody left them a memory, and their dice are their own.
+    # Numbers beyond those of the trained clients: they have no private state, and random streams of their own.
     guests = replace(job, federation=everyone, settings=settings)
     engine = local_engine(guests, note)
     try:

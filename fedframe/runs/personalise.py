@@ -25,18 +25,26 @@ from fedframe.core.message import Message
 from fedframe.core.part import Part
 from fedframe.core.server import Server
 from fedframe.data.federation import Federation
-from fedframe.data.new_client import load_newcomer
-from fedframe.data.raw import Form
+from fedframe.data.new_client import load_new_client
+from fedframe.data.spec import DataSchema
 from fedframe.engines.inline import InlineEngine
 from fedframe.errors import DivergedError, RunError, SettingError
-from fedframe.jobs.build import FROM_PYTHON, Net, check_device
-from fedframe.methods.recipes import make_method
+from fedframe.jobs.build import Net, check_device
+from fedframe.jobs.gather import setting_names
+from fedframe.methods.recipes import MethodLike, make_method
 from fedframe.runs.folder import JOINED, RunFolder
-from fedframe.runs.personalise_summary import closing_lines, headline, summarise
 from fedframe.runs.predictor import Predictor
-from fedframe.settings import Settings, check, merge_part_settings
+from fedframe.settings import FROM_PYTHON, Settings, check, merge_part_settings, short_method
+from fedframe.util.display import print_line
 from fedframe.util.files import write_json, write_tensors
 from fedframe.util.locate import resolve_paths
+from fedframe.util.text import duration, percent, plural
+
+DEFINITIONS = {
+    "client": "accuracy of the shared model on the client's own test samples",
+    "personal": "accuracy of the client's own model on the same samples",
+    "none": "null means not measured: there are no test samples, or the method has no shared model",
+}
 
 
 @dataclass(frozen=True)
@@ -66,26 +74,28 @@ def personalise(
     *,
     name: str | None = None,
     test_share: float | None = None,
-    set: Mapping[str, Mapping[str, Any]] | None = None,
+    set: Mapping[str, Any] | None = None,
     seed: int | None = None,
     label: str | None = None,
     data_dir: str | Path | None = None,
     device: str | None = None,
     overwrite: bool = False,
     model: nn.Module | Callable[..., nn.Module] | None = None,
+    method: MethodLike | None = None,
     progress: bool = True,
 ) -> Newcomer:
     """Make and keep a personal model for a client that was not in the training of a finished run.
 
     `data` is what `fedframe.run` takes, of one client; `test_share` of it scores (default: the run's `local_test`).
-    `set` changes the method's client stage; `seed` and `device` are the run's unless given; `model` is the net if it
-    came from Python. The model is kept in the run folder under `name`, by default one made from the data's.
+    `set` changes the method's client stage; `seed` and `device` are the run's unless given; `model` and `method` are
+    given again if they came from Python. The model is kept in the run folder under `name`, by default one made from
+    the data's.
     """
     began = time.perf_counter()
-    say: Callable[[str], None] = print_line if progress else lambda text: None
+    notify: Callable[[str], None] = print_line if progress else lambda text: None
     folder = RunFolder.open(run)
     python = f"give it again there: fedframe.personalise({str(run)!r}, data, model=MyNet())"
-    shared, _ = Predictor.load_shared(folder.path, model, python)
+    shared, _ = Predictor.load_shared(folder.path, model, python, method)
     given = {"seed": seed, "device": device, "label": label, "data_dir": str(data_dir) if data_dir else None}
     settings = newcomer_settings(folder.settings(), shared.method.slot("client_stage"), set or {}, given)
     if name is not None:
@@ -96,29 +106,31 @@ def personalise(
     if name is None:
         name = clean(federation.source.name)
         check_name(folder, name, overwrite)
-    method = make_method(settings.method, settings.set)
+    made = make_method(settings.method, settings.set)
     # Below a folder of its own, where no client of the training has left a memory.
-    job = Job(settings, method, federation, shared.model, folder.path / JOINED)
-    say(headline(job, name))
+    job = Job(settings, made, federation, shared.model, folder.path / JOINED)
+    notify(headline(job, name))
     for note in federation.notes:
-        say(note)
+        notify(note)
     try:
-        replies, own = perform(job, folder, say)
+        replies, own = perform(job, folder, notify)
     except KeyboardInterrupt as stop:
         stop.add_note("No personal model was saved.")
         raise
     summary = summarise(job, name, resolve_paths(data) if isinstance(data, str) else FROM_PYTHON, replies)
     keep(folder, name, own, summary, overwrite)
     for text in closing_lines(summary, folder.path, folder.joined_path(name), time.perf_counter() - began):
-        say(text)
+        notify(text)
     return Newcomer(folder.path, name, summary, "auto" if model is None else model)
 
 
 # -- before the work ---------------------------------------------------------------------------------------------------
-def newcomer_settings(
-    run: Settings, stage: Part, chosen: Mapping[str, Mapping[str, Any]], given: Mapping[str, Any]
-) -> Settings:
+def newcomer_settings(run: Settings, stage: Part, chosen: Mapping[str, Any], given: Mapping[str, Any]) -> Settings:
     """The run's settings, but for what is given anew and for the client stage's own."""
+    if isinstance(chosen, Mapping):  # a bare name is the client stage's
+        bare = {name: value for name, value in chosen.items() if name in setting_names(stage)}
+        others = {name: value for name, value in chosen.items() if name not in bare}
+        chosen = merge_part_settings(others, {stage.name: bare}) if bare else others
     merged = merge_part_settings(run.set, chosen)
     fields = [field.name for field in dataclasses.fields(stage)]
     for part in chosen:
@@ -136,15 +148,15 @@ def newcomer_settings(
 
 def load_data(data: object, shared: Predictor, settings: Settings, test_share: float | None) -> Federation:
     """The newcomer's data as one client, in the form of the run's."""
-    form = Form(shared.classes, shared.stored_shape, shared.columns, shared.mean, shared.std)
+    form = DataSchema(shared.classes, shared.stored_shape, shared.columns, shared.mean, shared.std)
     usual = settings.local_test
     if usual == "global":  # the run's test set is not at hand, and the newcomer's labels may be others
         usual = Settings.model_fields["local_test"].default
-    return load_newcomer(
+    return load_new_client(
         data,
         form,
         share=test_share,
-        usual_share=float(usual),
+        default_share=float(usual),
         seed=settings.seed,
         data_dir=Path(settings.data_dir) if settings.data_dir else None,
         label=settings.label,
@@ -176,15 +188,15 @@ def check_name(folder: RunFolder, name: str, overwrite: bool) -> None:
 
 
 # -- the work ----------------------------------------------------------------------------------------------------------
-def perform(job: Job, folder: RunFolder, say: Callable[[str], None]) -> tuple[dict[str, Message], dict[str, Tensor]]:
+def perform(job: Job, folder: RunFolder, notify: Callable[[str], None]) -> tuple[dict[str, Message], dict[str, Tensor]]:
     """Score the shared model, make the client's own, score that; gives the scores and what differs in the own model."""
     engine = InlineEngine(job)
     try:
-        server = Server(job, engine, say)
+        server = Server(job, engine, notify)
         found = folder.checkpoint()
         kept = {} if found is None else {name: t for name, t in found[1].items() if name.startswith("state/")}
         if found is None and server.state:
-            say(f"{folder.path} has no checkpoint: what the method keeps on the server is as in the beginning.")
+            notify(f"{folder.path} has no checkpoint: what the method keeps on the server is as in the beginning.")
             kept = {f"state/{name}": tensor for name, tensor in server.state.items()}
         # The model is the finished one, not the checkpoint's, which was written before the server stage.
         server.restore({**kept, "model": server.model}, job.settings.rounds)
@@ -209,6 +221,74 @@ def keep(folder: RunFolder, name: str, own: Mapping[str, Tensor], summary: Mappi
         write_tensors(path, own, {"client": name})
 
 
-def print_line(text: str) -> None:
-    """Print and flush, so that a log file can be followed."""
-    print(text, flush=True)
+# -- what is kept and printed ------------------------------------------------------------------------------------------
+def summarise(job: Job, name: str, data: str, replies: Mapping[str, Message]) -> dict[str, Any]:
+    """Scores with their definitions, and what they were made with; the same for the same run, data and seed."""
+    federation, stage = job.federation, job.method.slot("client_stage")
+    personal, shared = replies["personalise"].tensors, replies.get("own")
+    tests, trains = personal["samples"].tolist(), federation.class_counts(0).tolist()
+    hits = {
+        "client": shared.tensors["hits"].tolist() if shared is not None else None,
+        "personal": personal["hits"].tolist(),
+    }
+    held = [i for i in range(len(tests)) if trains[i] or tests[i]]
+    return {
+        "name": name,
+        "data": data,
+        "scores": {score: ratio(sum(right), sum(tests)) if right else None for score, right in hits.items()},
+        "definitions": DEFINITIONS,
+        "samples": {"training": sum(trains), "test": sum(tests)},
+        "per_class": {
+            federation.source.classes[i]: {
+                "training": trains[i],
+                "test": tests[i],
+                **{score: ratio(right[i], tests[i]) if right else None for score, right in hits.items()},
+            }
+            for i in held
+        },
+        "method": job.settings.method,
+        "stage": {stage.name: dataclasses.asdict(stage)},
+        "seed": job.settings.seed,
+    }
+
+
+def ratio(hits: int, total: int) -> float | None:
+    """A share, or None where there is nothing to count."""
+    return hits / total if total else None
+
+
+def headline(job: Job, name: str) -> str:
+    """What is done, in one line."""
+    federation, stage = job.federation, job.method.slot("client_stage")
+    classes = f"{int((federation.class_counts(0) > 0).sum())} of the run's {len(federation.source.classes)} classes"
+    chosen = ", ".join(f"{key}={value}" for key, value in dataclasses.asdict(stage).items() if value is not None)
+    return (
+        f"{short_method(job.settings.method)}, a personal model for {name}: "
+        f"{len(federation.train.values):,} training and {len(federation.local_test.values):,} test samples, {classes}; "
+        f"client stage {stage.name} ({chosen})"
+    )
+
+
+def closing_lines(summary: Mapping[str, Any], folder: Path, path: Path, seconds: float) -> list[str]:
+    """The result in words that a newcomer understands."""
+    name, scores = summary["name"], summary["scores"]
+    tests = plural(summary["samples"]["test"], "test sample")
+    lines = [""]
+    if summary["samples"]["test"]:
+        shared = f"accuracy of the shared model on {name}'s own {tests}"
+        if scores["client"] is None:
+            shared = f"not measured: {short_method(summary['method'])} has no shared model"
+        lines += [
+            f"  {'client':9}{percent(scores['client']):>7}  {shared}",
+            f"  {'personal':9}{percent(scores['personal']):>7}  accuracy of {name}'s own model on the same samples, "
+            "which were held out of its training",
+        ]
+        if scores["client"] is not None and scores["personal"] < scores["client"]:
+            lines.append(f"  Here the shared model does better than {name}'s own: predict without --client.")
+    else:
+        lines.append("  There are no test samples, so there is no score: the data are too few, or test_share is 0.")
+    return [
+        *lines,
+        "",
+        f"  {duration(seconds)}. The model is {path}: try 'fedframe predict {folder} INPUT --client {name}'.",
+    ]

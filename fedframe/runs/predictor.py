@@ -1,11 +1,12 @@
-"""A trained model that predicts: from the run folder to class names and probabilities."""
+"""A trained model that predicts: from the run folder and inputs to class names and probabilities."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -14,16 +15,19 @@ from fedframe.core.layout import named_tensors
 from fedframe.core.method import Method
 from fedframe.core.model import Model, load_tensors
 from fedframe.data import normalised
-from fedframe.data.arrays import finite
-from fedframe.data.arrays import inputs as array_inputs
+from fedframe.data.arrays import array_inputs, check_finite
+from fedframe.data.images import SUFFIXES, decode
+from fedframe.data.tables import encode_rows, read_csv, read_parquet
 from fedframe.errors import DataError
-from fedframe.methods.recipes import make_method
+from fedframe.methods.recipes import MethodLike, confirm_method, make_method
 from fedframe.models import build_net, frames
 from fedframe.runs.federated import how_it_ends
 from fedframe.runs.folder import MODEL, RunFolder
 from fedframe.settings import REMOTE_DATA
 from fedframe.util.files import read_tensors, write_tensors
 from fedframe.util.seeds import seed_for
+
+AT_ONCE = 256  # inputs decoded and predicted together: memory stays bounded for folders of any size
 
 
 def save_model(folder: Path, job: Job, flat: Tensor, replaced: Mapping[str, Tensor]) -> None:
@@ -64,10 +68,11 @@ class Predictor:
         folder: str | Path,
         client: int | str | None = None,
         net: nn.Module | Callable[..., nn.Module] | None = None,
+        method: MethodLike | None = None,
     ) -> Predictor:
-        """The shared model of a finished run, or a client's own. A net that came from Python is given again."""
+        """The shared model of a finished run, or a client's own. What came from Python is given again."""
         python = f"predict there: fedframe.Predictor.load({str(folder)!r}, net=MyNet()).predict(inputs)"
-        predictor, shares_a_model = cls.load_shared(folder, net, python)
+        predictor, shares_a_model = cls.load_shared(folder, net, python, method)
         if client is None and not shares_a_model:
             raise DataError(f"{predictor.method.name} has no shared model; choose a client's own with --client 0.")
         if client is not None:
@@ -80,7 +85,11 @@ class Predictor:
 
     @classmethod
     def load_shared(
-        cls, folder: str | Path, net: nn.Module | Callable[..., nn.Module] | None, python: str
+        cls,
+        folder: str | Path,
+        net: nn.Module | Callable[..., nn.Module] | None,
+        python: str,
+        method: MethodLike | None = None,
     ) -> tuple[Predictor, bool]:
         """What the clients of a finished run share, and whether that alone predicts.
 
@@ -95,17 +104,18 @@ class Predictor:
         tensors, notes = read_tensors(path)
         if notes["model"] == "python" and net is None:
             raise DataError(f"The net of {folder} came from Python; {python}.")
-        method = make_method(notes["method"], notes["set"])
+        confirm_method(notes["method"], method)
+        made = make_method(notes["method"], notes["set"])
         shape = tuple(notes["input_shape"])
-        with torch.random.fork_rng(devices=[]), frames.from_file():
+        with torch.random.fork_rng(devices=[]), frames.loading_weights():
             torch.manual_seed(notes["model_seed"])  # a frozen classifier that could be built then can be built now
             backbone = build_net(net if net is not None else notes["model"], shape)
-            model = method.build(backbone, int(backbone.dim), len(notes["classes"]))  # type: ignore[arg-type]
+            model = made.build(backbone, int(backbone.dim), len(notes["classes"]))  # type: ignore[arg-type]
         load_tensors(model, {name[6:]: value for name, value in tensors.items() if name.startswith("model/")})
         model.eval()
         columns = tuple(notes["columns"]) if notes["columns"] is not None else None
         mean, std = tensors["input/mean"], tensors["input/std"]
-        predictor = cls(method, model, tuple(notes["classes"]), shape, columns, mean, std)
+        predictor = cls(made, model, tuple(notes["classes"]), shape, columns, mean, std)
         return predictor, bool(notes["shares_a_model"])
 
     @property
@@ -121,7 +131,7 @@ class Predictor:
         Images are (n, H, W), (n, H, W, C) or (n, C, H, W), vectors (n, d).
         """
         stored = array_inputs(inputs, "the inputs")
-        finite(stored, "the inputs")
+        check_finite(stored, "the inputs")
         raw = stored.tensor
         if tuple(raw.shape[1:]) != self.stored_shape:
             raise DataError(f"The inputs are of shape {tuple(raw.shape[1:])}, but the model takes {self.stored_shape}.")
@@ -137,3 +147,71 @@ class Predictor:
     def predict(self, inputs: object) -> list[str]:
         """The most probable class of each input."""
         return [self.classes[int(index)] for index in self.probabilities(inputs).argmax(1)]
+
+
+# -- files in, predictions out: `fedframe predict` ---------------------------------------------------------------------
+def predict_file(folder: Path, path: Path, client: str | None, top: int) -> Iterator[str]:
+    """A line per input, separated by tabs: its name, then the most probable classes, each with its probability."""
+    RunFolder.open(folder)  # what is no run folder is refused with the same sentence as by other commands
+    predictor = Predictor.load(folder, client)
+    for names, raw in read_inputs(path, predictor):
+        best = predictor.probabilities(raw).topk(min(top, len(predictor.classes)))
+        for name, values, indices in zip(names, best.values, best.indices, strict=True):
+            pairs = [f"{predictor.classes[int(i)]}\t{float(v):.3f}" for v, i in zip(values, indices, strict=True)]
+            yield "\t".join([name, *pairs])
+
+
+def read_inputs(path: Path, predictor: Predictor) -> Iterator[tuple[list[str], Tensor]]:
+    """Names and raw values of the inputs in a file or folder, a batch at a time."""
+    if not path.exists():
+        raise DataError(f"There is no {path}.")
+    suffix = path.suffix.lower()
+    if path.is_dir() or suffix in SUFFIXES:
+        yield from read_images(path, predictor)
+    elif suffix in (".npz", ".npy"):
+        yield from numbered(read_arrays(path))
+    elif suffix in (".csv", ".parquet"):
+        if predictor.columns is None:
+            raise DataError(f"{path} is a table, but the model was not trained on one.")
+        table = (read_csv if suffix == ".csv" else read_parquet)(path)
+        rows = {name: column.tolist() for name, column in table.items()}
+        yield from numbered(encode_rows(rows, predictor.columns, predictor.mean))
+    else:
+        raise DataError(f"{path}: predictions take images, a folder of images, .npz, .npy, .csv or .parquet.")
+
+
+def read_images(path: Path, predictor: Predictor) -> Iterator[tuple[list[str], Tensor]]:
+    """An image, or all images below a folder."""
+    paths = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES)
+    shape = predictor.stored_shape
+    if len(shape) != 3:
+        raise DataError(f"{path} holds images, but the model takes {shape[0]} numbers per input.")
+    if not paths:
+        raise DataError(f"{path} holds no images.")
+    for start in range(0, len(paths), AT_ONCE):
+        some = paths[start : start + AT_ONCE]
+        pixels = np.stack([decode(p, (shape[0], shape[1], shape[2])) for p in some])
+        yield [str(p) for p in some], torch.from_numpy(pixels)
+
+
+def read_arrays(path: Path) -> Tensor:
+    """The inputs in an array file: x, x_test, or the only array there is."""
+    try:
+        loaded = np.load(path, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            return array_inputs(loaded, str(path)).tensor
+        name = next((name for name in ("x", "x_test") if name in loaded.files), None)
+        if name is None and len(loaded.files) == 1:
+            name = loaded.files[0]
+        if name is None:
+            raise DataError(f"{path} holds {', '.join(loaded.files)}; name the inputs x.")
+        return array_inputs(loaded[name], str(path)).tensor
+    except (ValueError, OSError, EOFError) as error:
+        raise DataError(f"{path} cannot be read: {error}.") from error
+
+
+def numbered(raw: Tensor) -> Iterator[tuple[list[str], Tensor]]:
+    """Rows by their number."""
+    for start in range(0, len(raw), AT_ONCE):
+        part = raw[start : start + AT_ONCE]
+        yield [str(start + i) for i in range(len(part))], part

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
-from fedframe.metrics.groups import has_tail
+from fedframe.metrics.accuracy import has_tail
 from fedframe.settings import data_text, short_method
+from fedframe.util.display import ProgressDisplay, choose, print_line, start_bars
 from fedframe.util.text import duration, loss_text, percent, plural
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from rich.progress import TaskID
 
     from fedframe.core.evaluation import Scores
     from fedframe.core.job import Job
@@ -22,16 +21,8 @@ if TYPE_CHECKING:
 REFUSED = " (log.txt says why; most often numbers are no longer finite, and a smaller --lr helps)"
 
 
-class Display:
-    """Shows nothing; the base of the other displays."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        return None
+class Display(ProgressDisplay):
+    """Shows nothing; the base of the other displays of a run."""
 
     def start(self, job: Job, folder: Path, done: int) -> None:
         """The run begins, or goes on after `done` rounds."""
@@ -58,7 +49,7 @@ class PlainDisplay(Display):
     def start(self, job: Job, folder: Path, done: int) -> None:
         """Say what is run."""
         self.rounds, self.first, self.began = job.settings.rounds, done, time.perf_counter()
-        self.line(headline(job, folder))
+        print_line(headline(job, folder))
 
     def round(self, record: RoundRecord) -> None:
         """Loss, scores and the time that is left."""
@@ -67,50 +58,32 @@ class PlainDisplay(Display):
         per_round = (time.perf_counter() - self.began) / (record.round - self.first)
         left = duration(per_round * (self.rounds - record.round))
         scores = f"  {scores_text(record.scores)}" if record.scores else ""
-        told = f"{loss_text(record.loss)}{scores}{privacy_text(record)}"
-        self.line(f"round {record.round}/{self.rounds}  {told}  {left} left of the rounds")
+        text = f"{loss_text(record.loss)}{scores}{privacy_text(record)}"
+        print_line(f"round {record.round}/{self.rounds}  {text}  {left} left of the rounds")
 
     def stage(self, text: str) -> None:
         """Announce the stage."""
-        self.line(text)
+        print_line(text)
 
     def note(self, text: str) -> None:
         """Print the note."""
-        self.line(text)
+        print_line(text)
 
     def end(self, summary: dict[str, Any], folder: Path) -> None:
         """Print the final scores."""
         for text in closing_lines(summary, folder):
-            self.line(text)
-
-    def line(self, text: str) -> None:
-        """Print and flush, so that a log file can be followed."""
-        print(text, flush=True)
+            print_line(text)
 
 
 class LiveDisplay(Display):
     """A progress bar with round, loss, accuracies and the time that is left."""
 
-    def __enter__(self) -> Self:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    def open(self) -> None:
+        """Start drawing; each refresh takes time from the workers."""
+        self.bar = start_bars("scores", remaining=True, refresh_per_second=4)
 
-        self.console = Console()
-        self.bar: Progress = Progress(
-            TextColumn("[bold]{task.description}"),
-            BarColumn(bar_width=16),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[scores]}"),
-            TimeRemainingColumn(compact=True),
-            console=self.console,
-            refresh_per_second=4,  # each refresh takes time from the workers
-        )
-        self.bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Stop drawing."""
         self.bar.stop()
 
     def start(self, job: Job, folder: Path, done: int) -> None:
@@ -133,8 +106,8 @@ class LiveDisplay(Display):
         self.finished = record.round
         if record.scores is not None:
             self.scores = scores_text(record.scores)
-        told = f"{loss_text(record.loss)}  {self.scores}{privacy_text(record)}"
-        self.bar.update(self.task, completed=record.round, scores=told)
+        text = f"{loss_text(record.loss)}  {self.scores}{privacy_text(record)}"
+        self.bar.update(self.task, completed=record.round, scores=text)
 
     def stage(self, text: str) -> None:
         """A second bar for what comes after the last round."""
@@ -153,16 +126,14 @@ class LiveDisplay(Display):
 
         self.bar.stop()
         for text in closing_lines(summary, folder):
-            self.console.print(Padding(Text(text.strip()), (0, 0, 0, 2)) if text else "")
+            self.bar.console.print(Padding(Text(text.strip()), (0, 0, 0, 2)) if text else "")
 
 
 def choose_display(progress: bool | Display) -> Display:
     """The display that suits where the output goes."""
     if isinstance(progress, Display):
         return progress
-    if not progress:
-        return Display()
-    return LiveDisplay() if sys.stdout.isatty() else PlainDisplay()
+    return choose(progress, Display, PlainDisplay, LiveDisplay)
 
 
 def closing_lines(summary: dict[str, Any], folder: Path) -> list[str]:

@@ -5,27 +5,23 @@ from __future__ import annotations
 import json
 import math
 import time
+import traceback
 from dataclasses import fields
-from statistics import fmean
 from typing import Any
 
-from fedframe.core.evaluation import Scores, definitions, gentler
+from fedframe.core.evaluation import Scores, gentler
 from fedframe.core.job import Job
-from fedframe.core.remote import Remote
-from fedframe.core.remote_evaluation import ask_late_scores
 from fedframe.core.server import RoundRecord, Server
 from fedframe.errors import DataError, DivergedError, FedframeError
 from fedframe.metrics.cost import cpu_seconds, memory_bytes
-from fedframe.metrics.groups import accuracy_by_group
 from fedframe.metrics.observers import observers
-from fedframe.metrics.traffic import bytes_by_part
-from fedframe.runs.client_scores import client_table, spreads
 from fedframe.runs.engine import OpenEngine, open_engine
 from fedframe.runs.folder import CLIENT_SCORES, SUMMARY, RunFolder
 from fedframe.runs.loggers import Loggers
-from fedframe.runs.new_client_scores import DEFINITION, NewScores, score_new_clients
+from fedframe.runs.new_client_scores import score_new_clients
 from fedframe.runs.predictor import save_model
 from fedframe.runs.progress import Display
+from fedframe.runs.summary import client_table, spreads, summarise
 from fedframe.util.files import write_json, write_text
 
 COLLAPSED = 0.5  # of its best accuracy: less than this share is no swing from round to round
@@ -35,7 +31,7 @@ MEMORY_EVERY = 2.0  # seconds between two looks at the memory: a look costs a fe
 
 
 class Session:
-    """Keeps the books of a run while the server trains."""
+    """A run in progress: records rounds, notes and costs while the server trains."""
 
     def __init__(self, job: Job, folder: RunFolder, display: Display, engine: OpenEngine = open_engine) -> None:
         self.job, self.folder, self.display = job, folder, display
@@ -51,7 +47,7 @@ class Session:
         self.history: list[dict[str, Any]] = []
 
     def note(self, text: str) -> None:
-        """Something the user should know: shown and kept."""
+        """Show and log something that the user should know."""
         text = sanitize_log_line(text)
         self.folder.log(text)
         self.display.note(text)
@@ -73,8 +69,8 @@ class Session:
         self.seconds_before, self.cpu_before = notes["seconds"], notes["cpu_seconds"]
         self.peak_memory = notes["peak_memory"]
         self.server.traffic = notes.get("traffic", self.server.traffic)
-        if isinstance(self.engine, Remote) and self.history and "client" not in self.history[-1]:
-            ask_late_scores(self.server, self.engine)
+        if self.history and "client" not in self.history[-1]:
+            self.engine.evaluation.resume(self.server)
         self.note(f"Going on after round {round} of {self.job.settings.rounds}.")
 
     def finish_round(self, record: RoundRecord) -> None:
@@ -92,7 +88,7 @@ class Session:
         self.display.round(record)
 
     def complete_line(self, late: Scores | None) -> None:
-        """Add to the last line what clients behind a network have told since of that round's model."""
+        """Add scores of the last round's model that clients behind a network have sent since."""
         if late is None or not self.history:
             return
         self.history[-1] |= late.line()
@@ -115,7 +111,7 @@ class Session:
 
 
 def sanitize_log_line(text: str) -> str:
-    """One line of bounded length: a node's words in it can neither steer a terminal nor forge or flood a log."""
+    """One line of bounded length: text from a node can neither control a terminal nor forge or flood a log."""
     line = "".join(each if each.isprintable() else " " for each in text[: MOST_NOTE + 1])
     return line if len(line) <= MOST_NOTE else f"{line[: MOST_NOTE - 4]} ..."
 
@@ -142,7 +138,7 @@ def execute_alone(job: Job, folder: RunFolder, display: Display, engine: OpenEng
         session.complete_line(session.server.late)
         session.watch_memory()
         new = None
-        if job.federation.with_new is not None:
+        if job.federation.with_new_clients is not None:
             session.engine.close()
             display.stage("clients that were kept out of the training")
             new = score_new_clients(session.server, session.note, display.client)
@@ -154,6 +150,14 @@ def execute_alone(job: Job, folder: RunFolder, display: Display, engine: OpenEng
         if not isinstance(stop, DivergedError):
             stop.add_note(text)
         raise
+    except Exception as error:  # of the user's own code, or a bug of ours: what is finished is kept all the same
+        session.loggers.close()
+        folder.log("".join(traceback.format_exception(error)))
+        error.add_note(
+            f"{session.server.round} of {job.settings.rounds} rounds are finished and kept; log.txt in {folder.path} "
+            f"has the whole traceback; go on with: {again}"
+        )
+        raise
     finally:
         session.engine.close()
     warn_of_harm(session, final)
@@ -162,14 +166,15 @@ def execute_alone(job: Job, folder: RunFolder, display: Display, engine: OpenEng
     table = client_table(job, final)
     kept_out = {} if new is None else {"new": new.by_client()}
     write_text(folder.path / CLIENT_SCORES, json.dumps({**table, **kept_out}) + "\n")
-    summary = {**summarise(session, final, new), "spread": spreads(table)}
+    summary = summarise(job, session.history, final, new, session.costs(), session.server.traffic)
+    summary["spread"] = spreads(table)
     write_json(folder.path / SUMMARY, summary)
     session.loggers.end(summary)
     display.end(summary, folder.path)
 
 
 def warn_of_harm(session: Session, final: Scores) -> None:
-    """Say so if the client stage made models worse."""
+    """Note it if the client stage made models worse."""
     if final.personal is None or final.client is None or final.personal > final.client - HARM:
         return
     stage = session.job.method.slot("client_stage")
@@ -184,7 +189,7 @@ def warn_of_harm(session: Session, final: Scores) -> None:
 
 
 def warn_of_collapse(session: Session) -> None:
-    """Say so if models have lost what they had learned: their numbers are finite, and all looks well."""
+    """Note it if models have lost what they had learned, although their numbers are finite."""
     shared = session.job.shares_a_model
     score, whose = ("generic", "The shared model was") if shared else ("personal", "Own models were")
     known = {line["round"]: line[score] for line in session.history if line.get(score) is not None}
@@ -206,93 +211,3 @@ def metrics_line(record: RoundRecord) -> dict[str, Any]:
     if math.isnan(record.loss):  # a round that was given up has none
         del line["loss"]
     return {**line, **record.figures, **(record.scores.line() if record.scores is not None else {})}
-
-
-def summarise(session: Session, final: Scores, new: NewScores | None) -> dict[str, Any]:
-    """Final scores with their definitions, and what they cost."""
-    job, history = session.job, session.history
-    costs = session.costs()
-    classes = job.federation.source.classes
-    means = definitions(job.settings.validate_share)
-    per_class = dict(zip(classes, final.per_class, strict=False))
-    train_per_class = train_counts(job)
-    return {
-        "method": job.settings.method,
-        "data": job.settings.data,
-        "partition": job.settings.partition,
-        "clients": len(job.federation),
-        "rounds": job.settings.rounds,
-        "seed": job.settings.seed,
-        "scores": {
-            "generic": {**over_rounds(history, "generic"), "final": final.generic},
-            "client": {
-                **over_rounds(history, "client"),
-                "final": final.client,
-                "weighted": final.client_weighted,
-                "clients": final.client_count,
-                **unheard(job, final.client_count, personal=False),
-            },
-            "personal": {
-                **over_rounds(history, "personal"),
-                "final": final.personal,
-                "weighted": final.personal_weighted,
-                "clients": final.personal_count,
-                **unheard(job, final.personal_count, personal=True),
-            },
-            **({} if new is None else {"new": new.summary()}),
-        },
-        "per_class": per_class,
-        "personal_per_class": dict(zip(classes, final.personal_per_class, strict=False)),
-        "train_per_class": train_per_class,
-        "per_group": accuracy_by_group(per_class, train_per_class),
-        "definitions": means if new is None else {**means, "new": DEFINITION},
-        "shares_a_model": job.shares_a_model,
-        "server_stage": job.method.optional_slot("server_stage") is not None,
-        "evaluations": sum("generic" in line or "personal" in line for line in history),
-        "parameters": job.parameters,
-        "seconds": round(costs["seconds"], 3),
-        "seconds_in_rounds": round(sum(line["seconds"] for line in history), 3),
-        "cpu_seconds": round(costs["cpu_seconds"], 3),
-        "peak_memory_mb": round(session.peak_memory / 2**20, 1),
-        "bytes_up": sum(line["bytes_up"] for line in history),
-        "bytes_down": sum(line["bytes_down"] for line in history),
-        "bytes_by_part": bytes_by_part(session.server.traffic, job.roles.layout),
-        "bytes_once": job.bytes_once * len(job.federation),
-        "privacy": privacy_spent(session),
-        "updates_refused": sum(line["dropped"] - line.get("lost", 0) for line in history),
-        "replies_missing": sum(line.get("lost", 0) for line in history),
-    }
-
-
-def unheard(job: Job, counted: int, personal: bool) -> dict[str, int]:
-    """How many clients have test data and are not in a final score all the same: over a network they can be away."""
-    if not counted:
-        return {}
-    everyone = range(len(job.federation))
-    asked = [client for group in job.personal_groups for client in group] if personal else everyone
-    silent = sum(len(job.federation.local_test[client]) > 0 for client in asked) - counted
-    return {"unheard": silent} if silent > 0 else {}
-
-
-def privacy_spent(session: Session) -> dict[str, Any] | None:
-    """What the run has spent of its clients' privacy, if it keeps count."""
-    settings, history = session.job.settings, session.history
-    if settings.privacy_clip is None:
-        return None
-    covers = "the shared model" + (" and single updates" if settings.privacy_at == "node" else "")
-    return {"epsilon": history[-1]["epsilon"], "delta": settings.privacy_delta, "covers": covers}
-
-
-def train_counts(job: Job) -> dict[str, int]:
-    """Training samples of every class, over all clients; empty where labels stay with the clients."""
-    source = job.federation.source
-    if not len(source.train):
-        return {}
-    labels = source.train.y[job.federation.train.values]
-    return dict(zip(source.classes, labels.bincount(minlength=len(source.classes)).tolist(), strict=True))
-
-
-def over_rounds(history: list[dict[str, Any]], score: str) -> dict[str, float | None]:
-    """A score after the last round, and its mean over the last five evaluations."""
-    values = [line[score] for line in history if line.get(score) is not None]
-    return {"last": values[-1] if values else None, "last_five": fmean(values[-5:]) if values else None}

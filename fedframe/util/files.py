@@ -1,4 +1,4 @@
-"""Files that are either whole or absent: written to a temporary name beside the target, then renamed."""
+"""Atomic file writing (a temporary file beside the target, then a rename), JSON and safetensors files."""
 
 from __future__ import annotations
 
@@ -38,40 +38,40 @@ def write_text(path: Path, content: str) -> None:
 
 
 def write_json(path: Path, content: object) -> None:
-    """Write a JSON file that people read too."""
+    """Write a human-readable JSON file."""
     write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file of ours; a damaged one is a clear error."""
+    """Read a JSON file; a damaged one is a DataError."""
     try:
         return json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise DataError(f"Could not read {path}: {error}.") from error
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, object]) -> None:
-    """Write named tensors and plain notes (kept as JSON in the safetensors header)."""
-    write_bytes(path, tensors_to_bytes(tensors, notes))
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, object]) -> None:
+    """Write named tensors and metadata (kept as JSON in the safetensors header)."""
+    write_bytes(path, tensors_to_bytes(tensors, metadata))
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read what `write_tensors` wrote."""
+    """Read the tensors and metadata that `write_tensors` wrote."""
     try:
         with safetensors.safe_open(str(path), framework="pt") as file:
-            metadata = file.metadata() or {}
+            header = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        return tensors, json.loads(metadata.get("fedframe", "{}"))
+        return tensors, json.loads(header.get("fedframe", "{}"))
     except FileNotFoundError as error:
         raise DataError(f"There is no {path}.") from error
     except (OSError, ValueError, safetensors.SafetensorError) as error:
         raise DataError(f"{path} is damaged and cannot be read: {error}.") from error
 
 
-def tensors_to_bytes(tensors: Mapping[str, Tensor], notes: Mapping[str, object]) -> bytes:
-    """Named tensors and notes as one block of bytes; nothing in it is code."""
+def tensors_to_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, object]) -> bytes:
+    """Serialise named tensors and metadata as safetensors, which can hold no code."""
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     # A view of a larger tensor would be refused: two names may share its memory.
     plain = {name: t.clone() if t.untyped_storage().nbytes() != t.nbytes else t for name, t in plain.items()}
-    content: bytes = safetensors.torch.save(plain, metadata={"fedframe": json.dumps(notes)})
+    content: bytes = safetensors.torch.save(plain, metadata={"fedframe": json.dumps(metadata)})
     return content

@@ -1,21 +1,29 @@
-"""Finds a user's net or part by its path, `my_file.py:MyNet` or `package.module:MyNet`, in any process."""
+"""Users' own code: found by its path, `my_file.py:MyNet` or `package.module:MyNet`, in any process, with its files."""
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib
+import importlib.util
 import os
 import sys
-from collections.abc import Iterator
+import sysconfig
+import traceback
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
+from urllib.parse import quote, unquote_plus
 
 from fedframe.errors import SettingError, nearest
 
+PACKAGE = Path(__file__).resolve().parents[1]
+LIBRARIES = tuple({Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+
 
 def locate(path: str, what: str = "net", example: str = "MyNet") -> object:
-    """Find what `my_file.py:MyNet` or `package.module:MyNet` names."""
+    """Import the object that `my_file.py:MyNet` or `package.module:MyNet` names."""
     place, _, name = path.rpartition(":")
     if not place or not name or path.endswith(".py"):
         raise SettingError(
@@ -25,7 +33,7 @@ def locate(path: str, what: str = "net", example: str = "MyNet") -> object:
         module = _load_file(Path(place).expanduser()) if place.endswith(".py") else _load_module(place)
     except FileNotFoundError as error:
         raise SettingError(f"The {what} {path!r} could not be loaded: there is no file {error.filename}.") from error
-    except Exception as error:  # whatever the user's own code raises
+    except Exception as error:  # the user's code may raise anything
         raise SettingError(f"The {what} {path!r} could not be loaded: {reason(error)}.") from error
     if not hasattr(module, name):
         known = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
@@ -35,9 +43,80 @@ def locate(path: str, what: str = "net", example: str = "MyNet") -> object:
 
 
 def reason(error: Exception) -> str:
-    """Say in a few words what a user's own code raised."""
+    """The type and first line of an error that a user's code raised."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0].rstrip('.')}" if lines else type(error).__name__
+
+
+def own_error(error: BaseException) -> str | None:
+    """One sentence on an error that a user's own code raised, with file, line and function; None if it was not.
+
+    The code to blame is the deepest frame outside of libraries. If that is Fedframe's, the error is ours.
+    """
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename)
+        if path.is_relative_to(PACKAGE):
+            return None
+        if not path.is_absolute() or any(path.is_relative_to(place) for place in LIBRARIES):
+            continue
+        said = reason(error) if isinstance(error, Exception) else type(error).__name__
+        return f"{frame.filename}, line {frame.lineno}, in {frame.name}: {said}."
+    return None
+
+
+def code_files(place: str) -> list[Path]:
+    """The files of a user's code, named by a file or a module: its own, and those it imports from the same folder.
+
+    Imports are read from the text and not followed at run time, so that nothing has to be loaded for it.
+    """
+    if place.endswith(".py"):
+        first = Path(place).expanduser().resolve()
+    else:
+        with _importable(Path.cwd()):
+            try:
+                spec = importlib.util.find_spec(place)
+            except (ImportError, ValueError, AttributeError):
+                return []
+        if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
+            return []
+        first = Path(spec.origin).resolve()
+    found: dict[Path, None] = {}
+    todo = [first]
+    while todo:
+        path = todo.pop()
+        if path not in found and path.is_file():
+            found[path] = None
+            todo += _imported_beside(path, first.parent)
+    return sorted(found)
+
+
+def _imported_beside(path: Path, folder: Path) -> list[Path]:
+    """The files below a folder that a Python file imports."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):
+        return []
+    names: list[tuple[Path, str]] = []  # where a dotted name is looked up, and the name
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names += [(folder, each.name) for each in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = folder
+            if node.level:
+                base = path.parent
+                for _ in range(node.level - 1):
+                    base = base.parent
+            module = node.module or ""
+            names += [(base, module), *((base, f"{module}.{each.name}".strip(".")) for each in node.names)]
+    found = []
+    for base, name in names:
+        place = base.joinpath(*name.split("."))
+        # `import a.b` also runs a/__init__.py, and every package above.
+        packages = [
+            above / "__init__.py" for above in (place, *place.parents) if above.is_relative_to(base) and above != base
+        ]
+        found += [each for each in (place.with_name(f"{place.name}.py"), *packages) if name and each.is_file()]
+    return [each.resolve() for each in found if each.resolve().is_relative_to(folder)]
 
 
 def _load_module(name: str) -> ModuleType:
@@ -47,44 +126,74 @@ def _load_module(name: str) -> ModuleType:
 
 def _load_file(path: Path) -> ModuleType:
     path = path.resolve()
-    stamp = path.stat().st_mtime_ns  # raises FileNotFoundError
+    path.stat()  # raises FileNotFoundError
+    stamps = {str(file): (file.stat().st_mtime_ns, file.stat().st_size) for file in code_files(str(path))}
     # The same name in every process and at every call, so that a class stays one class.
     name = f"fedframe_own_{hashlib.sha256(os.fsencode(path)).hexdigest()[:12]}"
     known = sys.modules.get(name)
-    if known is not None and vars(known).get("_fedframe_stamp") == stamp:
+    if known is not None and vars(known).get("_fedframe_stamps") == stamps:
         return known
+    beside = {".".join(Path(file).relative_to(path.parent).with_suffix("").parts): file for file in stamps}
+    for other in [other.removesuffix(".__init__") for other in beside]:
+        _forget_if_stale(other, beside.get(other) or beside[f"{other}.__init__"], stamps)
     module = ModuleType(name)
-    vars(module).update(__file__=str(path), _fedframe_stamp=stamp)
+    vars(module).update(__file__=str(path), _fedframe_stamps=stamps)
     sys.modules[name] = module  # before it runs: dataclasses and pickle look their module up by name
     try:
         with _importable(path.parent):
             # Compiled here, not by an import loader: no stale cache and no __pycache__ beside the file.
             exec(compile(path.read_bytes(), str(path), "exec"), vars(module))
+        for loaded in [*sys.modules.values()]:
+            if getattr(loaded, "__file__", None) in stamps:
+                vars(loaded).setdefault("_fedframe_stamp", stamps[str(loaded.__file__)])
     except BaseException:
         del sys.modules[name]
         raise
     return module
 
 
+def _forget_if_stale(name: str, file: str, stamps: Mapping[str, tuple[int, int]]) -> None:
+    """Have a module imported anew that was edited since, or that is one of the same name from another folder."""
+    loaded = sys.modules.get(name)
+    if loaded is None:
+        return
+    origin = getattr(loaded, "__file__", None) or ""
+    edited = origin == file and vars(loaded).get("_fedframe_stamp", stamps[file]) != stamps[file]
+    elsewhere = origin != file and not any(Path(origin).is_relative_to(place) for place in LIBRARIES)
+    if edited or (elsewhere and "_fedframe_stamp" in vars(loaded)):
+        del sys.modules[name]
+
+
 @contextmanager
 def _importable(folder: Path) -> Iterator[None]:
-    if str(folder) in sys.path:
-        yield
-        return
-    # Last, so that a user's `types.py` or `random.py` does not hide the standard library's.
-    sys.path.append(str(folder))
+    # No cached bytecode: its check knows whole seconds only, and would miss an edit right after a run.
+    cached, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    importlib.invalidate_caches()
+    added = str(folder) not in sys.path
+    if added:  # last, so that a user's `types.py` or `random.py` does not hide the standard library's
+        sys.path.append(str(folder))
     try:
         yield
     finally:
-        sys.path.remove(str(folder))
+        sys.dont_write_bytecode = cached
+        if added:
+            sys.path.remove(str(folder))
 
 
 def resolve_paths(spec: str) -> str:
-    """A spec with its path made absolute, so that a run can be resumed and used from any folder."""
+    """A spec with its paths made absolute, so that a run can be resumed and used from any folder."""
     kind, colon, rest = spec.partition(":")
     if colon and kind in ("npz", "csv", "parquet", "imagefolder", "list"):
         path, question, query = rest.partition("?")
-        return f"{kind}:{Path(path).expanduser().absolute()}{question}{query}"
+        options = [_resolve_root(option) for option in query.split("&")]
+        return f"{kind}:{Path(path).expanduser().absolute()}{question}{'&'.join(options)}"
     if colon and kind.endswith(".py"):
         return f"{Path(kind).expanduser().absolute()}:{rest}"
     return spec
+
+
+def _resolve_root(option: str) -> str:
+    name, equals, value = option.partition("=")
+    if name != "root" or not value:
+        return option
+    return f"{name}{equals}{quote(str(Path(unquote_plus(value)).expanduser().absolute()), safe='/')}"

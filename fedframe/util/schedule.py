@@ -1,4 +1,4 @@
-"""The local learning rate over rounds."""
+"""Schedules of the local learning rate over the rounds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fedframe.errors import SettingError
 
 @dataclass(frozen=True)
 class Schedule:
-    """What a text such as `step:0.1@0.5,0.75` stands for: a factor for the learning rate of every round."""
+    """A learning rate schedule such as `step:0.1@0.5,0.75`: a factor for the learning rate of every round."""
 
     kind: str = "constant"
     number: float = 0.0  # cosine: the floor; exponential: the base; step: the factor
@@ -18,7 +18,7 @@ class Schedule:
 
     @classmethod
     def read(cls, text: str) -> Schedule:
-        """Take the text apart, or say which would do."""
+        """Parse a schedule; a SettingError lists the valid ones."""
         kind, colon, rest = text.strip().partition(":")
         try:
             if kind == "constant" and not colon:
@@ -41,7 +41,7 @@ class Schedule:
     def factor(self, round: int, rounds: int) -> float:
         """The factor of a round (1, 2, ...)."""
         done = round - 1
-        if self.kind == "cosine":  # from 1 towards the floor, which the round after the last would have
+        if self.kind == "cosine":  # from 1 towards the floor, reached in the round after the last
             return self.number + (1 - self.number) * 0.5 * (1 + math.cos(math.pi * done / rounds))
         if self.kind == "exponential":
             return self.number**done

@@ -1,15 +1,15 @@
-"""Numbers as people read them."""
+"""Formatting of numbers for people."""
 
 from __future__ import annotations
 
 
 def percent(share: float | None) -> str:
-    """0.8312 as 83.1 %; a dash for what was not measured."""
+    """Format a share, 0.8312 as 83.1 %; a dash for None."""
     return "–" if share is None else f"{100 * share:.1f} %"  # noqa: RUF001
 
 
 def duration(seconds: float) -> str:
-    """75 as 1 min 15 s."""
+    """Format seconds, 75 as 1 min 15 s."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     whole = round(seconds)
@@ -21,10 +21,10 @@ def duration(seconds: float) -> str:
 
 
 def plural(count: int, what: str, several: str = "") -> str:
-    """1 client, 2 clients; `several` where an s does not do."""
+    """Format a count with its noun: 1 client, 2 clients; `several` is the plural if it is not regular."""
     return f"{count:,} {what if count == 1 else several or what + 's'}"
 
 
 def loss_text(loss: float) -> str:
-    """A loss in few characters, however large."""
+    """Format a loss in few characters, however large."""
     return f"loss {loss:.4f}" if loss < 1000 else f"loss {loss:.1e}"

@@ -17,7 +17,7 @@ import fedframe
 from fedframe.analysis import examine
 from fedframe.analysis.explanations import READINGS
 from fedframe.analysis.finished_run import FinishedRun
-from fedframe.analysis.summary_text import told
+from fedframe.analysis.summary_text import describe
 from fedframe.cli import app
 from fedframe.data import load_source
 from fedframe.errors import DataError, SettingError
@@ -124,7 +124,7 @@ def test_file_is_read_again_as_long_as_it_fits(run_folder: Path, monkeypatch: py
     first = examine(run_folder, samples=100, embedding="pca")
     assert json.loads((run_folder / "examination.json").read_text()) == first
     with monkeypatch.context() as patch:
-        patch.setattr("fedframe.analysis.examination.look", lambda *_: pytest.fail("it was there already"))
+        patch.setattr("fedframe.analysis.examination.measure_run", lambda *_: pytest.fail("it was there already"))
         assert examine(run_folder, samples=100, embedding="pca") == first
     (run_folder / "examination.json").write_text("{")
     assert examine(run_folder, samples=100, embedding="pca") == first
@@ -145,7 +145,7 @@ def test_examining_leaves_the_run_and_the_random_state_alone(run_folder: Path) -
 
 def test_every_figure_is_told_with_a_sentence(run_folder: Path, found: dict[str, Any]) -> None:
     history = RunFolder(run_folder).metrics()
-    lines = [line for _, group in told(found, summary_of(run_folder), history) for line in group]
+    lines = [line for _, group in describe(found, summary_of(run_folder), history) for line in group]
     named = {name for name, _, _ in lines}
     assert {"generic", "spread", "groups", "ece", "nc1", "nc4", "gram", "prototypes", "drift_cosine", "cka"} <= named
     assert {"classifier_drift", "degeneration", "flops_per_sample", "by_part"} <= named

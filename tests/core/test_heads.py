@@ -54,7 +54,7 @@ def test_a_stack_takes_the_steps_that_each_client_would_take_alone(
 ) -> None:
     """The clients differ in size: 3 to 41 samples, so that some have no batch in a step, and last batches differ."""
     job = job_of(tmp_path, *METHODS[name], batch=5, **settings)
-    assert can_stack(job, job.method.slot("client_stage").head_stages(job.method))
+    assert can_stack(job, job.method.slot("client_stage").head_stages(job.method, job.template))
     together = own_models(job, [[2, 0, 1]])
     assert own_models(job, [[2, 0, 1]])[0].keys() == together[0].keys()
     monkeypatch.setattr(personal, "can_stack", lambda job, stages: False)
@@ -86,7 +86,7 @@ def test_what_a_stack_would_change_is_done_one_by_one(tmp_path: Path, parts: Any
             return features - features.mean(0) if len(features) > 1 else features
 
     job = job_of(tmp_path, *(Stranger() if part == "stranger" else part for part in parts), **settings)
-    stages = job.method.slot("client_stage").head_stages(job.method)
+    stages = job.method.slot("client_stage").head_stages(job.method, job.template)
     assert can_stack(job, stages) == (not settings and "stranger" not in parts)
     assert [len(own) > 0 for own in own_models(job, [[0], [1], [2]])] == [True] * 3
 

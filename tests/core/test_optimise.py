@@ -77,9 +77,10 @@ def test_adam_is_torchs_own(name: str, kind: type) -> None:
     assert type(made) is kind
 
 
+@pytest.mark.slow
 def test_sgd_runs_without_the_compiler() -> None:
     code = (
-        "import sys, torch, fedframe.runs.api; from fedframe.core.optimizers import FusedSGD\n"
+        "import sys, torch, fedframe.api; from fedframe.core.optimizers import FusedSGD\n"
         "p = torch.nn.Parameter(torch.zeros(2)); p.grad = torch.ones(2); FusedSGD([p], .1, .9, False, 0.).step()\n"
         "sys.exit('torch._dynamo' in sys.modules)"
     )

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedframe.core.aggregation import RunningMean
+from fedframe.core.engine import Engine
 from fedframe.core.job import Job
 from fedframe.core.message import Message
 from fedframe.core.server import Server
@@ -93,7 +94,7 @@ def test_running_mean_equals_a_plain_sum(pairs: list[tuple[float, float]]) -> No
     assert float(mean.mean()) == pytest.approx(expected, rel=1e-12, abs=1e-12)
 
 
-class Meddler:
+class Meddler(Engine):
     """An engine whose replies are spoilt on the way."""
 
     def __init__(self, job: Job, spoil: dict[int, torch.Tensor]) -> None:
@@ -137,11 +138,11 @@ def test_largest_clients_come_first_and_the_draw_is_seeded(tmp_path: Path) -> No
     server = Server(job, InlineEngine(job))
     sizes = job.federation.train.sizes()
     for round in range(1, 6):
-        chosen = server.choose(round)
+        chosen = server.select_clients(round)
         assert len(chosen) == len(set(chosen)) == 5
         assert [int(sizes[c]) for c in chosen] == sorted((int(sizes[c]) for c in chosen), reverse=True)
-        assert chosen == Server(job, InlineEngine(job)).choose(round)
-    assert len({tuple(sorted(server.choose(round))) for round in range(1, 20)}) > 3
+        assert chosen == Server(job, InlineEngine(job)).select_clients(round)
+    assert len({tuple(sorted(server.select_clients(round))) for round in range(1, 20)}) > 3
 
 
 def test_steps_instead_of_epochs(tmp_path: Path) -> None:
@@ -157,7 +158,7 @@ def test_batch_norm_statistics_of_a_resnet_are_the_mean_of_the_clients(tmp_path:
     engine = InlineEngine(job)
     server = Server(job, engine)
     request = server.build_request("train", 1)
-    replies = {reply.unit: reply for reply in engine.run(request, server.choose(1))}
+    replies = {reply.unit: reply for reply in engine.run(request, server.select_clients(1))}
     start = job.roles.layout.views(server.model)
     name = next(name for name in start if name.endswith("running_var"))
     weights = {unit: float(reply.numbers["samples"]) for unit, reply in replies.items()}

@@ -17,7 +17,7 @@ from fedframe.core.job import Job
 from fedframe.core.message import Message
 from fedframe.core.method import Method, combine
 from fedframe.core.model import Model
-from fedframe.core.part import Merger, Part, Slot
+from fedframe.core.part import Merger, ModelSize, Part, State, Upload
 from fedframe.core.server import Server
 from fedframe.engines.inline import InlineEngine
 from fedframe.engines.worker_pool import WorkerEngine
@@ -32,9 +32,8 @@ class Frozen(Part):
     """A frozen classifier that the server stage fits: the sum of the features of each class."""
 
     name: ClassVar[str] = "frozen"
-    claims: ClassVar[frozenset[Slot]] = frozenset({"head", "server_stage"})
 
-    def build(self, model: Model) -> None:
+    def build_head(self, model: Model) -> None:
         model.head = nn.Linear(model.dim, model.classes, bias=False)
         model.head.weight.requires_grad_(False)
 
@@ -42,10 +41,10 @@ class Frozen(Part):
         labels = context.job.federation.source.train.y[context.rows]
         return {"sums": F.one_hot(labels, context.model.classes).float().T @ context.embeddings()}
 
-    def statistics_shapes(self, server: Server) -> dict[str, torch.Size]:
-        return {"sums": torch.Size([server.job.template.classes, server.job.template.dim])}
+    def uploads(self, size: ModelSize) -> dict[str, Upload]:
+        return {"sums": Upload([size.classes, size.dim], "sum", when="statistics")}
 
-    def conclude(self, server: Server, replies: Iterable[Message]) -> None:
+    def server_stage(self, server: Server, replies: Iterable[Message]) -> None:
         total = sum((reply.tensors["sums"].double() for reply in replies), torch.zeros((), dtype=torch.float64))
         server.set_tensor("head.weight", F.normalize(total).float())
 
@@ -74,7 +73,7 @@ class Drift(Part):
     """A correction from server state and private state, with the part's own tensors on the wire."""
 
     name: ClassVar[str] = "drift"
-    remembers: ClassVar[bool] = True
+    memory: ClassVar[tuple[str, ...]] = ("drift/visits",)
 
     def begin(self, context: ClientContext) -> None:
         context.memory.setdefault("drift/visits", torch.zeros(1))
@@ -88,21 +87,16 @@ class Drift(Part):
     def finish(self, context: ClientContext) -> None:
         context.reply["drift/visits"] = context.memory["drift/visits"].clone()
 
-    def server_state(self, server: Server) -> dict[str, Tensor]:
-        return {"drift/level": torch.zeros(1), "drift/visits": torch.zeros(1)}
+    def server_state(self, server: Server) -> dict[str, State]:
+        return {"drift/level": State(torch.zeros(1), broadcast=True), "drift/visits": State(torch.zeros(1))}
 
-    def uploads(self, server: Server) -> dict[str, torch.Size]:
-        return {"drift/visits": torch.Size([1])}
-
-    def broadcast(self, server: Server) -> dict[str, Tensor]:
-        return {"drift/level": server.state["drift/level"]}
-
-    def absorb(self, server: Server, reply: Message, weight: float) -> None:
-        server.scratch["seen"] = server.scratch.get("seen", 0) + 1
-        server.state["drift/visits"] = server.state["drift/visits"] + reply.tensors["drift/visits"]
+    def uploads(self, size: ModelSize) -> dict[str, Upload]:
+        return {"drift/visits": Upload([1], "each")}
 
     def after_merge(self, server: Server, clients: int) -> None:
-        assert server.scratch["seen"] == clients
+        assert len(server.each("drift/visits")) == clients
+        for visits in server.each("drift/visits"):
+            server.state["drift/visits"] = server.state["drift/visits"] + visits
         server.state["drift/level"] = server.state["drift/level"] + 1
 
 
@@ -111,7 +105,6 @@ class SeesAll(Part):
     """A merge rule that keeps every single update, as Nash bargaining must."""
 
     name: ClassVar[str] = "sees_all"
-    claims: ClassVar[frozenset[Slot]] = frozenset({"merge"})
 
     def merger(self, server: Server) -> Merger:
         size = server.layout.trainable
@@ -134,7 +127,6 @@ class OwnHead(Part):
     """A client stage that trains a weight that is frozen in rounds."""
 
     name: ClassVar[str] = "own_head"
-    claims: ClassVar[frozenset[Slot]] = frozenset({"client_stage"})
 
     def personalise(self, context: ClientContext) -> None:
         context.lr = 0.1
@@ -150,7 +142,7 @@ def rich_job(folder: Path) -> Job:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_all_questions_are_asked_and_state_goes_where_it_belongs(tmp_path: Path, workers: int) -> None:
+def test_all_hooks_are_called_and_state_goes_where_it_belongs(tmp_path: Path, workers: int) -> None:
     job = rich_job(tmp_path)
     shared = {entry.name for entry in job.roles.layout.entries}
     assert "head.weight" not in shared
@@ -207,9 +199,9 @@ def test_two_parts_that_claim_one_slot_are_refused_by_name() -> None:
         combine("x", [SeesAll(), Mean()], [])
 
 
-def test_hooks_nobody_answers_are_not_called() -> None:
+def test_hooks_that_nobody_overrides_are_not_called() -> None:
     method: Method = combine("plain", [], [default() for default in DEFAULTS])
-    for question in ("begin", "transform", "penalty", "correct", "after_step", "finish", "absorb", "broadcast"):
-        assert method.answering(question) == ()
-    assert [part.name for part in method.answering("loss")] == ["ce"]
+    for hook in ("begin", "transform", "penalty", "correct", "step", "finish", "uploads", "server_state"):
+        assert method.parts_with(hook) == ()
+    assert [part.name for part in method.parts_with("loss")] == ["ce"]
     assert replace(method, name="y").parts == method.parts

@@ -17,7 +17,8 @@ from fedframe.core.client_context import ClientContext
 from fedframe.core.evaluation import score_round
 from fedframe.core.job import Job, personal_path
 from fedframe.core.model import Model
-from fedframe.core.part import Part, Slot
+from fedframe.core.part import Part
+from fedframe.core.scratch import Key
 from fedframe.core.server import Server
 from fedframe.engines.inline import InlineEngine
 from fedframe.engines.worker_pool import WorkerEngine
@@ -29,6 +30,8 @@ from tests.helpers import blobs, make_job, nothing
 from tests.methods.toy import job_of as toy_job
 from tests.methods.toy import trained
 
+OWNER = Key[int]("anchor/owner")
+
 
 @dataclass(frozen=True)
 class Anchor(Part):
@@ -37,10 +40,10 @@ class Anchor(Part):
     name: ClassVar[str] = "anchor"
 
     def begin(self, context: ClientContext) -> None:
-        context.scratch["anchor"] = context.client
+        context.scratch[OWNER] = context.client
 
     def correct(self, context: ClientContext) -> None:
-        assert context.scratch["anchor"] == context.client
+        assert context.scratch[OWNER] == context.client
         assert context.training, "corrections belong to rounds"
         for parameter in context.named.values():
             if parameter.grad is not None:
@@ -52,7 +55,6 @@ class MovingHead(Frozen):
     """A frozen classifier that the server moves after every round, as FedNH does."""
 
     name: ClassVar[str] = "moving"
-    claims: ClassVar[frozenset[Slot]] = frozenset({"head"})
 
     def after_merge(self, server: Server, clients: int) -> None:
         noise = torch.randn(server.tensor("head.weight").shape, generator=server.generator("head"))
@@ -111,10 +113,10 @@ def test_tensor_that_the_server_moves_survives_a_resume(tmp_path: Path) -> None:
 def test_net_of_the_server_is_the_shared_model_with_what_the_server_has_set(tmp_path: Path) -> None:
     server = trained(job_of(tmp_path, MovingHead()), 1)
     inputs = server.job.federation.source.batch(server.job.federation.source.train, torch.arange(5))
-    site = server.engine.runtime  # type: ignore[attr-defined]
+    runtime = server.engine.runtime  # type: ignore[attr-defined]
     for _ in range(2):  # also after another round, though the net is made once
-        site.load(server.build_request("score", 1).tensors, {})
-        expected = site.predict([inputs])
+        runtime.load(server.build_request("score", 1).tensors, {})
+        expected = runtime.predict([inputs])
         torch.testing.assert_close(server.job.method.logits(server.net(), inputs), expected)
         server.run_round(2, nothing)
 
@@ -159,7 +161,7 @@ def test_statistics_with_nan_are_refused(tmp_path: Path) -> None:
     assert "client 1 was refused" in notes[0]
 
 
-def test_memory_of_a_part_that_does_not_say_it_remembers_is_an_error(tmp_path: Path) -> None:
+def test_memory_that_a_part_does_not_declare_is_an_error(tmp_path: Path) -> None:
     @dataclass(frozen=True)
     class Forgetful(Part):
         name: ClassVar[str] = "forgetful"
@@ -167,7 +169,7 @@ def test_memory_of_a_part_that_does_not_say_it_remembers_is_an_error(tmp_path: P
         def finish(self, context: ClientContext) -> None:
             context.memory["forgetful/x"] = torch.zeros(1)
 
-    with pytest.raises(RunError, match=r"forgetful/x.*remembers = True"):
+    with pytest.raises(RunError, match=r"forgetful/x.*memory: ClassVar"):
         trained(job_of(tmp_path, Forgetful()))
 
 
@@ -243,15 +245,14 @@ class Doubled(Part):
     """Only the first of the drawn train; a client's own model is the shared one times two."""
 
     name: ClassVar[str] = "doubled"
-    claims: ClassVar[frozenset[Slot]] = frozenset({"own"})
 
-    def choose(self, server: Server, round: int, clients: Sequence[int]) -> Sequence[int]:
+    def select_clients(self, server: Server, round: int, clients: Sequence[int]) -> Sequence[int]:
         assert len(clients) == 4
         return clients[:1]
 
-    def own(self, context: ClientContext) -> None:
+    def load_personal(self, context: ClientContext) -> None:
         with torch.no_grad():
-            context.site.flat.mul_(2)
+            context.runtime.flat.mul_(2)
 
 
 def test_part_may_choose_who_trains(tmp_path: Path) -> None:

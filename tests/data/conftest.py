@@ -1,4 +1,4 @@
-"""What the tests of the data room share: small sources made from labels alone."""
+"""What the tests of fedframe.data share: small sources made from labels alone."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedframe.data import load_source
-from fedframe.data.cifar import HUNDRED, TEN
+from fedframe.data.cifar import CIFAR10, CIFAR100
 from fedframe.errors import DataError
 from tests.data.conftest import sentence
 
@@ -19,7 +19,7 @@ PIXELS = np.random.default_rng(0).integers(256, size=(6, 3072), dtype=np.uint8)
 def ten() -> dict[str, bytes]:
     labels = np.arange(6, dtype=np.uint8)[:, None]
     records = np.concatenate([labels, PIXELS], 1).tobytes()
-    files = dict.fromkeys((*TEN.train, TEN.test), records)
+    files = dict.fromkeys((*CIFAR10.train, CIFAR10.test), records)
     return files | {"batches.meta.txt": b"\n".join(b"name%d" % i for i in range(10)) + b"\n\n"}
 
 
@@ -87,6 +87,6 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
 
 
 def test_an_archive_cut_short_is_named(tmp_path: Path) -> None:
-    path = tmp_path / HUNDRED.archive
+    path = tmp_path / CIFAR100.archive
     path.write_bytes(b"\x1f\x8b\x08\0\0\0\0\0nonsense")
     assert str(path) in sentence(lambda: load_source("cifar100", data_dir=tmp_path), DataError)

@@ -10,6 +10,7 @@ from tests.data.conftest import source_of
 CLIENTS = 100_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("partition", ["iid", "dirichlet:0.1", "classes:3", "shards:2", "user"])
 def test_a_hundred_thousand_clients_share_a_million_samples(partition: str) -> None:
     n, classes = 1_200_000, 20

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from fedframe.data import load_source
-from fedframe.data.files import Remote, fetch
-from fedframe.data.raw import Request
+from fedframe.data.files import RemoteFile, download_files
+from fedframe.data.spec import DataSpec
 from fedframe.errors import DataError
 from tests.data.conftest import sentence
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[str]:
+def runtime(tmp_path: Path) -> Iterator[str]:
     """A small web server for a folder with one file."""
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "a.bin").write_bytes(b"content")
@@ -35,19 +35,19 @@ def site(tmp_path: Path) -> Iterator[str]:
         thread.join()
 
 
-def request(tmp_path: Path, download: bool = True) -> Request:
-    return Request("some", "some", None, data_dir=tmp_path / "data", download=download)
+def spec(tmp_path: Path, download: bool = True) -> DataSpec:
+    return DataSpec("some", "some", None, data_dir=tmp_path / "data", download=download)
 
 
 def test_a_file_is_fetched_from_the_first_address_that_has_it(tmp_path: Path, site: str) -> None:
     md5 = hashlib.md5(b"content").hexdigest()
-    folder = fetch(request(tmp_path), [Remote("a.bin", (f"{site}none.bin", f"{site}a.bin"), md5)], "a.bin")
+    folder = download_files(spec(tmp_path), [RemoteFile("a.bin", (f"{site}none.bin", f"{site}a.bin"), md5)], "a.bin")
     assert (folder / "a.bin").read_bytes() == b"content"
 
 
 def test_a_wrong_checksum_leaves_nothing_behind(tmp_path: Path, site: str) -> None:
-    remote = Remote("a.bin", (f"{site}a.bin",), "0" * 32)
-    text = sentence(lambda: fetch(request(tmp_path), [remote], "a.bin"), DataError)
+    remote = RemoteFile("a.bin", (f"{site}a.bin",), "0" * 32)
+    text = sentence(lambda: download_files(spec(tmp_path), [remote], "a.bin"), DataError)
     assert "put a.bin into" in text
     assert not (tmp_path / "data" / "some").exists()
 

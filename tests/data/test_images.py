@@ -73,7 +73,7 @@ def test_a_large_folder_is_decoded_when_asked_for(tmp_path: Path, monkeypatch: p
     for i in range(6):
         picture(tmp_path / "ab"[i % 2] / f"{i}.png")
     at_once = load_source(f"imagefolder:{tmp_path}")
-    monkeypatch.setattr(images, "IN_MEMORY", 100)
+    monkeypatch.setattr(images, "MAX_IN_MEMORY", 100)
     lazy = load_source(f"imagefolder:{tmp_path}")
     assert isinstance(lazy.train.x, LazyImages)
     rows = torch.arange(len(lazy.train))
@@ -83,12 +83,12 @@ def test_a_large_folder_is_decoded_when_asked_for(tmp_path: Path, monkeypatch: p
 def test_a_lazy_set_keeps_a_bounded_number_of_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = [tmp_path / f"{i}.png" for i in range(5)]
     pixels = [picture(path) for path in paths]
-    monkeypatch.setattr(images, "CACHE", 2 * 8 * 8 * 3)
+    monkeypatch.setattr(images, "CACHE_SIZE", 2 * 8 * 8 * 3)
     lazy = LazyImages(paths, (8, 8, 3))
     for rows in ([0, 1, 2, 3, 4], [4, 0], [2, 2]):
         found = lazy.take(torch.tensor(rows))
         assert [image.numpy().tobytes() for image in found] == [pixels[row].tobytes() for row in rows]
-        assert len(lazy._kept) <= 2
+        assert len(lazy._cache) <= 2
 
 
 def test_damaged_and_misplaced_images_are_named(tmp_path: Path) -> None:
@@ -216,8 +216,8 @@ def test_images_that_are_made_to_fit_are_told(tmp_path: Path) -> None:
     for number, shape in enumerate([(8, 8, 3), (8, 8, 3), (10, 6, 3), (10, 6), (8, 8)]):
         picture(tmp_path / f"{number}.png", shape)
     paths = sorted(tmp_path.iterdir())
-    assert images.fitted(paths[:2], (8, 8, 3)) == ()
-    size, colour = images.fitted(paths, (8, 8, 3))
+    assert images.conversion_notes(paths[:2], (8, 8, 3)) == ()
+    size, colour = images.conversion_notes(paths, (8, 8, 3))
     assert size.startswith("2 of 5 images are not 8x8 (but 10x6): each is scaled until it covers that")
     assert colour == "2 of 5 images are grey and become RGB."
-    assert images.fitted(paths[:1], (8, 8, 1)) == ("1 of 1 images are coloured and become grey.",)
+    assert images.conversion_notes(paths[:1], (8, 8, 1)) == ("1 of 1 images are coloured and become grey.",)

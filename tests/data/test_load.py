@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import Dataset, TensorDataset
 
 from fedframe.data import SOURCES, ArrayInputs, Samples, Source, load_source
-from fedframe.data.registry import LOADERS
+from fedframe.data.load import LOADERS
 from fedframe.errors import DataError, SettingError
 from tests.data.conftest import sentence
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedframe.data import PARTITIONS, Federation, make_federation
-from fedframe.data.longtail import tail_counts
 from fedframe.data.partition import read_partition
+from fedframe.data.stratified import long_tail_counts
 from fedframe.errors import SettingError
 from tests.data.conftest import sentence, source_of
 
@@ -56,7 +56,6 @@ def test_every_row_goes_to_exactly_one_client_and_shares_are_even(
     st.integers(1, 12),
     st.integers(0, 3),
 )
-@settings(deadline=None)
 def test_dirichlet_gives_every_row_once_and_meets_the_minimum_or_says_why_not(
     drawn: tuple[int, list[int]], clients: int, alpha: float, min_size: int, seed: int
 ) -> None:
@@ -100,7 +99,7 @@ def test_the_dirichlet_error_names_numbers_that_work() -> None:
 
 
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(1, 40), st.integers(0, 3))
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_classes_k_gives_each_client_exactly_k_balanced_classes(
     classes: int, held: int, clients: int, seed: int
 ) -> None:
@@ -120,10 +119,10 @@ def test_classes_k_gives_each_client_exactly_k_balanced_classes(
         assert pieces.max() - pieces.min() <= 1
 
 
-def test_classes_k_mixes_the_hands() -> None:
+def test_classes_k_mixes_the_combinations_of_classes() -> None:
     table = whole([*range(10)] * 100, 10, "classes:2", 100, 0).table()
-    hands = {tuple(row.nonzero()[:, 0].tolist()) for row in table}
-    assert len(hands) > 30  # of 45 pairs; dealing round and round would give 5
+    combinations = {tuple(row.nonzero()[:, 0].tolist()) for row in table}
+    assert len(combinations) > 30  # of 45 pairs; assigning the classes in turn would give 5
 
 
 def test_classes_k_says_what_would_work() -> None:
@@ -155,7 +154,7 @@ def test_the_long_tail_keeps_the_counts_of_its_formula(counts: list[int], factor
 
 
 def test_cifar10_lt_has_its_known_counts() -> None:
-    kept = tail_counts(np.full(10, 5000), 100)
+    kept = long_tail_counts(np.full(10, 5000), 100)
     assert kept.tolist() == [5000, 2997, 1797, 1077, 646, 387, 232, 139, 83, 50]
 
 

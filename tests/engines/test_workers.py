@@ -172,12 +172,12 @@ def test_scores_of_a_test_set_in_many_pieces_are_those_of_one_process(tmp_path: 
         assert found[-1] == score_shared(server, "local-all")
         engine.close()
     assert found[0] == found[1]
-    site = InlineEngine(job).runtime
-    site.load({"model": server.model}, {})
+    runtime = InlineEngine(job).runtime
+    runtime.load({"model": server.model}, {})
     right = 0
     for row in range(5000):  # one by one, in plain sight
         inputs = job.federation.source.batch(job.pool("test"), torch.tensor([row]))
-        right += int(site.predict([inputs]).argmax()) == int(data["y_test"][row])
+        right += int(runtime.predict([inputs]).argmax()) == int(data["y_test"][row])
     assert found[0].generic == right / 5000
 
 

@@ -15,7 +15,8 @@ import torch
 
 pytest.importorskip("flwr")
 
-from fedframe.core.remote import LAST
+from fedframe.core.engine import Engine
+from fedframe.core.message import LAST
 from fedframe.core.server import Server
 from fedframe.engines.inline import InlineEngine
 from fedframe.errors import DataError, RunError, SettingError
@@ -154,7 +155,7 @@ def test_a_run_that_is_started_again_gets_the_same_noise(tmp_path: Path) -> None
     assert (tmp_path / "node" / "privacy.key").stat().st_mode & 0o777 == 0o600
 
 
-class NoEngine:
+class NoEngine(Engine):
     """Nobody is asked anything."""
 
     def run(self, request: Any, units: Any) -> Any:

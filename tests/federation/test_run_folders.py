@@ -21,7 +21,7 @@ from fedframe.errors import DataError, FedframeError, SettingError
 from fedframe.federation import start
 from fedframe.federation.folder import FederationFolder
 from fedframe.report.page.build import write_page
-from fedframe.report.page.section import STAY
+from fedframe.report.page.section import STAYS_AT_NODES
 from tests.federation.clinic import CLASSES, make_clinic, write_arrays
 
 
@@ -44,12 +44,12 @@ def test_the_report_shows_the_organisers_test_data_and_is_calm_about_the_rest(
     trained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said: list[str] = []
-    found = sections(write_page([trained], say=said.append))
+    found = sections(write_page([trained], notify=said.append))
     assert len(said) == 1, said  # that it looks at the models, and no error
     for shown in ("confusion", "calibration", "gram", "degeneration", "classes", "spread"):
         assert "missing" not in found[shown], found[shown]
     for elsewhere in ("partition", "features", "heads", "alike", "collapse"):
-        assert found[elsewhere]["missing"] == STAY
+        assert found[elsewhere]["missing"] == STAYS_AT_NODES
     page = (trained / "report.html").read_text()
     assert "fedavg on the nodes&#x27; data" in page or "fedavg on the nodes' data" in page
     assert "on none" not in page
@@ -69,9 +69,9 @@ def test_without_test_data_the_report_says_that_data_stay_at_the_nodes(
     made, _ = make_clinic(tmp_path, monkeypatch)
     start.start(made, progress=False)
     said: list[str] = []
-    found = sections(write_page([made.runs / "1"], say=said.append))
+    found = sections(write_page([made.runs / "1"], notify=said.append))
     assert len(said) == 1, said
-    assert {found[id]["missing"] for id in ("confusion", "calibration", "degeneration", "features")} == {STAY}
+    assert {found[id]["missing"] for id in ("confusion", "calibration", "degeneration", "features")} == {STAYS_AT_NODES}
     assert "missing" not in found["gram"]  # it is the model's alone
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedframe.core.job import Job
@@ -49,3 +51,36 @@ def average(models: list[nn.Sequential], weights: list[float], target: nn.Sequen
         for name in states[0]
     }
     target.load_state_dict(mean)
+
+
+def train_locally(
+    job: Job, shared: nn.Sequential, round: int, client: int, adjust: Callable[[nn.Sequential], None] | None = None
+) -> nn.Sequential:
+    """A client's model after its round of plain SGD; `adjust` may change the gradients before each step."""
+    model = copy.deepcopy(shared)
+    optimizer = torch.optim.SGD(model.parameters(), lr=job.settings.lr, momentum=job.settings.momentum)
+    for x, y in batches(job, round, client):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
+        if adjust is not None:
+            adjust(model)
+        optimizer.step()
+    return model
+
+
+def difference(model: nn.Sequential, shared: nn.Sequential) -> Tensor:
+    """A client's update as one vector."""
+    pairs = zip(model.parameters(), shared.parameters(), strict=True)
+    return torch.cat([(new - old).detach().flatten() for new, old in pairs])
+
+
+def move(shared: nn.Sequential, step: Tensor) -> None:
+    """Add a step to a plain model's weights."""
+    weights = [weight.detach() for weight in shared.parameters()]
+    for weight, change in zip(weights, step.split([weight.numel() for weight in weights]), strict=True):  # type: ignore[no-untyped-call]
+        weight += change.view_as(weight)
+
+
+def client_weight(job: Job, client: int) -> float:
+    """A client's weight in the mean."""
+    return float(len(job.federation.train[client])) if job.settings.weighting == "samples" else 1.0

@@ -13,7 +13,7 @@ from fedframe.engines.inline import InlineEngine
 from fedframe.errors import SettingError
 from fedframe.methods.parts.alone import Central, Local
 from fedframe.methods.parts.ditto import Ditto
-from fedframe.methods.parts.losses import BalancedCrossEntropy
+from fedframe.methods.parts.losses import PRIOR, BalancedCrossEntropy
 from fedframe.methods.recipes import make_method
 from fedframe.settings import Settings
 from fedframe.util.seeds import generator_for
@@ -99,12 +99,12 @@ def test_central_is_scored_like_a_shared_model_and_fine_tuned_by_every_client(tm
 def test_counts_of_classes_are_those_of_the_pooled_data(tmp_path: Path) -> None:
     job = job_of(tmp_path, Central(), BalancedCrossEntropy())
     server = Server(job, InlineEngine(job), nothing)
-    site = server.engine.runtime  # type: ignore[attr-defined]
-    context = site.begin(server.build_request("train", 1), 0)
+    runtime = server.engine.runtime  # type: ignore[attr-defined]
+    context = runtime.begin(server.build_request("train", 1), 0)
     assert context.class_counts.tolist() == job.federation.table().sum(0).tolist()
-    torch.testing.assert_close(context.scratch["balanced_ce"], job.federation.table().sum(0).clamp_min(1).log().float())
+    torch.testing.assert_close(context.scratch[PRIOR], job.federation.table().sum(0).clamp_min(1).log().float())
     assert (
-        site.begin(server.build_request("personalise", 1), 0).class_counts.tolist()
+        runtime.begin(server.build_request("personalise", 1), 0).class_counts.tolist()
         == job.federation.table()[0].tolist()
     )
 
@@ -117,4 +117,4 @@ def test_central_refuses_what_clients_would_keep(part: str) -> None:
 
 def test_central_refuses_private_statistics() -> None:
     with pytest.raises(SettingError, match="buffers cannot be private; use average"):
-        Central().check(Settings(buffers="private"))
+        Central().check_settings(Settings(buffers="private"))

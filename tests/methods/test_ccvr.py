@@ -144,7 +144,7 @@ def test_without_usable_statistics_the_classifier_stays_and_the_user_is_told(tmp
     notes: list[str] = []
     server = Server(job, InlineEngine(job), notes.append)
     before = server.model.clone()
-    CCVR(samples=5).conclude(server, [])
+    CCVR(samples=5).server_stage(server, [])
     assert torch.equal(server.model, before)
     assert "the classifier stays as it is" in notes[0]
 

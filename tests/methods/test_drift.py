@@ -110,7 +110,7 @@ def test_scaffold_moves_the_servers_variate_by_the_share_of_those_who_took_part(
     data["user_train"] = np.repeat([0, 1, 2], [12, 24, 36])
     job = job_of(tmp_path, Scaffold(), data=data, participation=0.34, weighting=weighting)
     server = Server(job, InlineEngine(job), nothing)
-    chosen = server.choose(1)
+    chosen = server.select_clients(1)
     assert len(chosen) == 1
     server.run_round(1, nothing)
     own = job.store.load(chosen[0], before=2)["scaffold/c"]
@@ -134,7 +134,7 @@ def test_scaffold_refuses_an_optimizer_without_a_step_length() -> None:
     from fedframe.settings import Settings
 
     with pytest.raises(SettingError, match="scaffold needs optimizer = 'sgd'"):
-        Scaffold().check(Settings(optimizer="adam"))
+        Scaffold().check_settings(Settings(optimizer="adam"))
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.3, 0.9])

@@ -204,7 +204,7 @@ def test_memory_of_a_class_that_nobody_held_is_kept(tmp_path: Path) -> None:
         server.run_round(round, nothing)
         server.round = round
         after = server.state["gmv/memory"]
-        if server.choose(round) == [2]:
+        if server.select_clients(round) == [2]:
             assert torch.equal(after[:2], before[:2])
         else:
             assert torch.equal(after[2], before[2])
@@ -215,10 +215,12 @@ def test_memory_of_a_class_that_nobody_held_is_kept(tmp_path: Path) -> None:
 def test_fedetf_stage_moves_extractor_classifier_and_projection_and_beta(tmp_path: Path) -> None:
     job = job_of(tmp_path, Projection(dim=6), Normalise(), Temperature(), AlternatingAdaptation(iterations=1))
     server = trained(job, 1)
-    site = server.engine.runtime  # type: ignore[attr-defined]
+    runtime = server.engine.runtime  # type: ignore[attr-defined]
     order = server.build_request("personalise", 2)
-    site.perform(order, 0)
-    moved = {name for name, value in job.roles.layout.views(site.flat - order.tensors["model"]).items() if value.any()}
+    runtime.perform(order, 0)
+    moved = {
+        name for name, value in job.roles.layout.views(runtime.flat - order.tensors["model"]).items() if value.any()
+    }
     assert {"head.weight", "extras.projection.weight", "extras.temperature.beta"} <= moved
     assert any(name.startswith("backbone.") for name in moved)
 
@@ -226,13 +228,13 @@ def test_fedetf_stage_moves_extractor_classifier_and_projection_and_beta(tmp_pat
 def test_fedetf_stage_without_a_projection_still_tunes_the_classifier(tmp_path: Path) -> None:
     job = job_of(tmp_path, SimplexETF(), AlternatingAdaptation(iterations=1, feature_epochs=0))
     server = trained(job, 1)
-    site = server.engine.runtime  # type: ignore[attr-defined]
+    runtime = server.engine.runtime  # type: ignore[attr-defined]
     order = server.build_request("personalise", 2)
-    site.perform(order, 0)
-    assert torch.equal(site.flat, order.tensors["model"])
-    assert not torch.equal(site.model.head.weight, job.template.state_dict()["head.weight"])
+    runtime.perform(order, 0)
+    assert torch.equal(runtime.flat, order.tensors["model"])
+    assert not torch.equal(runtime.model.head.weight, job.template.state_dict()["head.weight"])
 
 
 def test_feature_is_mapped_then_normalised_then_scaled_whatever_the_order_of_the_names() -> None:
-    names = [part.name for part in make_method("temperature+normalise+projection", {}).answering("transform")]
+    names = [part.name for part in make_method("temperature+normalise+projection", {}).parts_with("transform")]
     assert names == ["projection", "normalise", "temperature"]

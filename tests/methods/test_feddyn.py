@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from fedframe.core.message import Message
 from fedframe.core.server import Server
 from fedframe.engines.inline import InlineEngine
-from fedframe.methods.parts.feddyn import DRIFT, DynMerger, FedDyn
+from fedframe.methods.parts.feddyn import DRIFT, SHIFT, FedDyn
 from fedframe.methods.parts.fedper import FedPer
 from tests.helpers import nothing
 from tests.methods.plain import average, batches, plain_model, same
@@ -41,8 +41,7 @@ def test_two_clients_by_hand(tmp_path: Path) -> None:
     server = Server(job, InlineEngine(job), nothing)
     size = server.layout.size
     for round in (1, 2):
-        merger = FedDyn(alpha=0.5).merger(server)
-        assert isinstance(merger, DynMerger)
+        merger = server.merger()
         for samples, value in ((30.0, 1.0), (10.0, 5.0)):
             merger.add(Message("train", round, 0, {"update": torch.full((size,), value)}), samples)
         step = merger.finish()
@@ -65,7 +64,7 @@ def test_feddyn_equals_a_plain_loop(tmp_path: Path, weighting: str, momentum: fl
     h = [torch.zeros_like(p) for p in shared.parameters()]
     took_part = set()
     for round in (1, 2, 3, 4):
-        locals_, weights, chosen = [], [], server.choose(round)
+        locals_, weights, chosen = [], [], server.select_clients(round)
         assert len(chosen) == 2
         took_part |= {*chosen}
         for client in chosen:
@@ -98,9 +97,9 @@ def test_feddyn_equals_a_plain_loop(tmp_path: Path, weighting: str, momentum: fl
 
 def test_correction_rests_in_the_client_stage(tmp_path: Path) -> None:
     server = trained(job_of(tmp_path, FedDyn(alpha=1.0)), 1)
-    site = server.engine.runtime  # type: ignore[attr-defined]
-    context = site.begin(server.build_request("personalise", 2), 0)
-    assert "feddyn" not in context.scratch
+    runtime = server.engine.runtime  # type: ignore[attr-defined]
+    context = runtime.begin(server.build_request("personalise", 2), 0)
+    assert SHIFT not in context.scratch
 
 
 def test_what_stays_on_the_client_has_neither_term(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_personal_model_equals_a_plain_loop_with_plain_cross_entropy(
 ) -> None:
     clip = None if stacked else 1e9  # a bound that is never reached, but keeps clients out of the stack
     job, server = fedetf(tmp_path, iterations, clip)
-    assert can_stack(job, job.method.slot("client_stage").head_stages(job.method)) == stacked
+    assert can_stack(job, job.method.slot("client_stage").head_stages(job.method, job.template)) == stacked
     found = personal_model(job, server)
     for name, value in reference(job, server, iterations).items():
         torch.testing.assert_close(found[name].double(), value, atol=2e-5, rtol=2e-4)

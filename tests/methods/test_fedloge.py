@@ -59,37 +59,37 @@ def test_between_rounds_psi_predicts_and_after_training_the_realigned_one(tmp_pa
     job = job_of(tmp_path, AuxiliaryHeads(), GlobalRealignment(), LocalRealignment(epochs=0))
     server = trained(job, 2)
     inputs = job.federation.source.batch(job.federation.source.train, torch.arange(4))
-    site = server.engine.runtime  # type: ignore[attr-defined]
+    runtime = server.engine.runtime  # type: ignore[attr-defined]
     assert score_round(server).generic is not None
-    site.load(server.build_request("score", 2).tensors, {})
-    features = site.model.backbone(inputs)
-    torch.testing.assert_close(job.method.logits(site.model, inputs), features @ server.tensor(PSI).T)
+    runtime.load(server.build_request("score", 2).tensors, {})
+    features = runtime.model.backbone(inputs)
+    torch.testing.assert_close(job.method.logits(runtime.model, inputs), features @ server.tensor(PSI).T)
     psi = server.tensor(PSI).clone()
     server.conclude(nothing)
-    site.load(server.build_request("score", 3).tensors, {})
+    runtime.load(server.build_request("score", 3).tensors, {})
     unit = psi / psi.norm(dim=1, keepdim=True)  # Eq. 6
-    torch.testing.assert_close(job.method.logits(site.model, inputs), features @ unit.T)
+    torch.testing.assert_close(job.method.logits(runtime.model, inputs), features @ unit.T)
     assert torch.equal(server.tensor(PSI), psi)  # LA-FR needs it as it was
 
 
 def test_local_realignment_takes_the_norms_of_the_clients_own_head(tmp_path: Path) -> None:
     job = job_of(tmp_path, AuxiliaryHeads(), GlobalRealignment(), LocalRealignment(epochs=0))
     server = trained(job, 2)
-    site = server.engine.runtime  # type: ignore[attr-defined]
-    site.perform(server.build_request("personalise", 3), 1)
+    runtime = server.engine.runtime  # type: ignore[attr-defined]
+    runtime.perform(server.build_request("personalise", 3), 1)
     phi = job.store.load(1, before=3)[f"model/{PHI}"]
     expected = server.tensor(PSI) * phi.norm(dim=1, keepdim=True)  # Eq. 7
-    torch.testing.assert_close(site.model.head.weight.detach(), expected)
+    torch.testing.assert_close(runtime.model.head.weight.detach(), expected)
 
 
 def test_local_realignment_by_label_counts_takes_the_shares_of_the_clients_classes(tmp_path: Path) -> None:
     job = job_of(tmp_path, AuxiliaryHeads(), GlobalRealignment(), LocalRealignment(epochs=0, by="counts"))
     server = trained(job, 2)
-    site = server.engine.runtime  # type: ignore[attr-defined]
-    site.perform(server.build_request("personalise", 3), 1)
+    runtime = server.engine.runtime  # type: ignore[attr-defined]
+    runtime.perform(server.build_request("personalise", 3), 1)
     counts = job.federation.table()[1].double()
     expected = server.tensor(PSI).double() * (counts / counts.sum())[:, None]
-    torch.testing.assert_close(site.model.head.weight.detach().double(), expected, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(runtime.model.head.weight.detach().double(), expected, atol=1e-6, rtol=1e-5)
 
 
 def test_realignment_without_psi_normalises_the_methods_own_classifier(tmp_path: Path) -> None:
@@ -104,8 +104,8 @@ def test_personal_model_equals_a_plain_loop(tmp_path: Path, plus_phi: bool) -> N
     stage = LocalRealignment(epochs=3, lr=0.2, plus_phi=plus_phi)
     job = job_of(tmp_path, SimplexETF(), AuxiliaryHeads(), stage, momentum=0.5)
     server = trained(job, 2)
-    site = server.engine.runtime  # type: ignore[attr-defined]
-    site.perform(server.build_request("personalise", 3), 1)
+    runtime = server.engine.runtime  # type: ignore[attr-defined]
+    runtime.perform(server.build_request("personalise", 3), 1)
     phi = job.store.load(1, before=3)[f"model/{PHI}"].double()
     backbone = copy.deepcopy(job.template.backbone)
     backbone.load_state_dict({name: server.tensor(f"backbone.{name}") for name in backbone.state_dict()})
@@ -119,7 +119,7 @@ def test_personal_model_equals_a_plain_loop(tmp_path: Path, plus_phi: bool) -> N
     inputs = job.federation.source.batch(job.federation.source.train, torch.arange(9))
     h = backbone(inputs.double())
     expected = h @ head.detach().T + (h @ phi.T if plus_phi else 0)
-    torch.testing.assert_close(job.method.logits(site.model, inputs).double(), expected, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(job.method.logits(runtime.model, inputs).double(), expected, atol=1e-5, rtol=1e-4)
 
 
 def test_heads_are_built_for_projected_features_wherever_the_projection_stands() -> None:

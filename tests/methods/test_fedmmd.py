@@ -106,13 +106,13 @@ def test_features_are_those_that_reach_the_classifier_and_the_servers_are_as_in_
     part = FedMMD(weight=0.5)
     job = job_of(tmp_path, part, Projection(dim=4), model="tests.models.normed:normed")
     server = trained(job, 1)
-    site = server.engine.runtime  # type: ignore[attr-defined]
-    context = site.begin(server.build_request("train", 2), 0)
-    frozen = copy.deepcopy(site.model).eval()
+    runtime = server.engine.runtime  # type: ignore[attr-defined]
+    context = runtime.begin(server.build_request("train", 2), 0)
+    frozen = copy.deepcopy(runtime.model).eval()
     context.inputs = job.federation.source.batch(job.federation.source.train, context.rows[:8])
-    site.model.train()
-    context.features = site.model(context.inputs)
-    context.embedding = job.method.refine(site.model, context.features)
+    runtime.model.train()
+    context.features = runtime.model(context.inputs)
+    context.embedding = job.method.refine(runtime.model, context.features)
     with torch.no_grad():
         expected = 0.5 * squared_mmd(context.embedding, job.method.embed(frozen, context.inputs), WIDTHS)
     assert float(expected) > 1e-3  # batch statistics are not the running ones

@@ -28,7 +28,7 @@ HEAD = "head.weight"
 
 def built(part: FedNH, classes: int, dim: int) -> torch.Tensor:
     model = Model(nn.Identity(), dim, classes)
-    part.build(model)
+    part.build_head(model)
     weight = model.head.weight
     assert isinstance(weight, torch.Tensor)
     assert not weight.requires_grad
@@ -51,7 +51,7 @@ def test_two_clients_by_hand(tmp_path: Path) -> None:
     for row, count in ((e[0], 3.0), (e[1], 1.0)):
         sums = torch.zeros(3, job.template.dim)
         sums[2] = count * row
-        FedNH(rho=0.5).absorb(server, Message("train", 1, 0, {"fednh/sums": sums}), 1.0)
+        server.uploads.add(Message("train", 1, 0, {"fednh/sums": sums}), 1.0)
     FedNH(rho=0.5).after_merge(server, 2)
     expected = 0.5 * e[2] + 0.5 * (3 * e[0] + e[1]) / 10**0.5
     torch.testing.assert_close(server.tensor(HEAD)[2], expected / expected.norm())
@@ -104,9 +104,9 @@ def test_clients_do_not_move_the_prototypes_and_get_them_with_the_next_order(tmp
     job = job_of(tmp_path, FedNH(rho=0.5), Normalise(), Temperature())
     server = trained(job, 1)
     assert not torch.equal(server.tensor(HEAD), job.template.state_dict()[HEAD])
-    site = server.engine.runtime  # type: ignore[attr-defined]
-    site.train(server.build_request("train", 2), 0)
-    assert torch.equal(site.model.state_dict()[HEAD], server.tensor(HEAD))
+    runtime = server.engine.runtime  # type: ignore[attr-defined]
+    runtime.train(server.build_request("train", 2), 0)
+    assert torch.equal(runtime.model.state_dict()[HEAD], server.tensor(HEAD))
 
 
 def test_rho_above_one_is_refused_with_the_default() -> None:

@@ -10,6 +10,8 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
+from fedframe.core.client_context import ClientContext
+from fedframe.core.engine import Engine
 from fedframe.core.job import Job
 from fedframe.core.message import Message
 from fedframe.core.method import combine
@@ -24,11 +26,13 @@ from tests.methods.toy import trained
 
 
 @dataclass(frozen=True)
-class Prox(Part):
-    """A part of that name, with its mu."""
+class Pull(Part):
+    """A part that says how strongly it pulls, and does not."""
 
-    name: ClassVar[str] = "prox"
-    mu: float = 0.5
+    name: ClassVar[str] = "pull"
+
+    def begin(self, context: ClientContext) -> None:
+        context.pull = 0.5
 
 
 def job_of(folder: Path, *parts: Part, uneven: bool = True, **changes: Any) -> Job:
@@ -71,7 +75,7 @@ CASES: list[tuple[list[Part], dict[str, Any]]] = [
     ([], {}),
     ([], {"momentum": 0.9}),
     ([], {"momentum": 0.9, "nesterov": True, "weighting": "uniform"}),
-    ([Prox()], {"momentum": 0.5}),
+    ([Pull()], {"momentum": 0.5}),
 ]
 
 
@@ -83,7 +87,7 @@ def test_fednova_equals_a_plain_loop_with_different_steps(
     engine = InlineEngine(job)
     server = Server(job, engine, nothing)
     for round in (1, 2):
-        replies = list(engine.run(server.build_request("train", round), server.choose(round)))
+        replies = list(engine.run(server.build_request("train", round), server.select_clients(round)))
         assert len({reply.numbers["steps"] for reply in replies}) > 1
         uniform = changes.get("weighting") == "uniform"
         weights = [1.0 if uniform else float(reply.numbers["samples"]) for reply in replies]
@@ -124,14 +128,14 @@ def test_different_steps_are_not_fedavg(tmp_path: Path) -> None:
     assert not torch.equal(trained(job_of(tmp_path, FedNova()), 3).model, trained(job_of(tmp_path), 3).model)
 
 
-class Meddler:
+class Meddler(Engine):
     """An engine whose first client reports nonsense."""
 
     def __init__(self, job: Job, value: float | str | None) -> None:
         self.engine, self.value = InlineEngine(job), value
 
-    def run(self, order: Message, units: Sequence[int]) -> Iterator[Message]:
-        for reply in self.engine.run(order, units):
+    def run(self, request: Message, units: Sequence[int]) -> Iterator[Message]:
+        for reply in self.engine.run(request, units):
             numbers = dict(reply.numbers)
             if reply.unit == 0:
                 del numbers[REPORTED]
@@ -151,7 +155,7 @@ def test_client_that_does_not_say_how_far_it_went_is_left_out(tmp_path: Path, va
     engine = InlineEngine(job)
     good = Server(job, engine, nothing)
     expected = good.model.double()
-    replies = [r for r in engine.run(good.build_request("train", 1), good.choose(1)) if r.unit != 0]
+    replies = [r for r in engine.run(good.build_request("train", 1), good.select_clients(1)) if r.unit != 0]
     weights = [float(reply.numbers["samples"]) for reply in replies]
     norms = [float(reply.numbers[REPORTED]) for reply in replies]
     tau = sum(w * a for w, a in zip(weights, norms, strict=True)) / sum(weights)

@@ -82,7 +82,7 @@ def test_run_equals_a_plain_loop_over_rounds(tmp_path: Path, part: ServerOptimiz
     start = server.model.double()
     means: list[list[float]] = []
     for round in (1, 2, 3):
-        replies = list(engine.run(server.build_request("train", round), server.choose(round)))
+        replies = list(engine.run(server.build_request("train", round), server.select_clients(round)))
         weights = [float(reply.numbers["samples"]) for reply in replies]
         total = sum(w * r.tensors["update"].double() for w, r in zip(weights, replies, strict=True))
         assert isinstance(total, torch.Tensor)

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import fedframe
+from fedframe.core.aggregation import UploadSums
 from fedframe.core.evaluation import score_round
 from fedframe.core.message import Message
 from fedframe.core.server import Server
@@ -43,12 +44,12 @@ def test_two_clients_by_hand(tmp_path: Path) -> None:
         reply([[1.0] * dim, [0.0] * dim, [0.0] * dim], [3, 0, 0]),
         reply([[5.0] * dim, [7.0] * dim, [0.0] * dim], [1, 2, 0]),
     ):
-        part.absorb(server, message, 1.0)
+        server.uploads.add(message, 1.0)
     part.after_merge(server, 2)
     assert server.tensor(MEANS)[:, 0].tolist() == [2, 7, 0]
     assert server.tensor(KNOWN).tolist() == [1, 1, 0]
-    server.scratch = {}
-    part.absorb(server, reply([[0.0] * dim, [0.0] * dim, [9.0] * dim], [0, 0, 4]), 1.0)
+    server.uploads = UploadSums(job.uploads)
+    server.uploads.add(reply([[0.0] * dim, [0.0] * dim, [9.0] * dim], [0, 0, 4]), 1.0)
     part.after_merge(server, 1)
     assert server.tensor(MEANS)[:, 0].tolist() == [2, 7, 9]  # a class that nobody had keeps its prototype
     assert server.tensor(KNOWN).tolist() == [1, 1, 1]
@@ -65,7 +66,7 @@ def test_fedproto_equals_a_plain_loop(tmp_path: Path) -> None:
     for round in (1, 2, 3, 4):
         sums: dict[int, torch.Tensor] = {}
         counts: dict[int, int] = {}
-        for client in server.choose(round):
+        for client in server.select_clients(round):
             model = models[client]
             optimizer = torch.optim.SGD(model.parameters(), lr=job.settings.lr)
             for x, y in batches(job, round, client):
@@ -109,12 +110,12 @@ def test_without_weight_clients_train_alone(tmp_path: Path) -> None:
 
 
 def test_there_is_no_generic_score_but_a_personal_one(tmp_path: Path) -> None:
-    server = trained(job_of(tmp_path, FedProto(), FineTune(epochs=0), data=blobs(), lr=0.05, epochs=3), 10)
+    server = trained(job_of(tmp_path, FedProto(), FineTune(epochs=0), data=blobs(), lr=0.2, epochs=3), 10)
     between, final = score_round(server), server.conclude(nothing)
     assert between.generic is None
     assert final.generic is None
     assert between.personal is not None
-    assert between.personal > 0.8
+    assert between.personal > 0.8  # of 24 samples all are right: no single one decides
     assert final.personal == between.personal  # without fine-tuning the personal model is that of the last round
 
 

@@ -13,7 +13,7 @@ from fedframe.core.server import Server
 from fedframe.engines.inline import InlineEngine
 from fedframe.errors import SettingError
 from fedframe.methods.parts.cross_entropy import CrossEntropy
-from fedframe.methods.parts.fedrs import FedRS
+from fedframe.methods.parts.fedrs import SCALES, FedRS
 from fedframe.methods.recipes import make_method
 from tests.helpers import blobs, nothing
 from tests.methods.plain import average, batches, plain_model, same
@@ -94,4 +94,4 @@ def test_class_of_a_single_sample_is_not_missing(tmp_path: Path) -> None:
     engine = InlineEngine(job)
     context = engine.runtime.begin(Server(job, engine, nothing).build_request("train", 1), 0)
     assert context.class_counts.tolist() == [23, 1, 0]
-    torch.testing.assert_close(context.scratch["fedrs"], torch.tensor([1.0, 1.0, 0.3]))
+    torch.testing.assert_close(context.scratch[SCALES], torch.tensor([1.0, 1.0, 0.3]))

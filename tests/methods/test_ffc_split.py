@@ -74,7 +74,7 @@ def test_any_split_gives_the_pooled_ridge_solution_at_the_default_ridge(tmp_path
     part = job.method.slot("server_stage")
     assert part == FFC()
     server = Server(job, InlineEngine(job), nothing)
-    part.conclude(server, server.ask_everyone("statistics", part.statistics_shapes(server), nothing))
+    part.server_stage(server, server.ask_everyone("statistics", job.expected("statistics"), nothing))
     found, expected = server.tensor("head.weight").double().T.numpy(), pooled_ridge(job)
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
     assert (np.abs(expected[DEAD, :]).max() == 0) == dead

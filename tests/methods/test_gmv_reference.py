@@ -92,7 +92,7 @@ def algorithm_1(job: Job, chosen: list[list[int]], means: str) -> Iterator[tuple
 def test_rounds_without_and_with_memory_equal_algorithm_1_in_plain_loops(tmp_path: Path, means: str) -> None:
     job = job_with_memory(tmp_path, means, participation=0.5, seed=SEED)
     server = Server(job, InlineEngine(job), nothing)
-    chosen = [server.choose(round) for round in range(1, 6)]
+    chosen = [server.select_clients(round) for round in range(1, 6)]
     # The rare class has its memory from the first round, and needs it after the warm-up.
     assert [ITS_OWNER in clients for clients in chosen[:FIRST]] == [True, False, True]
     for round, (shared, memory) in enumerate(algorithm_1(job, chosen, means), start=1):
@@ -110,13 +110,13 @@ def test_every_class_that_was_seen_has_a_memory_when_it_is_first_used(tmp_path: 
     """One client a round: the only one with a rare class comes in the first, and not in the one before the warm-up."""
     job = job_with_memory(tmp_path, means, participation=0.25, seed=SEED)
     server = Server(job, InlineEngine(job), nothing)
-    assert server.choose(1) == [ITS_OWNER]
-    assert server.choose(2) != [ITS_OWNER]
+    assert server.select_clients(1) == [ITS_OWNER]
+    assert server.select_clients(2) != [ITS_OWNER]
     seen: set[int] = set()
     for round in range(1, FIRST):
         server.run_round(round, nothing)
         server.round = round
-        seen |= {*job.federation.source.train.y[job.federation.train[server.choose(round)[0]]].tolist()}
+        seen |= {*job.federation.source.train.y[job.federation.train[server.select_clients(round)[0]]].tolist()}
     received = server.build_request("train", FIRST).tensors["gmv/memory"]
     assert {c for c in range(CLASSES) if received[c].any()} == seen
     assert RARE in seen

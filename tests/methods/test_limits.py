@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedframe.core.engine import Engine
 from fedframe.core.job import Job, personal_path
 from fedframe.core.message import Message
 from fedframe.core.part import Part
@@ -61,16 +62,16 @@ def test_personal_stage_of_relational_augmentation_is_that_of_fedavg(tmp_path: P
     assert all(torch.equal(own[0][name], own[1][name]) for name in shared)
 
 
-class Alike:
+class Alike(Engine):
     """An engine whose clients, of different sizes, all reply the same update."""
 
     def __init__(self, update: Tensor, clients: int) -> None:
         self.update, self.clients = update, clients
 
-    def run(self, order: Message, units: Sequence[int]) -> Iterator[Message]:
+    def run(self, request: Message, units: Sequence[int]) -> Iterator[Message]:
         for unit in range(self.clients):
             numbers: dict[str, int | float | str] = {"samples": 3 * unit + 1, "loss": 1.0, "steps": 1}
-            yield Message(order.kind, order.round, unit, {"update": self.update.clone()}, numbers)
+            yield Message(request.kind, request.round, unit, {"update": self.update.clone()}, numbers)
 
 
 def moved(job: Job, clients: int, start: float) -> Tensor:

@@ -131,12 +131,12 @@ def test_strong_pull_keeps_the_relations_where_they_began(tmp_path: Path) -> Non
 def test_statistics_of_batch_norm_are_the_clients_own(tmp_path: Path) -> None:
     job = job_of(tmp_path, Apple(), model=NORMED, epochs=2)
     server = trained(job, 2)
-    site = server.engine.runtime  # type: ignore[attr-defined]
-    site.take_own(site.begin(server.build_request("own", 3), 1))
+    runtime = server.engine.runtime  # type: ignore[attr-defined]
+    runtime.load_personal(runtime.begin(server.build_request("own", 3), 1))
     trainable = job.roles.layout.trainable
-    assert torch.equal(site.flat[trainable:], server.state["apple/models"][1, trainable:])
-    assert not torch.equal(site.flat[trainable:], server.state["apple/models"][0, trainable:])
-    assert bool((job.roles.layout.views(site.flat)["backbone.2.running_var"] > 0).all())
+    assert torch.equal(runtime.flat[trainable:], server.state["apple/models"][1, trainable:])
+    assert not torch.equal(runtime.flat[trainable:], server.state["apple/models"][0, trainable:])
+    assert bool((job.roles.layout.views(runtime.flat)["backbone.2.running_var"] > 0).all())
 
 
 # -- FedMTL ------------------------------------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ def test_models_of_clients_that_are_not_drawn_stay(tmp_path: Path, part: Part) -
     job = job_of(tmp_path, part, participation=0.34)
     server = Server(job, InlineEngine(job), nothing)
     start = server.model.clone()
-    (chosen,) = server.choose(1)
+    (chosen,) = server.select_clients(1)
     server.run_round(1, nothing)
     models = server.state[f"{part.name}/models"]
     assert [bool(torch.equal(row, start)) for row in models] == [client != chosen for client in range(3)]
@@ -234,13 +234,13 @@ def test_client_that_was_in_no_round_learns_a_model_only_for_itself(tmp_path: Pa
     """Between rounds it has what the others' models give it; in the end it trains that on its own data."""
     job = job_of(tmp_path, part, participation=0.34)
     server = trained(job, 1)
-    (chosen,) = server.choose(1)
+    (chosen,) = server.select_clients(1)
     absent = (chosen + 1) % 3
-    site = server.engine.runtime  # type: ignore[attr-defined]
+    runtime = server.engine.runtime  # type: ignore[attr-defined]
     found = []
     for kind in ("own", "personalise"):
-        site.take_own(site.begin(server.build_request(kind, 2), absent))
-        found.append(site.flat.clone())
+        runtime.load_personal(runtime.begin(server.build_request(kind, 2), absent))
+        found.append(runtime.flat.clone())
     models, samples = server.state[f"{part.name}/models"], server.state[f"{part.name}/samples"]
     expected = server.model if part.name == "fedmtl" else samples / samples.sum() @ models
     torch.testing.assert_close(found[0], expected)
@@ -254,9 +254,9 @@ def test_relations_are_those_of_weights_not_of_statistics(tmp_path: Path) -> Non
     expected = relations(models[:, : job.roles.layout.trainable], FedMTL().ridge)
     torch.testing.assert_close(server.state["fedmtl/omega"], expected.float())
     assert not torch.allclose(expected, relations(models, FedMTL().ridge), rtol=1e-3)
-    site = server.engine.runtime  # type: ignore[attr-defined]
-    site.take_own(site.begin(server.build_request("own", 3), 1))
-    assert torch.equal(site.flat, models[1])  # statistics are the client's own
+    runtime = server.engine.runtime  # type: ignore[attr-defined]
+    runtime.load_personal(runtime.begin(server.build_request("own", 3), 1))
+    assert torch.equal(runtime.flat, models[1])  # statistics are the client's own
 
 
 @pytest.mark.parametrize("part", [Apple(), FedMTL(lam=0.01)])

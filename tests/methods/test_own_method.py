@@ -37,6 +37,7 @@ def test_smoothing_by_nothing_is_fedavg(files: Path) -> None:
     assert some.history[0]["loss"] != plain.history[0]["loss"]
 
 
+@pytest.mark.slow
 def test_workers_resume_and_prediction_find_the_file_from_anywhere(
     files: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

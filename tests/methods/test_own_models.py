@@ -20,7 +20,7 @@ from fedframe.methods.parts.ditto import Ditto
 from fedframe.methods.parts.fedrod import FedRoD
 from fedframe.methods.parts.frame_head import SimplexETF
 from fedframe.methods.parts.losses import BalancedCrossEntropy
-from fedframe.methods.parts.pfedme import Mix, PFedMe
+from fedframe.methods.parts.pfedme import THETA, Mix, PFedMe
 from fedframe.methods.parts.scaffold import Scaffold
 from fedframe.methods.recipes import make_method
 from fedframe.settings import Settings
@@ -85,11 +85,11 @@ def test_ditto_equals_a_plain_loop(tmp_path: Path, lam: float) -> None:
 def test_ditto_is_scored_with_its_own_models_between_rounds_and_at_the_end(tmp_path: Path) -> None:
     job = job_of(tmp_path, Ditto(), epochs=2)
     server = trained(job, 4)
-    site = server.engine.runtime  # type: ignore[attr-defined]
-    site.perform(server.build_request("own", 5), 1)
+    runtime = server.engine.runtime  # type: ignore[attr-defined]
+    runtime.perform(server.build_request("own", 5), 1)
     for name, value in kept(job, "ditto", 1).items():
         full = ("backbone." if name.startswith("0.") else "head.") + name[2:]
-        assert torch.equal(site.model.state_dict()[full], value)
+        assert torch.equal(runtime.model.state_dict()[full], value)
     assert score_round(server).personal is not None
     assert server.conclude(nothing).personal_count == 3
 
@@ -99,12 +99,12 @@ def test_client_that_was_in_no_round_gets_an_own_model_near_the_shared_one(tmp_p
     server = Server(job, InlineEngine(job), nothing)
     server.run_round(1, nothing)
     server.round = 1
-    absent = next(client for client in range(3) if client not in server.choose(1))
-    site = server.engine.runtime  # type: ignore[attr-defined]
-    site.perform(server.build_request("own", 2), absent)
-    assert torch.equal(site.flat, server.model)  # between rounds it has the shared one
-    site.take_own(site.begin(server.build_request("personalise", 2), absent))
-    assert not torch.equal(site.flat, server.model)
+    absent = next(client for client in range(3) if client not in server.select_clients(1))
+    runtime = server.engine.runtime  # type: ignore[attr-defined]
+    runtime.perform(server.build_request("own", 2), absent)
+    assert torch.equal(runtime.flat, server.model)  # between rounds it has the shared one
+    runtime.load_personal(runtime.begin(server.build_request("personalise", 2), absent))
+    assert not torch.equal(runtime.flat, server.model)
 
 
 def test_client_that_was_in_no_round_is_pulled_towards_the_shared_model(tmp_path: Path) -> None:
@@ -112,10 +112,10 @@ def test_client_that_was_in_no_round_is_pulled_towards_the_shared_model(tmp_path
     for lam in (0.0, 9.0):
         job = job_of(tmp_path / str(lam), Ditto(lam=lam), participation=0.34, epochs=3)
         server = trained(job, 1)
-        absent = next(client for client in range(3) if client not in server.choose(1))
-        site = server.engine.runtime  # type: ignore[attr-defined]
-        site.take_own(site.begin(server.build_request("personalise", 2), absent))
-        far.append(float((site.flat - server.model).norm()))
+        absent = next(client for client in range(3) if client not in server.select_clients(1))
+        runtime = server.engine.runtime  # type: ignore[attr-defined]
+        runtime.load_personal(runtime.begin(server.build_request("personalise", 2), absent))
+        far.append(float((runtime.flat - server.model).norm()))
     assert far[1] < 0.5 * far[0]
 
 
@@ -191,15 +191,15 @@ def test_loss_of_pfedme_is_that_of_the_model_before_its_step(tmp_path: Path) -> 
 def test_client_that_was_in_no_round_of_pfedme_gets_theta_of_its_own_steps(tmp_path: Path) -> None:
     job = job_of(tmp_path, PFedMe(lam=4.0, eta=0.1), participation=0.34)
     server = trained(job, 1)
-    absent = next(client for client in range(3) if client not in server.choose(1))
-    site = server.engine.runtime  # type: ignore[attr-defined]
-    site.perform(server.build_request("own", 2), absent)
-    assert torch.equal(site.flat, server.model)  # between rounds it has the shared one
-    context = site.begin(server.build_request("personalise", 2), absent)
-    site.take_own(context)
-    assert not torch.equal(site.flat, server.model)
-    for name, value in context.scratch["pfedme/theta"].items():
-        assert torch.equal(dict(site.model.named_parameters())[name], value)
+    absent = next(client for client in range(3) if client not in server.select_clients(1))
+    runtime = server.engine.runtime  # type: ignore[attr-defined]
+    runtime.perform(server.build_request("own", 2), absent)
+    assert torch.equal(runtime.flat, server.model)  # between rounds it has the shared one
+    context = runtime.begin(server.build_request("personalise", 2), absent)
+    runtime.load_personal(context)
+    assert not torch.equal(runtime.flat, server.model)
+    for name, value in context.scratch[THETA].items():
+        assert torch.equal(dict(runtime.model.named_parameters())[name], value)
 
 
 def test_mix_of_one_is_the_mean_bit_for_bit(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_mix_goes_beta_times_as_far(tmp_path: Path) -> None:
 
 # -- what they refuse --------------------------------------------------------------------------------------------------
 def test_two_own_models_are_refused_by_name() -> None:
-    with pytest.raises(SettingError, match=r"'ditto' and 'pfedme'.* both claim the own slot"):
+    with pytest.raises(SettingError, match=r"'ditto' and 'pfedme'.* both claim the load_personal slot"):
         make_method("ditto+pfedme", {})
 
 
@@ -241,9 +241,9 @@ def test_pull_that_would_diverge_is_refused_with_one_that_works(part: Part) -> N
     with pytest.raises(
         SettingError, match=rf"{part.name}.lam = 20 is too strong a pull for lr = 0.1.*lam = 10 or lr = 0.05"
     ):
-        part.check(Settings())
-    part.check(Settings(lr=0.05))
-    part.check(Settings(optimizer="adam"))
+        part.check_settings(Settings())
+    part.check_settings(Settings(lr=0.05))
+    part.check_settings(Settings(optimizer="adam"))
 
 
 # -- Fed-RoD -----------------------------------------------------------------------------------------------------------
@@ -288,12 +288,12 @@ def test_personal_head_of_fedrod_equals_a_plain_loop_and_predicts_with_the_sum(t
         average(locals_, weights, shared)
     same(job, server, shared)
     inputs = job.federation.source.batch(job.federation.source.train, torch.arange(9))
-    site, z = server.engine.runtime, shared[0](inputs.double())  # type: ignore[attr-defined]
-    site.load(server.build_request("score", 3).tensors, {})
+    runtime, z = server.engine.runtime, shared[0](inputs.double())  # type: ignore[attr-defined]
+    runtime.load(server.build_request("score", 3).tensors, {})
     generic, personal = shared[1](z), shared[1](z) + heads[1](z)
-    torch.testing.assert_close(job.method.logits(site.model, inputs).double(), generic, atol=1e-4, rtol=1e-4)
-    site.begin(server.build_request("own", 3), 1)
-    torch.testing.assert_close(job.method.logits(site.model, inputs).double(), personal, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(job.method.logits(runtime.model, inputs).double(), generic, atol=1e-4, rtol=1e-4)
+    runtime.begin(server.build_request("own", 3), 1)
+    torch.testing.assert_close(job.method.logits(runtime.model, inputs).double(), personal, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("method", ["fedrod+ffc", "fedrod+auxiliary_heads"])

@@ -26,9 +26,9 @@ HEAD = "head.weight"
 
 def pooled(server: Server) -> tuple[torch.Tensor, torch.Tensor]:
     """Features and labels of all clients' training data, under the shared model."""
-    rows, site = server.job.federation.train.values, server.engine.runtime  # type: ignore[attr-defined]
-    site.load(server.build_request("score", 1).tensors, {})
-    return site.embeddings(rows).double(), server.job.federation.source.train.y[rows]
+    rows, runtime = server.job.federation.train.values, server.engine.runtime  # type: ignore[attr-defined]
+    runtime.load(server.build_request("score", 1).tensors, {})
+    return runtime.embeddings(rows).double(), server.job.federation.source.train.y[rows]
 
 
 def test_squared_error_ends_at_least_squares_and_the_backbone_stays(tmp_path: Path) -> None:
@@ -92,4 +92,4 @@ def test_company_in_which_it_would_have_no_effect_is_refused(method: str, why: s
 
 def test_private_statistics_are_refused() -> None:
     with pytest.raises(SettingError, match="buffers = 'private'; use average"):
-        PooledHead().check(Settings(buffers="private"))
+        PooledHead().check_settings(Settings(buffers="private"))

@@ -95,15 +95,15 @@ def test_fedper_equals_a_plain_loop(tmp_path: Path, layers: int) -> None:
 def test_heads_of_fedper_start_alike_differ_and_stay_with_clients_that_are_not_drawn(tmp_path: Path) -> None:
     job = job_of(tmp_path, FedPer(), participation=0.34)
     server = Server(job, InlineEngine(job), nothing)
-    first = server.choose(1)[0]
+    first = server.select_clients(1)[0]
     server.run_round(1, nothing)
     server.round = 1
     mine = job.store.load(first, before=2)["model/head.weight"]
     assert not torch.equal(mine, job.template.state_dict()["head.weight"])
-    second = next(round for round in range(2, 50) if server.choose(round)[0] != first)
+    second = next(round for round in range(2, 50) if server.select_clients(round)[0] != first)
     server.run_round(second, nothing)
     assert torch.equal(job.store.load(first, before=99)["model/head.weight"], mine)
-    other = job.store.load(server.choose(second)[0], before=99)["model/head.weight"]
+    other = job.store.load(server.select_clients(second)[0], before=99)["model/head.weight"]
     assert not torch.equal(other, mine)
 
 
@@ -166,7 +166,7 @@ def test_fedrep_counts_the_steps_that_moved_what_is_sent(tmp_path: Path) -> None
 )
 def test_fedrep_needs_epochs_for_both(settings: dict[str, int], sentence: str) -> None:
     with pytest.raises(SettingError, match=sentence):
-        FedRep().check(Settings(**settings))
+        FedRep().check_settings(Settings(**settings))
 
 
 # -- FedBN -------------------------------------------------------------------------------------------------------------
@@ -195,10 +195,10 @@ def test_statistics_for_the_server_come_from_batch_norm_that_was_trained(tmp_pat
     job = job_of(tmp_path, FedBN(), FFC(), model=NORMED, participation=0.34)
     server = Server(job, InlineEngine(job), nothing)
     server.run_round(1, nothing)
-    absent = next(client for client in range(3) if client not in server.choose(1))
-    site = server.engine.runtime  # type: ignore[attr-defined]
-    site.perform(server.build_request("statistics", 2), absent)
-    assert not torch.equal(site.model.state_dict()["backbone.2.running_mean"], torch.zeros(12))
+    absent = next(client for client in range(3) if client not in server.select_clients(1))
+    runtime = server.engine.runtime  # type: ignore[attr-defined]
+    runtime.perform(server.build_request("statistics", 2), absent)
+    assert not torch.equal(runtime.model.state_dict()["backbone.2.running_mean"], torch.zeros(12))
 
 
 # -- FedBABU -----------------------------------------------------------------------------------------------------------

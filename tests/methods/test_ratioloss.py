@@ -13,6 +13,7 @@ from torch import nn
 import fedframe
 from fedframe.core.job import Job
 from fedframe.core.server import Server
+from fedframe.data.holdout import hold_out_server_samples
 from fedframe.engines.inline import InlineEngine
 from fedframe.errors import SettingError
 from fedframe.methods.parts.ratioloss import RatioLoss, pull_by_push
@@ -26,7 +27,12 @@ from tests.methods.toy import job_of, trained
 def job_with(folder: Path, part: RatioLoss, **settings: Any) -> Job:
     """The job that a run would make: the part has put its samples aside."""
     job = job_of(folder, part, **settings)
-    federation = part.reserve(job.federation, job.settings.seed)
+    each = int(part.server_samples)
+    federation = (
+        hold_out_server_samples(job.federation, each, job.settings.seed, "ratioloss.samples")
+        if each
+        else job.federation
+    )
     return Job(job.settings, job.method, federation, job.template, folder)
 
 
@@ -56,7 +62,7 @@ def test_ratios_are_those_of_the_gradients_that_autograd_finds() -> None:
 
 def test_ratio_loss_with_beta_zero_is_fedavg_and_takes_nothing(tmp_path: Path) -> None:
     job = job_with(tmp_path / "a", RatioLoss(beta=0.0))
-    assert len(job.federation.aside) == 0
+    assert len(job.federation.server_rows) == 0
     assert torch.equal(trained(job, 2).model, trained(job_of(tmp_path / "b"), 2).model)
 
 
@@ -83,7 +89,8 @@ def test_ratio_loss_equals_a_plain_loop(tmp_path: Path) -> None:
             locals_.append(model)
             weights.append(float(len(job.federation.train[client])))
         average(locals_, weights, shared)
-        x, y = source.batch(source.train, job.federation.aside).double(), source.train.y[job.federation.aside]
+        rows = job.federation.server_rows
+        x, y = source.batch(source.train, rows).double(), source.train.y[rows]
         features = shared[0](x).detach()
         ratios = pull_by_push(features, shared[1](features).detach(), y)
         weights_of = 0.8 + 0.5 * ratios.clamp_max(3.0)
@@ -122,7 +129,7 @@ def test_model_that_is_not_shared_is_refused() -> None:
     with pytest.raises(SettingError, match="'ratioloss' needs a shared model that predicts"):
         make_method("ratioloss+fedper", {})
     with pytest.raises(SettingError, match="buffers = 'private'; use average"):
-        RatioLoss().check(Settings(buffers="private"))
+        RatioLoss().check_settings(Settings(buffers="private"))
 
 
 def test_settings_that_cannot_be_are_refused_with_the_default() -> None:

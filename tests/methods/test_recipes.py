@@ -123,6 +123,7 @@ class StopAfterOne(Display):
         raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [*RECIPES, *COMPOSITIONS])
 def test_method_trains_resumes_and_is_the_same_for_any_number_of_workers(tmp_path: Path, method: str) -> None:
     brief = {**BRIEF, **{key: value for piece in method.split("+") for key, value in NEEDS.get(piece, {}).items()}}

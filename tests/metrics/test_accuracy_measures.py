@@ -12,17 +12,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedframe.analysis.json_numbers import compact, significant
+from fedframe.analysis.examination import compact, significant
 from fedframe.core.layout import make_layout
-from fedframe.metrics.accuracy import confusion, per_class
+from fedframe.metrics.accuracy import confusion, per_class, spread
 from fedframe.metrics.calibration import Calibration
 from fedframe.metrics.collapse import class_means
+from fedframe.metrics.cost import bytes_by_part, count_flops, part_of
 from fedframe.metrics.degeneration import pruning_curve, sorted_curves
-from fedframe.metrics.embedding import plane
-from fedframe.metrics.flops import count_flops
-from fedframe.metrics.sampling import balanced_rows, fitting, some_clients, some_rows
-from fedframe.metrics.spread import spread
-from fedframe.metrics.traffic import bytes_by_part, part_of
+from fedframe.metrics.embedding import project_to_plane
+from fedframe.metrics.sampling import affordable_clients, balanced_rows, sample_clients, sample_rows
 from tests.helpers import images, make_job
 
 
@@ -154,20 +152,20 @@ def test_balanced_draw_takes_rare_classes_whole(labels: list[int], most: int) ->
 
 def test_draws_are_fixed_and_clients_stay_the_same_whoever_else_is_there() -> None:
     rows = torch.arange(1000)
-    assert torch.equal(some_rows(rows, 10, 0, "a"), some_rows(rows, 10, 0, "a"))
-    assert not torch.equal(some_rows(rows, 10, 0, "a"), some_rows(rows, 10, 1, "a"))
-    few = some_clients(range(50), 5, 0)
-    assert set(few) & set(range(25)) <= set(some_clients(range(25), 5, 0))
-    assert some_clients([4, 2], 5, 0) == [4, 2]
+    assert torch.equal(sample_rows(rows, 10, 0, "a"), sample_rows(rows, 10, 0, "a"))
+    assert not torch.equal(sample_rows(rows, 10, 0, "a"), sample_rows(rows, 10, 1, "a"))
+    few = sample_clients(range(50), 5, 0)
+    assert set(few) & set(range(25)) <= set(sample_clients(range(25), 5, 0))
+    assert sample_clients([4, 2], 5, 0) == [4, 2]
 
 
 def test_vectors_of_many_classes_are_compared_for_fewer_clients(tmp_path: Path) -> None:
     model = make_job(tmp_path).template
-    assert fitting(50, model) == 50
+    assert affordable_clients(50, model) == 50
     model.classes, model.dim = 1000, 2048
-    assert fitting(50, model) == 4
+    assert affordable_clients(50, model) == 4
     model.classes = 10**6
-    assert fitting(50, model) == 2
+    assert affordable_clients(50, model) == 2
 
 
 def test_flops_of_a_dense_and_a_convolutional_net_equal_the_formula(tmp_path: Path) -> None:
@@ -192,7 +190,7 @@ def test_counting_flops_leaves_the_model_alone(tmp_path: Path) -> None:
 
 def test_principal_components_equal_numpy_up_to_sign() -> None:
     features = torch.randn(12, 5, generator=torch.Generator().manual_seed(0))
-    used, points = plane(features, "pca", 0)
+    used, points = project_to_plane(features, "pca", 0)
     X = features.double().numpy()
     U, s, _ = np.linalg.svd(X - X.mean(0), full_matrices=False)
     assert used == "pca"
@@ -202,14 +200,14 @@ def test_principal_components_equal_numpy_up_to_sign() -> None:
 def test_tsne_keeps_far_groups_apart_and_few_or_equal_points_do_no_harm() -> None:
     y = np.arange(60) % 2
     features = torch.from_numpy(50.0 * y[:, None] + np.random.default_rng(0).normal(0, 1, (60, 4)))
-    used, points = plane(features, "tsne", 0)
+    used, points = project_to_plane(features, "tsne", 0)
     assert used == "tsne"
     centres = np.stack([points[y == c].mean(0) for c in (0, 1)])
     nearest = np.argmin(((points[:, None] - centres) ** 2).sum(2), axis=1)
     assert (nearest == y).all()
-    assert plane(features[:4], "tsne", 0)[0] == "pca"
-    assert np.isfinite(plane(torch.ones(20, 3), "tsne", 0)[1]).all()
-    assert plane(torch.arange(5.0)[:, None], "pca", 0)[1].shape == (5, 2)
+    assert project_to_plane(features[:4], "tsne", 0)[0] == "pca"
+    assert np.isfinite(project_to_plane(torch.ones(20, 3), "tsne", 0)[1]).all()
+    assert project_to_plane(torch.arange(5.0)[:, None], "pca", 0)[1].shape == (5, 2)
 
 
 def test_numbers_in_files_are_short_and_valid() -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import fedframe
 from fedframe.data import Federation, load_source, make_federation
-from fedframe.data.held_out_clients import keep_out
+from fedframe.data.holdout import hold_out_clients
 from fedframe.errors import SettingError
 from fedframe.settings import check
 from tests.helpers import blobs, equal_states, make_job, same_file
@@ -83,10 +83,10 @@ def digits_federation() -> Federation:
 @given(st.integers(1, 9), st.integers(0, 50))
 def test_kept_out_clients_keep_their_data_and_the_others_theirs(count: int, seed: int) -> None:
     whole = digits_federation()
-    left = keep_out(whole, count, seed)
-    assert (len(left), len(left.everyone)) == (10 - count, 10)
-    assert left.everyone.with_new is None
-    pieces = [(left.everyone.train[k].tolist(), left.everyone.local_test[k].tolist()) for k in range(10)]
+    left = hold_out_clients(whole, count, seed)
+    assert (len(left), len(left.all_clients)) == (10 - count, 10)
+    assert left.all_clients.with_new_clients is None
+    pieces = [(left.all_clients.train[k].tolist(), left.all_clients.local_test[k].tolist()) for k in range(10)]
     assert sorted(pieces) == sorted((whole.train[k].tolist(), whole.local_test[k].tolist()) for k in range(10))
     for k in range(len(left)):
         assert left.train[k].tolist() == pieces[k][0]
@@ -95,11 +95,11 @@ def test_kept_out_clients_keep_their_data_and_the_others_theirs(count: int, seed
 
 def test_share_or_number_of_clients_is_kept_out_and_too_many_are_refused() -> None:
     whole = digits_federation()
-    assert keep_out(whole, 0, 0) is whole
-    assert len(keep_out(whole, 0.25, 0)) == 8
-    assert len(keep_out(whole, 0.01, 0)) == 9
+    assert hold_out_clients(whole, 0, 0) is whole
+    assert len(hold_out_clients(whole, 0.25, 0)) == 8
+    assert len(hold_out_clients(whole, 0.01, 0)) == 9
     with pytest.raises(SettingError, match=r"new_clients = 10 leaves none of 10 clients to train; use at most 9"):
-        keep_out(whole, 10, 0)
+        hold_out_clients(whole, 10, 0)
     with pytest.raises(SettingError, match=r"new_clients = 2.5 is neither a share .* use 0.2 or 2"):
         check({"new_clients": 2.5})
 
@@ -141,7 +141,7 @@ def test_new_client_gets_what_fedframe_personalise_gives(tmp_path: Path) -> None
     """With a client stage that draws nothing by chance: one batch, so that the order of samples does not matter."""
     data, more = blobs(clients=4, each=30), {**SMALL, "partition": "user", "batch": 1000}
     result = fedframe.run("fedavg", data=data, new_clients=1, out=tmp_path / "run", **more)
-    everyone = make_job(tmp_path, data, new_clients=1).federation.everyone
+    everyone = make_job(tmp_path, data, new_clients=1).federation.all_clients
     source = everyone.source
     train, test = (source.train.x.take(rows) for rows in (everyone.train[3], everyone.local_test[3]))
     y, y_test = (source.train.y[rows] for rows in (everyone.train[3], everyone.local_test[3]))
@@ -152,8 +152,8 @@ def test_new_client_gets_what_fedframe_personalise_gives(tmp_path: Path) -> None
 
 def test_runs_without_new_clients_are_what_they_were(tmp_path: Path) -> None:
     job = make_job(tmp_path)
-    assert job.federation.with_new is None
-    assert job.federation.everyone is job.federation
+    assert job.federation.with_new_clients is None
+    assert job.federation.all_clients is job.federation
     states = [dict(make_job(tmp_path, new_clients=n).template.state_dict()) for n in (0, 1)]
     assert equal_states(*states)
     assert torch.equal(job.federation.train.values, make_job(tmp_path, new_clients=0.0).federation.train.values)

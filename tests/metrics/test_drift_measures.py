@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedframe.core.job import Job
-from fedframe.metrics.cka import COLUMNS, centred_gram, layer_grams, linear_cka, mean_cka, watched_layers
-from fedframe.metrics.class_vectors import class_vectors, gram
-from fedframe.metrics.drift import against, classifier_cosines, classifier_norm_differences, over_pairs
+from fedframe.metrics.cka import COLUMNS, centred_gram, layer_grams, linear_cka, mean_cka, weighted_layers
+from fedframe.metrics.classifier import class_vectors, gram
+from fedframe.metrics.drift import classifier_cosines, classifier_norm_differences, mean_over_pairs, update_cosines
 from tests.helpers import images, make_job
 
 
@@ -30,22 +30,22 @@ def test_spherefed_equations_equal_a_plain_loop(seed: int, clients: int, classes
                     cosines.append(w[a, c] @ w[b, c] / (na * nb))  # Eq. 2
                     differences.append(abs(na - nb))  # Eq. 3
     vectors = torch.from_numpy(w)
-    assert over_pairs(classifier_cosines(vectors)) == pytest.approx(np.mean(cosines), rel=1e-10, abs=1e-12)
-    assert over_pairs(classifier_norm_differences(vectors)) == pytest.approx(np.mean(differences), rel=1e-10)
+    assert mean_over_pairs(classifier_cosines(vectors)) == pytest.approx(np.mean(cosines), rel=1e-10, abs=1e-12)
+    assert mean_over_pairs(classifier_norm_differences(vectors)) == pytest.approx(np.mean(differences), rel=1e-10)
 
 
 def test_class_vector_of_zeros_is_left_out_of_the_cosine() -> None:
     w = torch.tensor([[[1.0, 0], [0, 0]], [[1.0, 1], [2, 2]]], dtype=torch.float64)
-    assert over_pairs(classifier_cosines(w)) == pytest.approx(2**-0.5)
-    assert over_pairs(classifier_cosines(torch.zeros(2, 2, 2))) is None
-    assert over_pairs(torch.ones(1, 1)) is None
+    assert mean_over_pairs(classifier_cosines(w)) == pytest.approx(2**-0.5)
+    assert mean_over_pairs(classifier_cosines(torch.zeros(2, 2, 2))) is None
+    assert mean_over_pairs(torch.ones(1, 1)) is None
 
 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.lists(st.floats(-100, 100, width=32), min_size=4, max_size=4), min_size=1, max_size=5))
 def test_cosine_and_norm_of_updates_equal_a_plain_loop(rows: list[list[float]]) -> None:
     step = [1.0, -2.0, 0.5, 3.0]
-    cosines, norms = against([torch.tensor(row) for row in rows], torch.tensor(step))
+    cosines, norms = update_cosines([torch.tensor(row) for row in rows], torch.tensor(step))
     for row, cosine, norm in zip(rows, cosines, norms, strict=True):
         length = sum(v * v for v in row) ** 0.5
         assert norm == pytest.approx(length, rel=1e-9, abs=1e-12)
@@ -91,7 +91,7 @@ def test_layers_of_a_net_are_watched_and_nothing_of_it_moves(tmp_path: Path) -> 
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     inputs = job.federation.source.batch(job.federation.source.train, torch.arange(6))
     grams = layer_grams(job.method, model, inputs)
-    assert set(grams) == {name for name, _ in watched_layers(model)} | {"logits"}
+    assert set(grams) == {name for name, _ in weighted_layers(model)} | {"logits"}
     assert len(grams) <= 25
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
     assert not any(module._forward_hooks for module in model.modules())

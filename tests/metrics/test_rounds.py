@@ -97,7 +97,7 @@ def test_cosines_are_with_the_step_that_the_server_took(tmp_path: Path, method: 
     server = Server(job, engine, nothing, [measures])
     start = server.model.clone()
     order = server.build_request("train", 1)
-    updates = {reply.unit: reply.tensors["update"].clone() for reply in engine.run(order, server.choose(1))}
+    updates = {reply.unit: reply.tensors["update"].clone() for reply in engine.run(order, server.select_clients(1))}
     record = server.run_round(1, nothing)
     measures.end(server, record)
     end, trainable = job.roles.layout.trainable, job.roles.layout.trainable
@@ -144,7 +144,7 @@ def test_local_models_are_what_training_left(tmp_path: Path, method: str) -> Non
     for round in (1, 2):
         local.begin(server, [0, 1, 2, 3])
         for reply in engine.run(server.build_request("train", round), [2, 0]):
-            local.saw(reply)
+            local.on_reply(reply)
             with torch.no_grad():
                 expected[reply.unit] = job.method.logits(engine.runtime.model.eval(), inputs)
     for client, model in local.each(2, local.clients()):

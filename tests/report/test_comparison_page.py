@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fedframe.experiments.compare.blocks import Block
-from fedframe.experiments.compare.document import Chapter, Document
-from fedframe.experiments.compare.formats import page
+from fedframe.experiments.tables import Chapter, Document, Table, page
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-SCORES = Block(
+SCORES = Table(
     "Accuracy in percent, mean and 95 % interval over 3 seeds",
     ("method", "generic", "generic, last five", "client", "personal"),
     tuple((name, *["91.27 [88.39, 94.15]"] * 4) for name in ("fedavg", "<b>fedetf</b>", "–")),  # noqa: RUF001
 )
-TEXT = Document("fedframe compare fedavg " + "a-very-long-name" * 12, [Chapter("", [SCORES], ["A sentence. " * 30])])
+TEXT = Document(
+    "Comparison", "fedframe compare fedavg " + "a-very-long-name" * 12, [Chapter("", [SCORES], ["A sentence. " * 30])]
+)
 
 
 @pytest.mark.parametrize("width", [1280, 390])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fedframe.report.page import make_page
+from fedframe.report.page.build import make_page
 from fedframe.report.page.runs import open_runs
 from tests.report.browser import PATIENCE, Seen, address
 from tests.report.made import made_cases, made_comparison, made_run

@@ -10,7 +10,8 @@ import pytest
 import fedframe
 from fedframe.core.evaluation import Scores
 from fedframe.errors import DataError
-from fedframe.report.curves import run_curves
+from fedframe.report.figures.lines import accuracy_data
+from fedframe.report.page.runs import open_runs
 from fedframe.runs.progress import scores_text
 
 BRIEF: dict[str, Any] = {"clients": 3, "rounds": 1, "epochs": 1, "workers": 1}
@@ -42,9 +43,11 @@ def test_runs_without_a_shared_model_are_drawn_by_their_personal_scores(tmp_path
     paths = {method: tmp_path / method for method in ("fedavg", "fedper", "local")}
     for method, path in paths.items():
         fedframe.run(method, out=path, personal=False, progress=False, **BRIEF)
-    alone = run_curves([paths["fedper"], paths["local"]])
-    assert "Personal models on digits" in alone
-    assert "(personal accuracy)" in alone
-    mixed = run_curves([paths["fedavg"], paths["local"]])
-    assert "Shared models on digits" in mixed
-    assert "without a generic score: local" in mixed
+    alone = accuracy_data(open_runs([paths["fedper"], paths["local"]]))
+    assert alone["title"].startswith("Personal models on digits")
+    assert "(personal accuracy)" in alone["caption"]
+    mixed = accuracy_data(open_runs([paths["fedavg"], paths["local"]]))
+    assert mixed["title"].startswith("Shared and personal models on digits")
+    assert "without a generic score: local" in mixed["caption"]
+    lines = {panel["key"]: [line["label"] for line in panel["series"]] for panel in mixed["panels"]}
+    assert lines == {"generic": ["fedavg"], "client": ["fedavg"], "personal": ["local"]}

@@ -97,9 +97,9 @@ def test_a_foreign_name_is_refused(server: Server, host: str, status: int) -> No
 
 def test_a_server_for_others_answers_to_addresses_but_not_to_names(folder: Path) -> None:
     with Server([folder], "0.0.0.0", 0) as server:
-        assert server.knows("192.168.1.7:8765")
-        assert server.knows(socket.gethostname())
-        assert not server.knows("evil.example")
+        assert server.is_addressed_by("192.168.1.7:8765")
+        assert server.is_addressed_by(socket.gethostname())
+        assert not server.is_addressed_by("evil.example")
 
 
 def test_news_come_only_when_there_are_any(server: Server, folder: Path) -> None:

@@ -176,11 +176,11 @@ def test_table_of_a_newcomer_is_encoded_as_the_runs(tmp_path: Path) -> None:
     assert command("predict", "r", "late.csv", "--client", "late", folder=tmp_path).count("\n") == 40
     columns = result.model.columns
     assert columns is not None
-    from fedframe.data.new_client import load_newcomer
-    from fedframe.data.raw import Form
+    from fedframe.data.new_client import load_new_client
+    from fedframe.data.spec import DataSchema
 
-    form = Form(result.model.classes, result.model.stored_shape, columns, result.model.mean, result.model.std)
-    client = load_newcomer(f"csv:{tmp_path / 'late.csv'}", form, share=0.0, usual_share=0.25)
+    form = DataSchema(result.model.classes, result.model.stored_shape, columns, result.model.mean, result.model.std)
+    client = load_new_client(f"csv:{tmp_path / 'late.csv'}", form, share=0.0, default_share=0.25)
     x = client.source.train.x.take(torch.arange(40))
     stage = [columns.index(f"stage={value}") for value in "12x"]
     assert x[:, stage].sum(0).tolist()[2] == 0

@@ -19,6 +19,7 @@ from tests.runs.personalising import SMALL, runs, split_digits, write_table
 __all__ = ["runs"]
 
 
+@pytest.mark.slow
 def test_command_line_from_the_data_to_a_prediction(runs: Path) -> None:
     _, north = split_digits()
     np.savez(runs / "new.npz", x=north["x"][:5])
@@ -176,6 +177,7 @@ def test_table_that_does_not_fit_is_one_sentence(tmp_path: Path) -> None:
         fedframe.personalise(tmp_path / "digits", late, progress=False)
 
 
+@pytest.mark.slow
 def test_run_that_is_not_finished_or_no_run_is_refused(runs: Path, tmp_path: Path) -> None:
     assert "nowhere is not a run folder" in command(
         "personalise", "nowhere", "--data", "digits", folder=tmp_path, ok=False

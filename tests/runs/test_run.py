@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from fedframe.jobs.gather import gather
 from fedframe.runs.folder import RunFolder
 from fedframe.util.files import read_tensors
 from tests.helpers import Recorder, blobs, same_file
+from tests.hold import DEADLINE, environment, wait_until
 
 SMALL: dict[str, Any] = {"rounds": 3, "epochs": 1, "workers": 1, "progress": False}
 
@@ -71,6 +71,7 @@ def test_frozen_class_vectors_are_sent_once_and_not_in_rounds(tmp_path: Path) ->
     assert (plain.summary["bytes_once"], frozen.summary["bytes_once"]) == (0, 5 * 4 * 32 * 10)
 
 
+@pytest.mark.slow
 def test_class_vectors_come_from_the_file_and_are_not_searched_for_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,6 +110,7 @@ fedframe.run(data="digits", clients=6, rounds=12, epochs=3, workers=int(sys.argv
 """  # no `if __name__ == "__main__"`: users' scripts often have none
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [
@@ -120,14 +122,14 @@ def test_killed_and_resumed_run_equals_an_unbroken_one(tmp_path: Path, settings:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     subprocess.run([sys.executable, script, tmp_path / "whole", "3", json.dumps(settings)], check=True)
-    process = subprocess.Popen([sys.executable, script, tmp_path / "cut", "2", json.dumps(settings)])
-    metrics = tmp_path / "cut" / "metrics.jsonl"
-    deadline = time.monotonic() + 60
-    while not (metrics.exists() and metrics.read_text().count("\n") >= 3) and time.monotonic() < deadline:
-        time.sleep(0.01)
+    held = tmp_path / "held.py"
+    held.write_text(f"from tests.hold import hold\nhold(rounds=3)\n{SCRIPT}")
+    command: list[str | Path] = [sys.executable, held, tmp_path / "cut", "2", json.dumps(settings)]
+    process = subprocess.Popen(command, env=environment())
+    wait_until(lambda: len(RunFolder(tmp_path / "cut").metrics()) >= 3)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    assert not (tmp_path / "cut" / "summary.json").exists(), "it was killed too late for this test"
+    assert not (tmp_path / "cut" / "summary.json").exists()
     finished = RunFolder(tmp_path / "cut").checkpoint()
     assert finished is not None
     assert finished[0] >= 2
@@ -144,6 +146,7 @@ def test_killed_and_resumed_run_equals_an_unbroken_one(tmp_path: Path, settings:
     ]
 
 
+@pytest.mark.slow
 def test_net_that_exists_only_in_a_notebook_cell_runs_in_workers(tmp_path: Path) -> None:
     cell = (
         "import fedframe, sys, torch\n"
@@ -161,24 +164,21 @@ def test_net_that_exists_only_in_a_notebook_cell_runs_in_workers(tmp_path: Path)
     assert 0 <= float(done.stdout.splitlines()[-1]) <= 1
 
 
+@pytest.mark.slow
 def test_killed_parent_leaves_no_workers_behind(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.replace("rounds=12", "rounds=2000"))
     process = subprocess.Popen([sys.executable, script, tmp_path / "cut", "2", "{}"])
-    metrics = tmp_path / "cut" / "metrics.jsonl"
-    deadline = time.monotonic() + 60
-    while not metrics.exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_until(lambda: bool(RunFolder(tmp_path / "cut").metrics()))
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     assert len(children) == 2
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    while any(Path(f"/proc/{child}/stat").exists() for child in children) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not any(alive(int(child)) for child in children)
+    wait_until(lambda: not any(alive(int(child)) for child in children))
 
 
-def test_workers_of_a_killed_run_free_its_folder_at_once(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_workers_of_a_killed_run_free_its_folder_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also in the middle of a client that takes long: its worker would write private state into a resumed run."""
     script = tmp_path / "script.py"
     script.write_text(
@@ -188,16 +188,15 @@ def test_workers_of_a_killed_run_free_its_folder_at_once(tmp_path: Path) -> None
         "    def forward(self, x):\n"
         "        if self.training:\n"
         "            pathlib.Path(sys.argv[1] + '-busy').touch()\n"
-        "            time.sleep(60)\n"
+        "            time.sleep(100_000)\n"
         "        return super().forward(x.flatten(1))\n"
         "fedframe.run('fedavg', model=Slow(64, 5), clients=4, workers=2, out=sys.argv[1], progress=False)\n"
     )
     process = subprocess.Popen([sys.executable, script, tmp_path / "cut"])
-    deadline = time.monotonic() + 60
-    while not (tmp_path / "cut-busy").exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
+    wait_until(lambda: (tmp_path / "cut-busy").exists())
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
+    monkeypatch.setattr("fedframe.runs.folder.PATIENCE", DEADLINE)
     with RunFolder(tmp_path / "cut").alone():
         pass
 
@@ -228,6 +227,7 @@ def test_folder_with_other_files_is_left_alone(tmp_path: Path) -> None:
         fedframe.run("fedavg", data="digits", out=tmp_path, **SMALL)
 
 
+@pytest.mark.slow
 def test_two_processes_cannot_work_on_one_run(tmp_path: Path) -> None:
     fedframe.run("fedavg", data="digits", clients=4, out=tmp_path / "run", **SMALL)
     (tmp_path / "run" / "summary.json").unlink()
@@ -295,8 +295,10 @@ def test_resume_notices_that_the_data_have_changed(tmp_path: Path) -> None:
     fedframe.run("fedavg", data=f"npz:{path}", model="mlp", out=tmp_path / "run", **SMALL)
     (tmp_path / "run" / "summary.json").unlink()
     np.savez(path, **blobs(seed=1))
-    with pytest.raises(DataError, match="have changed since round 3"):
+    with pytest.raises(DataError, match=r"data\.npz changed since .* was begun"):
         fedframe.resume(tmp_path / "run", progress=False)
+    with pytest.raises(DataError, match="have changed since round 3"):
+        fedframe.resume(tmp_path / "run", changed_code=True, progress=False)
 
 
 def test_model_predicts_from_arrays_of_the_usual_shapes(tmp_path: Path) -> None:

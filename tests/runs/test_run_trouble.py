@@ -72,6 +72,7 @@ def test_truncated_data_file_is_one_sentence(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_full_disk_ends_with_a_sentence_and_the_run_can_go_on(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(

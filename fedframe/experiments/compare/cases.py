@@ -1,8 +1,8 @@
 """What all methods share may be swept as well: each value is a case, a problem of its own with a comparison of its own.
 
-Of a learning rate the better one is chosen, on validation data. Of two partitions neither is the better: a table that
-chose the easier one would answer nobody's question. So every method is tuned and scored in each case, and the cases
-stand side by side.
+Of a learning rate the better one is chosen, on validation data. Of two partitions neither is the better, and a table
+that chose the easier one would mislead. So every method is tuned and scored in each case, and the cases stand side by
+side.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import Any
 
 from fedframe.data.partition import read_partition
 from fedframe.errors import SettingError
-from fedframe.experiments.compare.address import Values, part_names, settings_of
-from fedframe.experiments.compare.rows import MOST_SWEPT, checked_values, method_of, read_text
+from fedframe.experiments.compare.address import Values, parts_of
+from fedframe.experiments.compare.rows import MOST_SWEPT, MethodSpec, checked_values, method_of, read_method
+from fedframe.jobs.gather import setting_names
 from fedframe.settings import Settings
 
 ALPHA = "alpha"  # the number behind dirichlet:, the field's own word for it
@@ -26,7 +27,7 @@ CASES = (
 Sweep = Mapping[str, Sequence[Any]]
 
 
-def split_sweep(sweep: Sweep, methods: Sequence[str | Mapping[str, Any]]) -> tuple[Sweep, Sweep]:
+def split_sweep(sweep: Sweep, methods: Sequence[MethodSpec]) -> tuple[Sweep, Sweep]:
     """The settings that make cases, and those that have candidates to choose from."""
     cases = {name: values for name, values in sweep.items() if name.strip() in CASES}
     if ALPHA in cases:
@@ -36,10 +37,10 @@ def split_sweep(sweep: Sweep, methods: Sequence[str | Mapping[str, Any]]) -> tup
     return cases, {name: values for name, values in sweep.items() if name not in cases}
 
 
-def refuse_two_meanings(methods: Sequence[str | Mapping[str, Any]]) -> None:
-    """`alpha` is the partition's; where a part has a setting of that name, nobody shall have to guess."""
-    asked = [read_text(each) if isinstance(each, str) else each for each in methods]
-    holders = [part for each in asked for part in part_names(method_of(each)) if ALPHA in settings_of(part)]
+def refuse_two_meanings(methods: Sequence[MethodSpec]) -> None:
+    """`alpha` is the partition's; it is refused where a part has a setting of that name."""
+    present = parts_of(*(method_of(read_method(each)) for each in methods))
+    holders = [name for name, part in present.items() if ALPHA in setting_names(part)]
     if holders:
         raise SettingError(
             f"alpha is the partition's number and a setting of the part {holders[0]!r}; write {holders[0]}.alpha=..., "
@@ -50,11 +51,11 @@ def refuse_two_meanings(methods: Sequence[str | Mapping[str, Any]]) -> None:
 def read_cases(sweep: Sweep, settings: Mapping[str, Any]) -> dict[str, Values]:
     """Every combination by its name (`alpha=0.1, clients=10`), as settings; one without a name if nothing is swept."""
     names = [name.strip() for name in sweep]
-    columns = [checked_values(name, values) for name, values in sweep.items()]
+    columns = [value_labels(checked_values(name, values)) for name, values in sweep.items()]
     found: dict[str, Values] = {}
-    for values in product(*columns):
-        case = dict(zip(names, values, strict=True))
-        label = ", ".join(f"{name}={value}" for name, value in case.items())
+    for labelled in product(*columns):
+        case = dict(zip(names, (value for _, value in labelled), strict=True))
+        label = ", ".join(f"{name}={text}" for name, (text, _) in zip(names, labelled, strict=True))
         if ALPHA in case:
             if "partition" in case:
                 raise SettingError("alpha is a part of partition; sweep one of them.")
@@ -63,6 +64,18 @@ def read_cases(sweep: Sweep, settings: Mapping[str, Any]) -> dict[str, Values]:
             read_partition(str(case["partition"]))  # refuse a wrong one before anything runs
         found[label] = case
     return found if len(found) > 1 else {"": next(iter(found.values()))}
+
+
+def value_labels(values: Sequence[Any]) -> list[tuple[str, Any]]:
+    """Values with their texts; objects are called after what they are, and numbered where several are called alike."""
+    plain = str | int | float | bool | None
+    texts = [
+        str(each) if isinstance(each, plain) else getattr(each, "__name__", type(each).__name__) for each in values
+    ]
+    return [
+        (text if text not in texts[:i] else f"{text}-{1 + texts[:i].count(text)}", value)
+        for i, (text, value) in enumerate(zip(texts, values, strict=True))
+    ]
 
 
 def with_alpha(settings: Mapping[str, Any], alpha: object) -> str:

@@ -1,32 +1,34 @@
-"""A comparison's files, and how it is shown on a terminal."""
+"""The files of a comparison: tables, and all values as CSV and JSON."""
 
 from __future__ import annotations
 
-import csv
-import io
+import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedframe.errors import DataError
-from fedframe.experiments.compare.document import document
-from fedframe.experiments.compare.formats import latex, markdown, page
-from fedframe.experiments.compare.result import Comparison
-from fedframe.metrics.statistics import Difference
+from fedframe.experiments.compare.notes import notes
+from fedframe.experiments.compare.statistics import ComparisonStatistics
+from fedframe.experiments.compare.tables import make_document
+from fedframe.experiments.compare.tuning import explain_select
+from fedframe.experiments.tables import comma_separated, latex, markdown, page
+from fedframe.metrics.statistics import CONFIDENCE, TEST, Difference
 from fedframe.util.files import read_json, write_json, write_text
 
 STEM = "comparison"
 
 
-def save(comparisons: Sequence[Comparison], folder: Path) -> list[Path]:
+def save(comparisons: Sequence[ComparisonStatistics], folder: Path) -> list[Path]:
     """Write all files; run folders in the JSON are relative to it."""
-    text = document(comparisons)
+    document = make_document(comparisons)
     texts = {
-        f"{STEM}.md": markdown(text),
+        f"{STEM}.md": markdown(document),
         f"{STEM}.csv": comma_separated(by_case(comparisons, score_lines)),
-        f"{STEM}.tex": latex(text),
-        f"{STEM}.html": page(text),
+        f"{STEM}.tex": latex(document),
+        f"{STEM}.html": page(document),
     }
     if comparisons[0].tuned is not None:
         texts["tuning.csv"] = comma_separated(by_case(comparisons, tuning_lines))
@@ -53,15 +55,54 @@ def set_aside(folder: Path, command: str) -> Path | None:
     return place
 
 
-def plain(comparisons: Sequence[Comparison], folder: Path) -> dict[str, Any]:
+def plain(comparisons: Sequence[ComparisonStatistics], folder: Path) -> dict[str, Any]:
     """One comparison as plain values, or several by their cases."""
     if len(comparisons) == 1:
-        return comparisons[0].plain(folder)
-    return {"command": comparisons[0].command, "cases": {each.plan.case: each.plain(folder) for each in comparisons}}
+        return plain_comparison(comparisons[0], folder)
+    cases = {each.plan.case: plain_comparison(each, folder) for each in comparisons}
+    return {"command": comparisons[0].command, "cases": cases}
+
+
+def plain_comparison(comparison: ComparisonStatistics, below: Path) -> dict[str, Any]:
+    """A comparison as plain values; run folders are relative to the folder `below`."""
+    tuned = comparison.tuned
+    tuning = {**tuned.plain(), "definition": explain_select(tuned.tuning.select)} if tuned is not None else None
+    return {
+        "command": comparison.command,
+        "baseline": comparison.baseline,
+        "seeds": list(comparison.plan.seeds),
+        "confidence": CONFIDENCE,
+        "test": TEST,
+        "target": comparison.target,
+        "methods": [plain_method(comparison, label, below) for label in comparison.labels],
+        "definitions": comparison.definitions,
+        "tuning": tuning,
+        "notes": notes(comparison),
+    }
+
+
+def plain_method(comparison: ComparisonStatistics, label: str, below: Path) -> dict[str, Any]:
+    """A method as plain values."""
+    row = comparison.plan.rows[comparison.labels.index(label)]
+    outcomes, chosen = comparison.outcomes[label], comparison.chosen(label)
+    differences = comparison.differences.get(label, {})
+    return {
+        "name": row.method,
+        "label": label,
+        "chosen": {str(address): value for address, value in chosen.values} if chosen else None,
+        "runs": [Path(os.path.relpath(outcome.cell.folder, below)).as_posix() for outcome in outcomes],
+        "states": [outcome.state for outcome in outcomes],
+        "reasons": [outcome.reason for outcome in outcomes],
+        "scores": {
+            name: {**dataclasses.asdict(each), "values": list(each.values), "count": each.count}
+            for name, each in comparison.scores[label].items()
+        },
+        "difference": {name: dataclasses.asdict(each) for name, each in differences.items()},
+    }
 
 
 def by_case(
-    comparisons: Sequence[Comparison], lines: Callable[[Comparison], Iterator[dict[str, Any]]]
+    comparisons: Sequence[ComparisonStatistics], lines: Callable[[ComparisonStatistics], Iterator[dict[str, Any]]]
 ) -> Iterator[dict[str, Any]]:
     """The lines of all cases; the case stands in front where there are several."""
     for each in comparisons:
@@ -69,17 +110,7 @@ def by_case(
             yield {"case": each.plan.case, **line} if len(comparisons) > 1 else line
 
 
-def comma_separated(lines: Iterable[dict[str, Any]]) -> str:
-    """Lines with the same names as CSV; what is not there is empty."""
-    text = io.StringIO()
-    rows = list(lines)
-    writer = csv.DictWriter(text, [*rows[0]] if rows else [], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
-
-
-def score_lines(comparison: Comparison) -> Iterator[dict[str, Any]]:
+def score_lines(comparison: ComparisonStatistics) -> Iterator[dict[str, Any]]:
     """A line per method and score, accuracies as shares of 1."""
     for row in comparison.plan.rows:
         states = [outcome.state for outcome in comparison.outcomes[row.label]]
@@ -105,7 +136,7 @@ def score_lines(comparison: Comparison) -> Iterator[dict[str, Any]]:
             }
 
 
-def tuning_lines(comparison: Comparison) -> Iterator[dict[str, Any]]:
+def tuning_lines(comparison: ComparisonStatistics) -> Iterator[dict[str, Any]]:
     """A line per candidate and seed."""
     assert comparison.tuned is not None
     for trial in comparison.tuned.trials:
@@ -118,29 +149,3 @@ def tuning_lines(comparison: Comparison) -> Iterator[dict[str, Any]]:
                 "state": state,
                 "chosen": trial.candidate == comparison.tuned.chosen(trial.row),
             }
-
-
-def show(comparisons: Sequence[Comparison]) -> None:
-    """Print the tables: on a terminal as wide as it is, elsewhere as Markdown."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    console = Console()
-    text = document(comparisons)
-    if not console.is_terminal:
-        print(markdown(text), end="")
-        return
-    for chapter in text.chapters:
-        if chapter.heading:
-            console.rule(Text(chapter.heading), align="left")
-        for block in chapter.blocks:
-            grid = Table(title=Text(block.title), title_justify="left", box=None, padding=(0, 2, 0, 0))
-            for name in block.columns:
-                grid.add_column(Text(name), no_wrap=name in ("method", "score"))
-            for row in block.rows:
-                grid.add_row(*map(Text, row))
-            console.print(grid)
-            console.print()
-        for note in chapter.notes:
-            console.print(note, markup=False, highlight=False)

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from fedframe.experiments.compare.blocks import heading
+from fedframe.core.part import ALL_DATA
 from fedframe.experiments.compare.plan import Plan
-from fedframe.experiments.compare.result import Comparison
+from fedframe.experiments.compare.statistics import ComparisonStatistics
 from fedframe.experiments.compare.tuning import explain_select
+from fedframe.experiments.grid.scores import heading
 from fedframe.methods.recipes import make_method
 
 FEW_SEEDS = 3
 NORMAL = "It takes for granted that differences scatter normally over seeds, which few seeds cannot show."
 
 
-def notes(comparison: Comparison) -> list[str]:
+def notes(comparison: ComparisonStatistics) -> list[str]:
     """All sentences below the tables."""
     return [*protocol(comparison), *tests(comparison), *tuning(comparison), *comparison.remarks, *troubles(comparison)]
 
 
-def protocol(comparison: Comparison) -> list[str]:
+def protocol(comparison: ComparisonStatistics) -> list[str]:
     """How the numbers were made, and what they mean."""
     seeds = comparison.plan.seeds
     named = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {', '.join(map(str, seeds))}"
@@ -46,7 +47,7 @@ def protocol(comparison: Comparison) -> list[str]:
     return [same, *meanings, *([chosen] if chosen else []), *missed, load]
 
 
-def tests(comparison: Comparison) -> list[str]:
+def tests(comparison: ComparisonStatistics) -> list[str]:
     """Which intervals and tests these are."""
     if len(comparison.plan.seeds) < 2:
         return ["One seed: intervals and p-values need two or more; use --seeds 5."]
@@ -66,7 +67,7 @@ def tests(comparison: Comparison) -> list[str]:
     return found
 
 
-def tuning(comparison: Comparison) -> list[str]:
+def tuning(comparison: ComparisonStatistics) -> list[str]:
     """How settings were chosen, and whether all methods had the same chance."""
     tuned = comparison.tuned
     if tuned is None:
@@ -89,7 +90,7 @@ def tuning(comparison: Comparison) -> list[str]:
     return found
 
 
-def troubles(comparison: Comparison) -> list[str]:
+def troubles(comparison: ComparisonStatistics) -> list[str]:
     """Runs that gave no number, each with its reason."""
     outcomes = [outcome for found in comparison.outcomes.values() for outcome in found]
     bad = [f"{o.cell.name}: {o.state}. {o.reason}" for o in outcomes if o.state in ("diverged", "failed")]
@@ -104,6 +105,6 @@ def remarks_on(plan: Plan) -> list[str]:
         method = make_method(row.method, {})
         if not method.shares_a_model:
             found.append(f"{row.label} has no shared model: it has no generic and no client score.")
-        if method.answering("reserve"):
+        if any(0 < part.server_samples < ALL_DATA for part in method.parts):
             found.append(f"{row.label} has the server take a few training samples away from the clients (see log.txt).")
     return found

@@ -1,150 +1,33 @@
-"""What came out of a comparison: scores over seeds, differences to the baseline, costs."""
+"""The result of a comparison as users have it: statistics that can be printed, saved and read as plain values."""
 
 from __future__ import annotations
 
-import dataclasses
-import math
-import os
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fedframe.experiments.compare.plan import Plan
-from fedframe.experiments.compare.rows import Candidate
-from fedframe.experiments.compare.tuning import Tuned, explain_select
-from fedframe.experiments.grid.cell import Outcome
-from fedframe.experiments.grid.scores import COSTS, ROUNDS_TO, SECONDS_TO, explain, read_score
-from fedframe.metrics.statistics import CONFIDENCE, TEST, Difference, Estimate, against_baseline, estimate
-
-ACCURACIES = ("generic.final", "generic.last_five", "client.final", "personal.final")
-NEW = "new.final"  # only where clients were kept out of the training
+from fedframe.experiments.compare.files import plain_comparison, save
+from fedframe.experiments.compare.statistics import ComparisonStatistics
+from fedframe.experiments.compare.tables import make_document
+from fedframe.experiments.tables import html_table, markdown
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(ComparisonStatistics):
     """Methods side by side."""
-
-    plan: Plan
-    outcomes: Mapping[str, Sequence[Outcome]]  # by label, in the order of the seeds; none if nothing could be chosen
-    command: str
-    tuned: Tuned | None = None
-    remarks: Sequence[str] = ()  # sentences on the settings, known before anything was run
-
-    @cached_property
-    def labels(self) -> list[str]:
-        """The methods as they are called in the tables."""
-        return [row.label for row in self.plan.rows]
-
-    @property
-    def baseline(self) -> str:
-        """The method that the others are compared with."""
-        return self.plan.baseline
-
-    @cached_property
-    def target(self) -> float | None:
-        """The accuracy that rounds and seconds are counted to: as asked, or what the baseline reaches.
-
-        That is its mean of the last five evaluations, over seeds, rounded down to a whole percent.
-        """
-        if self.plan.target is not None:
-            return self.plan.target
-        reached = self.estimate(self.baseline, "generic.last_five").mean
-        return None if reached is None or reached < 0.01 else min(99, math.floor(100 * reached)) / 100
-
-    @cached_property
-    def cost_scores(self) -> list[str]:
-        """The names of what is counted beside accuracy."""
-        goals = [f"{ROUNDS_TO}:{self.target:g}", f"{SECONDS_TO}:{self.target:g}"] if self.target is not None else []
-        return [*goals, *COSTS]
-
-    @cached_property
-    def accuracies(self) -> list[str]:
-        """The accuracies that at least one method has."""
-        return [name for name in (*ACCURACIES, NEW) if any(self.estimate(label, name).count for label in self.labels)]
-
-    def estimate(self, label: str, score: str) -> Estimate:
-        """A method's score over seeds."""
-        none = [None] * len(self.plan.seeds)
-        return estimate([read_score(outcome, score) for outcome in self.outcomes[label]] or none)
-
-    @cached_property
-    def scores(self) -> dict[str, dict[str, Estimate]]:
-        """All scores: `comparison.scores["fedavg"]["generic.final"].mean`."""
-        return {label: {name: self.estimate(label, name) for name in self.definitions} for label in self.labels}
-
-    @cached_property
-    def differences(self) -> dict[str, dict[str, Difference]]:
-        """By method and score, without the baseline; p-values also adjusted within each score."""
-        others = [label for label in self.labels if label != self.baseline]
-        found: dict[str, dict[str, Difference]] = {label: {} for label in others}
-        for score in self.accuracies:
-            values = [self.scores[label][score].values for label in others]
-            differences = against_baseline(values, self.scores[self.baseline][score].values)
-            for label, each in zip(others, differences, strict=True):
-                found[label][score] = each
-        return found
-
-    def chosen(self, label: str) -> Candidate | None:
-        """The setting that was selected for a method, if it had candidates."""
-        row = self.plan.rows[self.labels.index(label)]
-        return self.tuned.chosen(row) if self.tuned is not None and self.tuned.of(row) else None
-
-    @cached_property
-    def definitions(self) -> dict[str, str]:
-        """What every score means."""
-        return {name: explain(name) for name in dict.fromkeys([*ACCURACIES, *self.accuracies, *self.cost_scores])}
 
     def table(self) -> str:
         """The tables as Markdown."""
-        from fedframe.experiments.compare.document import document
-        from fedframe.experiments.compare.formats import markdown
-
-        return markdown(document([self]))
+        return markdown(make_document([self]))
 
     def save(self, folder: str | Path | None = None) -> list[Path]:
         """Write comparison.md, .csv, .tex, .html and .json (and tuning.csv); by default where the runs are."""
-        from fedframe.experiments.compare.files import save
-
         return save([self], Path(folder) if folder is not None else self.plan.out)
 
     def plain(self, below: Path | None = None) -> dict[str, Any]:
         """Everything as plain values, for JSON; run folders are relative to the folder it is written to."""
-        from fedframe.experiments.compare.notes import notes
+        return plain_comparison(self, below or self.plan.out)
 
-        return {
-            "command": self.command,
-            "baseline": self.baseline,
-            "seeds": list(self.plan.seeds),
-            "confidence": CONFIDENCE,
-            "test": TEST,
-            "target": self.target,
-            "methods": [self.plain_method(label, below or self.plan.out) for label in self.labels],
-            "definitions": self.definitions,
-            "tuning": self.plain_tuning(),
-            "notes": notes(self),
-        }
-
-    def plain_method(self, label: str, below: Path) -> dict[str, Any]:
-        """A method as plain values."""
-        row, outcomes, chosen = self.plan.rows[self.labels.index(label)], self.outcomes[label], self.chosen(label)
-        return {
-            "name": row.method,
-            "label": label,
-            "chosen": {str(address): value for address, value in chosen.values} if chosen else None,
-            "runs": [Path(os.path.relpath(outcome.cell.folder, below)).as_posix() for outcome in outcomes],
-            "states": [outcome.state for outcome in outcomes],
-            "reasons": [outcome.reason for outcome in outcomes],
-            "scores": {
-                name: {**dataclasses.asdict(each), "values": list(each.values), "count": each.count}
-                for name, each in self.scores[label].items()
-            },
-            "difference": {name: dataclasses.asdict(each) for name, each in self.differences.get(label, {}).items()},
-        }
-
-    def plain_tuning(self) -> dict[str, Any] | None:
-        """The validation grid as plain values."""
-        if self.tuned is None:
-            return None
-        return {**self.tuned.plain(), "definition": explain_select(self.tuned.tuning.select)}
+    def _repr_html_(self) -> str:
+        """The tables, as a notebook shows them."""
+        return "\n".join(html_table(table, 4) for chapter in make_document([self]).chapters for table in chapter.tables)

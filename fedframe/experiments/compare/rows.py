@@ -15,10 +15,12 @@ from typing import Any
 import yaml
 
 from fedframe.errors import SettingError
-from fedframe.experiments.compare.address import Address, Values, find_address, joined, part_names
+from fedframe.experiments.compare.address import Address, Values, find_address, merge_layers, parts_of
+from fedframe.methods.recipes import MethodLike, method_label, method_text
 
 MOST_SWEPT = 2  # settings of one method: the number of runs is the product of their values
 EXAMPLE = "fedprox?lr=0.1&prox.mu=0.01"
+MethodSpec = MethodLike | Mapping[str, Any]  # a method, or a mapping of one and of settings of its own
 
 
 @dataclass(frozen=True)
@@ -33,11 +35,11 @@ class Candidate:
     @property
     def settings(self) -> Values:
         """As settings of a run."""
-        return joined(*(address.value(value) for address, value in self.values))
+        return merge_layers(*(address.value(value) for address, value in self.values))
 
 
 @dataclass(frozen=True)
-class Row:
+class MethodRow:
     """A method of the comparison."""
 
     method: str
@@ -52,11 +54,9 @@ class Row:
         return [Candidate(tuple(zip(addresses, values, strict=True))) for values in product(*self.sweep.values())]
 
 
-def read_rows(
-    methods: Sequence[str | Mapping[str, Any]], sweeps: Mapping[str, Sequence[Any]], longest: int = 60
-) -> list[Row]:
-    """The rows that texts or mappings stand for; `sweeps` are those of all methods that have the settings."""
-    asked = [read_text(each) if isinstance(each, str) else dict(each) for each in methods]
+def read_rows(methods: Sequence[MethodSpec], sweeps: Mapping[str, Sequence[Any]], longest: int = 60) -> list[MethodRow]:
+    """The rows that specs of methods stand for; `sweeps` are those of all methods that have the settings."""
+    asked = [read_method(each) for each in methods]
     if not asked:
         raise SettingError("There is nothing to compare; name at least one method: fedframe compare fedavg fedprox.")
     names = [method_of(each) for each in asked]
@@ -69,6 +69,15 @@ def read_rows(
         if len(label) > longest:
             raise SettingError(f"The name {label!r} is too long for a table; add &label=short name to the method.")
     return rows
+
+
+def read_method(spec: MethodSpec) -> Values:
+    """A method with its settings as a mapping, whose `method` is a text."""
+    if isinstance(spec, str):
+        return read_text(spec)
+    if not isinstance(spec, Mapping):
+        return {"method": method_text(spec)}
+    return {**spec, "method": method_text(spec.get("method", ""))}
 
 
 def read_text(text: str) -> Values:
@@ -105,38 +114,42 @@ def read_sweep(text: str) -> tuple[str, list[Any]]:
 def method_of(values: Mapping[str, Any]) -> str:
     """The method's name, checked."""
     method = str(values.get("method", ""))
-    part_names(method)  # refuse one that does not exist by its name
+    parts_of(method)  # refuse one that does not exist by its name
     return method
 
 
-def read_row(given: Values, common: Mapping[Address, tuple[Any, ...]]) -> Row:
+def read_row(given: Values, common: Mapping[Address, tuple[Any, ...]]) -> MethodRow:
     """A row: lists are candidates, other values are fixed; a fixed value takes a setting out of the common sweep."""
     given = dict(given)
     method, label = str(given.pop("method")), given.pop("label", None)
-    own = part_names(method)
+    own = parts_of(method)
     settings: Values = {}
     sweep = {address: values for address, values in common.items() if address.suits(own)}
-    for name, value in flat(given).items():
+    for name, value in flatten(given).items():
         address = find_address(name, [method])
         if isinstance(value, list):
             sweep[address] = checked_values(name, value)
         else:
-            settings = joined(settings, address.value(value))
+            settings = merge_layers(settings, address.value(value))
             sweep.pop(address, None)
     if len(sweep) > MOST_SWEPT:
         names = ", ".join(map(str, sweep))
         raise SettingError(f"{method}: a sweep is over one or two settings, not {names}; fix some of them.")
-    fixed = ", ".join(f"{name}={value}" for name, value in flat(given).items() if not isinstance(value, list))
-    return Row(method, str(label) if label else f"{method} {fixed}".strip(), settings, sweep)
+    fixed = ", ".join(f"{name}={value}" for name, value in flatten(given).items() if not isinstance(value, list))
+    return MethodRow(method, str(label) if label else f"{method_label(method)} {fixed}".strip(), settings, sweep)
 
 
-def flat(given: Mapping[str, Any]) -> Values:
+def flatten(given: Mapping[str, Any]) -> Values:
     """Settings of parts as `part.name`, whether they are written so or below `set` as in a run's YAML file."""
     values = {name: value for name, value in given.items() if name != "set"}
     parts = given.get("set") or {}
-    if not isinstance(parts, Mapping) or not all(isinstance(each, Mapping) for each in parts.values()):
+    if not isinstance(parts, Mapping):
         raise SettingError(f"set = {parts!r} cannot be read; write set: {{fine_tune: {{epochs: 3}}}}.")
-    return values | {f"{part}.{name}": value for part, each in parts.items() for name, value in each.items()}
+    for part, each in parts.items():
+        values |= (
+            {f"{part}.{name}": value for name, value in each.items()} if isinstance(each, Mapping) else {part: each}
+        )
+    return values
 
 
 def checked_values(name: str, values: Sequence[Any]) -> tuple[Any, ...]:

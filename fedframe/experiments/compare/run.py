@@ -9,13 +9,16 @@ from typing import Any
 
 from fedframe.data.load import load_raw, read_spec
 from fedframe.errors import RunError
-from fedframe.experiments.compare.files import save, set_aside, show
-from fedframe.experiments.compare.make_plan import Request, make_plan, make_plans
+from fedframe.experiments.compare.files import save, set_aside
 from fedframe.experiments.compare.notes import remarks_on
 from fedframe.experiments.compare.plan import Plan
+from fedframe.experiments.compare.request import ComparisonRequest, make_plan, make_plans
 from fedframe.experiments.compare.result import Comparison
-from fedframe.experiments.compare.tuning import Tuned, judge, tuning_cells
+from fedframe.experiments.compare.rows import MethodSpec
+from fedframe.experiments.compare.tables import make_document
+from fedframe.experiments.compare.tuning import Tuned, score_trials, tuning_cells
 from fedframe.experiments.grid import Cell, Outcome, choose_grid_display, outcome_of, run_cells
+from fedframe.experiments.tables import show
 from fedframe.jobs.build import Net, check_device
 from fedframe.runs.loggers import refuse_missing
 from fedframe.settings import logger_names
@@ -23,7 +26,7 @@ from fedframe.util.text import plural
 
 
 def compare(
-    methods: Sequence[str | Mapping[str, Any]] = (),
+    methods: Sequence[MethodSpec] = (),
     *,
     seeds: int | Sequence[int] = 3,
     baseline: str | None = None,
@@ -42,18 +45,19 @@ def compare(
 ) -> Comparison:
     """Run methods by seeds on the same clients, splits and initial weights; what is finished is not run again.
 
-    `methods` are names, texts such as "fedprox?lr=0.1&prox.mu=0.01", or mappings of the same. With a `sweep` over one
+    `methods` are names, texts such as "fedprox?lr=0.1&prox.mu=0.01", parts, recipes, lists of them, or mappings with
+    a `method` and settings of its own. With a `sweep` over one
     or two settings, each method's setting is first chosen on validation data. All other settings are those of
     `fedframe.run`, for every method.
     """
-    asked = Request(
+    asked = ComparisonRequest(
         methods, seeds, baseline, target, sweep or {}, select, tuning_seeds, data, model, out, config, settings
     )
-    return carry_out([make_plan(asked)], cores, progress, command)[0]
+    return run_plans([make_plan(asked)], cores, progress, command)[0]
 
 
 def compare_each(
-    methods: Sequence[str | Mapping[str, Any]] = (),
+    methods: Sequence[MethodSpec] = (),
     *,
     cores: int | None = None,
     progress: bool = True,
@@ -61,14 +65,14 @@ def compare_each(
     **asked: Any,
 ) -> dict[str, Comparison]:
     """The same by case (`alpha=0.1`), if the sweep is also over what all methods share; arguments are `compare`'s."""
-    known = {each.name for each in fields(Request)} - {"methods", "settings"}
+    known = {each.name for each in fields(ComparisonRequest)} - {"methods", "settings"}
     named = {name: value for name, value in asked.items() if name in known and value is not None}
     settings = {name: value for name, value in asked.items() if name not in known}
-    plans = make_plans(Request(methods, **named, settings=settings))
-    return {found.plan.case: found for found in carry_out(plans, cores, progress, command)}
+    plans = make_plans(ComparisonRequest(methods, **named, settings=settings))
+    return {found.plan.case: found for found in run_plans(plans, cores, progress, command)}
 
 
-def carry_out(plans: Sequence[Plan], cores: int | None, progress: bool, command: str) -> list[Comparison]:
+def run_plans(plans: Sequence[Plan], cores: int | None, progress: bool, command: str) -> list[Comparison]:
     """Tune where asked, run, save and show; the cells of all cases are one piece of work."""
     first = plans[0]
     check_device(str(first.settings.get("device", "cpu")))
@@ -85,7 +89,7 @@ def carry_out(plans: Sequence[Plan], cores: int | None, progress: bool, command:
     if len(results) > 1:
         paths = save(results, top)
     if progress:
-        show(results)
+        show(make_document(results))
         if earlier is not None:
             print(f"The tables of an earlier comparison in {top} are now in {earlier}; its runs stay where they are.")
         print(f"Saved: {', '.join(map(str, paths))}")
@@ -104,8 +108,8 @@ def tune(plans: Sequence[Plan], cores: int | None, progress: bool) -> list[Tuned
     cells = [cell for plan, tuning in asked for cell in tuning_cells(plan, tuning).values()]
     if progress:
         print(f"Tuning: {plural(len(cells), 'run')} on validation data, the test data put aside.", flush=True)
-    outcomes = run(cells, cores, progress)
-    return [judge(plan, tuning, outcomes) for plan, tuning in asked]
+    outcomes = run_with_data(cells, cores, progress)
+    return [score_trials(plan, tuning, outcomes) for plan, tuning in asked]
 
 
 def final_runs(
@@ -113,7 +117,7 @@ def final_runs(
 ) -> list[dict[str, list[Outcome]]]:
     """Run every method's setting for all seeds; a method all of whose candidates diverged has none."""
     cells = [final_cells(plan, choice) for plan, choice in zip(plans, tuned, strict=True)]
-    outcomes = run([cell for found in cells for cell in found.values()], cores, progress)
+    outcomes = run_with_data([cell for found in cells for cell in found.values()], cores, progress)
     return [
         {
             row.label: [outcomes[found[row.label, seed].folder] for seed in plan.seeds if (row.label, seed) in found]
@@ -134,7 +138,7 @@ def final_cells(plan: Plan, tuned: Tuned | None) -> dict[tuple[str, int], Cell]:
     return cells
 
 
-def run(cells: Sequence[Cell], cores: int | None, progress: bool) -> dict[Path, Outcome]:
+def run_with_data(cells: Sequence[Cell], cores: int | None, progress: bool) -> dict[Path, Outcome]:
     """Run what is left of the cells, once the data are known to be here: cells must not download them side by side."""
     waiting = [cell.settings for cell in cells if cell.data is None and outcome_of(cell).state == "waiting"]
     for settings in {settings.data: settings for settings in waiting}.values():

@@ -10,7 +10,7 @@ from typing import Any
 
 from fedframe.errors import RunError, SettingError
 from fedframe.experiments.compare.plan import Plan, Tuning
-from fedframe.experiments.compare.rows import Candidate, Row
+from fedframe.experiments.compare.rows import Candidate, MethodRow
 from fedframe.experiments.grid.cell import Cell, Outcome
 from fedframe.experiments.grid.scores import check_score, explain, is_accuracy, read_score
 from fedframe.methods.recipes import make_method
@@ -23,7 +23,7 @@ PERSONAL = "personal.final"
 class Trial:
     """A candidate and its validation scores."""
 
-    row: Row
+    row: MethodRow
     candidate: Candidate
     values: tuple[float | None, ...]  # per tuning seed
     states: tuple[str, ...]
@@ -42,11 +42,11 @@ class Tuned:
     tuning: Tuning
     trials: Sequence[Trial]
 
-    def of(self, row: Row) -> list[Trial]:
+    def of(self, row: MethodRow) -> list[Trial]:
         """The trials of a method."""
         return [trial for trial in self.trials if trial.row == row]
 
-    def chosen(self, row: Row) -> Candidate | None:
+    def chosen(self, row: MethodRow) -> Candidate | None:
         """The best candidate, of equals the first; None if there is none without a diverged run."""
         known = [(trial.mean, -number) for number, trial in enumerate(self.of(row)) if trial.mean is not None]
         return self.of(row)[-max(known)[1]].candidate if known else None
@@ -68,7 +68,7 @@ class Tuned:
         return {"select": about.select, "validate_share": about.share, "seeds": list(about.seeds), "trials": trials}
 
 
-def choose_select(rows: Sequence[Row], asked: str) -> str:
+def choose_select(rows: Sequence[MethodRow], asked: str) -> str:
     """The score that candidates are chosen by; if none is asked for, one that every method has."""
     if asked == GENERIC:
         return asked
@@ -95,7 +95,7 @@ def explain_select(select: str) -> str:
     return "generic, mean of the last five evaluations (final for a method with a server stage)"
 
 
-def tuning_cell(plan: Plan, tuning: Tuning, row: Row, candidate: Candidate, seed: int) -> Cell:
+def tuning_cell(plan: Plan, tuning: Tuning, row: MethodRow, candidate: Candidate, seed: int) -> Cell:
     """A run on the training data without the validation share, scored on that share."""
     needed: dict[str, Any] = {
         "validate_share": tuning.share,
@@ -116,7 +116,7 @@ def tuning_cells(plan: Plan, tuning: Tuning) -> dict[tuple[str, Candidate, int],
     }
 
 
-def judge(plan: Plan, tuning: Tuning, outcomes: Mapping[Path, Outcome]) -> Tuned:
+def score_trials(plan: Plan, tuning: Tuning, outcomes: Mapping[Path, Outcome]) -> Tuned:
     """The trials with their scores; a run that could not be made would make the choice unfair, so it ends here."""
     cells = tuning_cells(plan, tuning)
     failed = [outcomes[cell.folder] for cell in cells.values() if outcomes[cell.folder].state == "failed"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,6 +14,7 @@ from fedframe.util.files import read_json, write_json
 
 if TYPE_CHECKING:
     from fedframe.jobs.build import Net
+    from fedframe.jobs.inputs import Input
 
 DIVERGED = "diverged.json"  # in a cell's folder: why its training cannot come to an end
 # Settings that say where a run is done or shown and not what is done: a cell may go on with others.
@@ -24,13 +25,18 @@ State = Literal["finished", "diverged", "failed", "waiting"]
 
 @dataclass(frozen=True)
 class Cell:
-    """One run among many."""
+    """One run among many, with a name and a folder."""
 
     name: str  # as people read it: "FedAvg, C10-100-2, seed 0"
     settings: Settings
     folder: Path
     data: object = None  # data and net that exist only in Python
     net: Net | None = None
+    inputs: tuple[Input, ...] = ()  # the user's own files and code that it depends on
+
+    def moved(self, folder: Path, inputs: tuple[Input, ...] = ()) -> Cell:
+        """The same cell in another folder, with the inputs that are recorded there."""
+        return replace(self, folder=folder, inputs=inputs)
 
 
 @dataclass(frozen=True)
@@ -53,7 +59,7 @@ class Outcome:
 
 
 def outcome_of(cell: Cell) -> Outcome:
-    """What the cell's folder says; a folder that holds another run is refused by name."""
+    """The outcome that is recorded in the cell's folder; a folder that holds another run is refused."""
     if not (cell.folder / CONFIG).exists():
         return Outcome(cell, "waiting")
     refuse_other_run(cell)
@@ -70,15 +76,13 @@ def keep_divergence(cell: Cell, reason: str) -> None:
 
 
 def refuse_other_run(cell: Cell) -> None:
-    """A folder goes on only with the settings it was started with."""
-    from fedframe.util.locate import resolve_paths  # it brings torch along, which a look at a new folder does not need
-
+    """Refuse a folder that holds a run with other settings."""
     held = check(read_config(cell.folder / CONFIG))
     for name, asked in cell.settings:
         found = getattr(held, name)
         if name in MACHINE or asked is None or asked == "auto":  # the run's own file says what these came to
             continue
-        if found != (resolve_paths(asked) if name in ("data", "model") else asked):
+        if found != asked:
             raise SettingError(
                 f"{cell.folder} holds a run with {name} = {found!r}, not {asked!r}; choose another --out, or remove "
                 "that folder."

@@ -5,125 +5,109 @@ No display here has a thread: cells are forked while it is shown, and a fork cop
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from fedframe.experiments.grid.cell import Cell, Outcome
+from fedframe.util.display import ProgressDisplay, choose, print_line, start_bars
 from fedframe.util.text import duration, percent, plural
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from rich.progress import TaskID
 
 STATUS_EVERY = 60.0  # seconds between two plain lines on cells that are under way
 REFRESH_EVERY = 0.25  # seconds; each refresh takes time from the cells
 
 
-class GridDisplay:
-    """Keeps count and shows nothing; the base of the other displays."""
+class GridDisplay(ProgressDisplay):
+    """Keeps count and shows nothing; the base of the other displays of cells."""
 
-    def __enter__(self) -> Self:
-        self.total = self.settled = 0
+    def open(self) -> None:
+        """Begin to count."""
+        self.total = self.completed = 0
         self.shares: dict[str, float] = {}  # of cells under way, by name
         self.gained = 0.0  # cells' worth of work done since the start
         self.resumed: dict[str, float] = {}  # what cells under way had done before
         self.began = time.monotonic()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        return None
 
     def start(self, outcomes: Sequence[Outcome]) -> None:
-        """The work begins; some cells may be settled already."""
+        """The work begins; some cells may have an outcome already."""
         self.total = len(outcomes)
-        self.settled = sum(outcome.state != "waiting" for outcome in outcomes)
+        self.completed = sum(outcome.state != "waiting" for outcome in outcomes)
 
     def begin(self, cell: Cell) -> None:
         """A cell begins, or goes on."""
         self.shares[cell.name] = 0.0
 
     def progress(self, cell: Cell, done: float, rounds: int, scores: str) -> None:
-        """So many rounds of a cell are done."""
+        """`done` of a cell's rounds are finished."""
         self.shares[cell.name] = done / rounds
         self.resumed.setdefault(cell.name, done / rounds)
 
     def end(self, outcome: Outcome) -> None:
-        """A cell is settled."""
-        self.settled += 1
+        """A cell has an outcome."""
+        self.completed += 1
         self.shares.pop(outcome.cell.name, None)
         self.gained += 1 - self.resumed.pop(outcome.cell.name, 0.0)
 
     def refresh(self) -> None:
-        """A moment to draw."""
+        """Called often, so that a display can draw."""
 
     def left(self) -> str:
         """How long the rest may take, if all cells are alike."""
         under_way = sum(share - self.resumed.get(name, 0.0) for name, share in self.shares.items())
         gained = self.gained + under_way
-        missing = self.total - self.settled - sum(self.shares.values())
+        missing = self.total - self.completed - sum(self.shares.values())
         if gained < 0.02:
             return ""
         return f"about {duration((time.monotonic() - self.began) * missing / gained)} left"
 
 
 class PlainGridDisplay(GridDisplay):
-    """A line when a cell is settled, and one a minute on those under way."""
+    """Prints a line when a cell has an outcome, and one a minute on those under way."""
 
     def start(self, outcomes: Sequence[Outcome]) -> None:
-        """Say how much there is to do."""
+        """Print how much there is to do."""
         super().start(outcomes)
-        self.line(f"{plural(self.total, 'run')}, {self.settled} of them finished before.")
-        self.news: dict[str, str] = {}
-        self.spoke = time.monotonic()
+        self.line(f"{plural(self.total, 'run')}, {self.completed} of them finished before.")
+        self.update: dict[str, str] = {}
+        self.last_line = time.monotonic()
 
     def progress(self, cell: Cell, done: float, rounds: int, scores: str) -> None:
-        """Keep the news for the next line."""
+        """Keep the progress for the next line."""
         super().progress(cell, done, rounds, scores)
-        self.news[cell.name] = f"{cell.name}: round {int(done)}/{rounds}  {scores}".rstrip()
+        self.update[cell.name] = f"{cell.name}: round {int(done)}/{rounds}  {scores}".rstrip()
 
     def end(self, outcome: Outcome) -> None:
-        """Say what has become of a cell."""
+        """Print the outcome of a cell."""
         super().end(outcome)
-        self.news.pop(outcome.cell.name, None)
-        self.line(f"{self.settled}/{self.total}  {result_text(outcome)}  {self.left()}".rstrip())
+        self.update.pop(outcome.cell.name, None)
+        self.line(f"{self.completed}/{self.total}  {result_text(outcome)}  {self.left()}".rstrip())
 
     def refresh(self) -> None:
-        """Once a minute, say how far cells are that take long."""
-        if self.news and time.monotonic() - self.spoke > STATUS_EVERY:
-            self.line("  ".join([*self.news.values(), self.left()]))
+        """Print once a minute how far cells are that take long."""
+        if self.update and time.monotonic() - self.last_line > STATUS_EVERY:
+            self.line("  ".join([*self.update.values(), self.left()]))
 
     def line(self, text: str) -> None:
-        """Print and flush, so that a log file can be followed."""
-        self.spoke = time.monotonic()
-        print(text, flush=True)
+        """Print a line, and keep the time of it."""
+        self.last_line = time.monotonic()
+        print_line(text)
 
 
 class LiveGridDisplay(GridDisplay):
     """A bar for all cells and one for each that is under way."""
 
-    def __enter__(self) -> Self:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-        super().__enter__()
-        self.bars: Progress = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=16),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[text]}", markup=False),
-            auto_refresh=False,
-        )
-        self.bars.start()
+    def open(self) -> None:
+        """Start drawing, without a thread."""
+        super().open()
+        self.bars = start_bars("text", auto_refresh=False)
         self.tasks: dict[str, TaskID] = {}
         self.drawn = 0.0
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Remove the bars of cells that were under way, and stop drawing."""
         for task in self.tasks.values():
             self.bars.remove_task(task)
         self.bars.stop()
@@ -131,7 +115,7 @@ class LiveGridDisplay(GridDisplay):
     def start(self, outcomes: Sequence[Outcome]) -> None:
         """Draw the bar for all."""
         super().start(outcomes)
-        self.all = self.bars.add_task("all runs", total=self.total, completed=self.settled, text="")
+        self.all = self.bars.add_task("all runs", total=self.total, completed=self.completed, text="")
 
     def begin(self, cell: Cell) -> None:
         """Draw the cell's bar."""
@@ -150,18 +134,18 @@ class LiveGridDisplay(GridDisplay):
             self.bars.remove_task(self.tasks.pop(outcome.cell.name))
         style = None if outcome.state == "finished" else "yellow"
         self.bars.print(result_text(outcome), style=style, markup=False, highlight=False)
-        self.bars.update(self.all, completed=self.settled, text=self.left())
+        self.bars.update(self.all, completed=self.completed, text=self.left())
 
     def refresh(self) -> None:
         """Draw, but not too often."""
         if time.monotonic() - self.drawn > REFRESH_EVERY:
             self.drawn = time.monotonic()
-            self.bars.update(self.all, completed=self.settled, text=self.left())
+            self.bars.update(self.all, completed=self.completed, text=self.left())
             self.bars.refresh()
 
 
 def result_text(outcome: Outcome) -> str:
-    """What has become of a cell, in one line."""
+    """The outcome of a cell in one line."""
     name = outcome.cell.name
     if outcome.state != "finished":
         return f"{name}: {outcome.state}. {outcome.reason}"
@@ -172,6 +156,4 @@ def result_text(outcome: Outcome) -> str:
 
 def choose_grid_display(progress: bool) -> GridDisplay:
     """The display that suits where the output goes."""
-    if not progress:
-        return GridDisplay()
-    return LiveGridDisplay() if sys.stdout.isatty() else PlainGridDisplay()
+    return choose(progress, GridDisplay, PlainGridDisplay, LiveGridDisplay)

@@ -20,7 +20,7 @@ from fedframe.engines.worker_pool import exit_reason
 from fedframe.experiments.grid.cell import Cell, Outcome, outcome_of
 from fedframe.experiments.grid.cell_process import attempt, work_on
 from fedframe.experiments.grid.display import GridDisplay
-from fedframe.experiments.grid.resources import Need, free_memory, workers_for_next
+from fedframe.experiments.grid.resources import Usage, free_memory, workers_for_next
 from fedframe.util.text import plural
 
 if TYPE_CHECKING:
@@ -31,13 +31,13 @@ PATIENCE = 10.0  # seconds that a stopped cell has to write down what it has
 
 
 @dataclass
-class Lane:
-    """A process that runs a cell."""
+class RunningCell:
+    """A cell that runs in a process of its own."""
 
     cell: Cell
     process: ForkProcess
     pipe: Connection
-    need: Need
+    usage: Usage
     failed: str = ""
 
 
@@ -56,12 +56,12 @@ def run_cells(
     outcomes = {folder: outcome_of(cell) for folder, cell in unique.items()}
     todo = [outcome.cell for outcome in outcomes.values() if outcome.state == "waiting"]
     forked = "fork" in multiprocessing.get_all_start_methods() and all(c.settings.device == "cpu" for c in todo)
-    runner = SideBySide(cores or available_cores(), keep_state) if forked else OneByOne(keep_state)
+    runner = ParallelRunner(cores or available_cores(), keep_state) if forked else SequentialRunner(keep_state)
     try:
         # Closed, so that processes end here and now, whatever ends the loop.
-        with display, contextlib.closing(runner.run(todo, display)) as settled:
+        with display, contextlib.closing(runner.run(todo, display)) as results:
             display.start([*outcomes.values()])
-            for outcome in settled:
+            for outcome in results:
                 outcomes[outcome.cell.folder] = outcome
                 display.end(outcome)
     except KeyboardInterrupt as stop:
@@ -71,13 +71,13 @@ def run_cells(
     return outcomes
 
 
-def settle(cell: Cell, failed: str) -> Outcome:
-    """What has become of a cell whose process has ended."""
+def final_outcome(cell: Cell, failed: str) -> Outcome:
+    """The outcome of a cell whose process has ended."""
     found = outcome_of(cell)
     return found if found.state != "waiting" else Outcome(cell, "failed", failed)
 
 
-class OneByOne:
+class SequentialRunner:
     """Cells in this process, one after the other."""
 
     def __init__(self, keep_state: bool) -> None:
@@ -88,25 +88,25 @@ class OneByOne:
         for cell in todo:
             reasons: list[str] = []
 
-            def tell(news: dict[str, Any], cell: Cell = cell, reasons: list[str] = reasons) -> None:
-                if "failed" in news:
-                    reasons.append(news["failed"])
+            def report(update: dict[str, Any], cell: Cell = cell, reasons: list[str] = reasons) -> None:
+                if "failed" in update:
+                    reasons.append(update["failed"])
                 else:
-                    display.progress(cell, news["done"], news["rounds"], news["scores"])
+                    display.progress(cell, update["done"], update["rounds"], update["scores"])
                 display.refresh()
 
             display.begin(cell)
-            attempt(cell, cell.settings.workers or available_cores(), tell, self.keep_state)
-            yield settle(cell, " ".join(reasons))
+            attempt(cell, cell.settings.workers or available_cores(), report, self.keep_state)
+            yield final_outcome(cell, " ".join(reasons))
 
 
-class SideBySide:
+class ParallelRunner:
     """Cells in processes of their own, as many as cores and memory allow."""
 
     def __init__(self, cores: int, keep_state: bool) -> None:
         self.cores, self.keep_state = cores, keep_state
         self.context = multiprocessing.get_context("fork")
-        self.lanes: list[Lane] = []
+        self.running: list[RunningCell] = []
         self.largest = 0  # bytes that a cell has taken at most
 
     def run(self, todo: Sequence[Cell], display: GridDisplay) -> Generator[Outcome, None, None]:
@@ -114,12 +114,12 @@ class SideBySide:
         waiting = deque(todo)
         release_free_memory()
         try:
-            while waiting or self.lanes:
+            while waiting or self.running:
                 self.start_what_fits(waiting, display)
-                ready = wait([lane.pipe for lane in self.lanes], LOOK_EVERY)
-                for lane in [lane for lane in self.lanes if lane.pipe in ready]:
-                    if not self.listen(lane, display):
-                        yield self.finish(lane)
+                ready = wait([running.pipe for running in self.running], LOOK_EVERY)
+                for running in [each for each in self.running if each.pipe in ready]:
+                    if not self.receive(running, display):
+                        yield self.finish(running)
                 display.refresh()
         finally:
             self.stop()
@@ -127,15 +127,15 @@ class SideBySide:
     def start_what_fits(self, waiting: deque[Cell], display: GridDisplay) -> None:
         """Start cells while there are cores and memory for them."""
         while True:
-            needs = [lane.need for lane in self.lanes]
-            workers = workers_for_next(self.cores, needs, len(waiting), self.largest, free_memory())
+            usages = [running.usage for running in self.running]
+            workers = workers_for_next(self.cores, usages, len(waiting), self.largest, free_memory())
             if not workers:
                 return
             cell = waiting.popleft()
             display.begin(cell)
-            self.lanes.append(self.start(cell, workers))
+            self.running.append(self.start(cell, workers))
 
-    def start(self, cell: Cell, workers: int) -> Lane:
+    def start(self, cell: Cell, workers: int) -> RunningCell:
         """Fork a process for a cell; it is no daemon, because it may have workers of its own."""
         here, there = self.context.Pipe(duplex=False)
         process = self.context.Process(target=work_on, args=(cell, workers, there, self.keep_state))
@@ -143,39 +143,41 @@ class SideBySide:
             warnings.simplefilter("ignore", DeprecationWarning)  # of threads: the displays here have none
             process.start()
         there.close()
-        return Lane(cell, process, here, Need(workers))
+        return RunningCell(cell, process, here, Usage(workers))
 
-    def listen(self, lane: Lane, display: GridDisplay) -> bool:
-        """Take in what a process tells; False if it has nothing more to say."""
+    def receive(self, running: RunningCell, display: GridDisplay) -> bool:
+        """Take one report of a process; False if there will be no more."""
         try:
-            news = json.loads(lane.pipe.recv_bytes())
+            update = json.loads(running.pipe.recv_bytes())
         except (EOFError, OSError):
             return False
-        if "failed" in news:
-            lane.failed = news["failed"]
+        if "failed" in update:
+            running.failed = update["failed"]
             return True
-        if "memory" in news:
-            lane.need.memory = max(lane.need.memory, int(news["memory"]))
-            self.largest = max(self.largest, lane.need.memory)
-        display.progress(lane.cell, news["done"], news["rounds"], news["scores"])
+        if "memory" in update:
+            running.usage.memory = max(running.usage.memory, int(update["memory"]))
+            self.largest = max(self.largest, running.usage.memory)
+        display.progress(running.cell, update["done"], update["rounds"], update["scores"])
         return True
 
-    def finish(self, lane: Lane) -> Outcome:
-        """The end of a process, and what it has left."""
-        lane.process.join()
-        lane.pipe.close()
-        self.lanes.remove(lane)
-        return settle(lane.cell, lane.failed or f"Its process ended early ({exit_reason(lane.process)}).")
+    def finish(self, running: RunningCell) -> Outcome:
+        """Wait for the end of a process; the outcome of its cell."""
+        running.process.join()
+        running.pipe.close()
+        self.running.remove(running)
+        return final_outcome(
+            running.cell, running.failed or f"Its process ended early ({exit_reason(running.process)})."
+        )
 
     def stop(self) -> None:
-        """End the processes that still run; each first writes down what it has."""
-        for lane in self.lanes:
-            lane.process.terminate()
+        """End the processes that still run; each first writes its finished rounds."""
+        for running in self.running:
+            running.process.terminate()
         deadline = time.monotonic() + PATIENCE
-        for lane in self.lanes:
-            lane.process.join(max(0.0, deadline - time.monotonic()))
-            if lane.process.is_alive():
-                lane.process.kill()
-                lane.process.join()
-            lane.pipe.close()
-        self.lanes = []
+        for running in self.running:
+            running.process.join(max(0.0, deadline - time.monotonic()))
+            if running.process.is_alive():
+                running.process.kill()
+                running.process.join()
+            running.pipe.close()
+        self.running = []

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from fedframe.errors import SettingError, nearest
 from fedframe.experiments.grid.cell import Outcome
-from fedframe.metrics.groups import CUTS, GROUPS, accuracy_by_group
+from fedframe.metrics.accuracy import CUTS, GROUPS, accuracy_by_group
 
 PLAIN = {f"{score}.{kind}" for score in ("generic", "client", "personal") for kind in ("final", "last", "last_five")}
 PLAIN |= {"client.weighted", "personal.weighted", "new.final", "new.weighted"}
@@ -43,6 +43,8 @@ KINDS = {
     "last_five": "mean of the last five evaluations",
     "weighted": "the saved models; clients count by their test samples",
 }
+SHORT_KINDS = {"final": "", "last_five": ", last five"}
+COST_HEADINGS = {"bytes_up": "MB up", "bytes_down": "MB down", "cpu_seconds": "CPU seconds", "seconds": "seconds"}
 
 
 def check_score(name: str) -> str:
@@ -79,6 +81,17 @@ def explain(name: str) -> str:
         return COSTS[name]
     score, _, kind = name.partition(".")
     return f"{MEANINGS[score]}, {KINDS[kind or 'final']}"
+
+
+def heading(name: str) -> str:
+    """A score as the name of a column."""
+    kind, _, goal = name.partition(":")
+    if goal:
+        return f"{'rounds' if kind == ROUNDS_TO else 'seconds'} to {100 * float(goal):g} %"
+    if name in COSTS:
+        return COST_HEADINGS[name]
+    score, _, kind = name.partition(".")
+    return f"{score}{SHORT_KINDS.get(kind, '')}"
 
 
 def read_score(outcome: Outcome, name: str, cuts: Sequence[float] = CUTS) -> float | None:

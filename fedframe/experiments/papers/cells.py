@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from fedframe.data.files import root
+from fedframe.data.files import data_root
 from fedframe.data.load import read_spec
 from fedframe.errors import SettingError, nearest
-from fedframe.experiments.grid.cell import MACHINE, Cell
+from fedframe.experiments.grid.cell import Cell
+from fedframe.experiments.grid.naming import cell_at, recorded_inputs
 from fedframe.experiments.papers.scale import Scale
-from fedframe.experiments.papers.table import PaperTable, Row
-from fedframe.jobs.gather import gather
+from fedframe.experiments.papers.table import PaperTable, TableRow
+from fedframe.jobs.gather import gather, named_settings
+from fedframe.jobs.inputs import InputFinder
 from fedframe.methods.recipes import make_method
 from fedframe.settings import Settings, merge_part_settings
 
@@ -38,29 +38,35 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Place:
+class PlacedCell:
     """A cell and where in the table it belongs."""
 
-    row: Row
+    row: TableRow
     column: str
     seed: int
     cell: Cell
 
 
-def places(table: PaperTable, choice: Choice) -> list[Place]:
+def placed_cells(table: PaperTable, choice: Choice) -> list[PlacedCell]:
     """The cells of the chosen rows and columns."""
     if choice.seeds < 1:
         raise SettingError(f"seeds = {choice.seeds}: at least one run is needed for a cell; use seeds = 3.")
     rows = chosen([row.name for row in table.rows], choice.rows, "row")
     columns = chosen([*table.columns], choice.columns, "column")
+    methods = [row.method for row in table.rows if row.name in rows]
+    choice = replace(choice, set=named_settings(choice.set, *methods))
+    finder = InputFinder(lambda: recorded_inputs(choice.out))
     used: set[str] = set()
     found = []
     for row in (row for row in table.rows if row.name in rows):
         for column in columns:
             for seed in range(choice.seeds):
-                settings = cell_settings(table, row, column, seed, choice, used)
+                asked = asked_settings(table, row, column, seed, choice, used)
                 name = f"{row.name}, {column}" + (f", seed {seed}" if choice.seeds > 1 else "")
-                found.append(Place(row, column, seed, Cell(name, settings, cell_folder(choice.out, settings))))
+                cell = Cell(name, gather(asked, None), choice.out)
+                as_asked = {key: value for key, value in asked.items() if key in ("method", "data", "model")}
+                placed = cell_at(choice.out / "cells", stem(cell.settings, asked["method"]), cell, finder, as_asked)
+                found.append(PlacedCell(row, column, seed, placed))
     for part in choice.set:
         if part not in used:
             raise SettingError(f"--set {part}...: no chosen row of {table.name} has a part {part!r}; leave it out.")
@@ -76,10 +82,15 @@ def chosen(names: Sequence[str], wanted: Iterable[str], what: str) -> list[str]:
     return [name for name in names if not patterns or any(fnmatch(name.casefold(), p.casefold()) for p in patterns)]
 
 
-def cell_settings(
-    table: PaperTable, row: Row, column: str, seed: int, choice: Choice, used: set[str] | None = None
-) -> Settings:
-    """All settings of a cell; `used` collects the parts that --set has reached."""
+def cell_settings(table: PaperTable, row: TableRow, column: str, seed: int, choice: Choice) -> Settings:
+    """All settings of a cell."""
+    return gather(asked_settings(table, row, column, seed, choice, set()), None)
+
+
+def asked_settings(
+    table: PaperTable, row: TableRow, column: str, seed: int, choice: Choice, used: set[str]
+) -> dict[str, Any]:
+    """The settings of a cell that the table and the choice name; `used` collects the parts that --set has reached."""
     layers = [table.settings, table.columns[column], row.settings, row.columns.get(column, {})]
     values: dict[str, Any] = {"method": row.method, "seed": seed}
     for layer in layers:
@@ -87,14 +98,13 @@ def cell_settings(
     parts = merge_part_settings(*(layer.get("set") or {} for layer in layers))
     own = {part.name for part in make_method(values["method"], parts).parts}
     asked = {part: given for part, given in choice.set.items() if part in own}
-    if used is not None:
-        used.update(asked)
+    used.update(asked)
     values["set"] = merge_part_settings(parts, asked)
     values = {**choice.scale.apply(values), **choice.machine}
     if "data" in values:
         values["data"] = below_data_folder(str(values["data"]), values.get("data_dir"))
     # A hundred cells with twenty personal models each would fill the disk; their scores are kept.
-    return gather({"save_personal": False, **values}, None)
+    return {"save_personal": False, **values}
 
 
 def below_data_folder(spec: str, data_dir: str | None) -> str:
@@ -102,20 +112,11 @@ def below_data_folder(spec: str, data_dir: str | None) -> str:
     kind, colon, path = spec.partition(":")
     if not colon or Path(path).expanduser().is_absolute():
         return spec
-    request = read_spec(spec, Path(data_dir) if data_dir else None)
-    return f"{kind}:{root(request).absolute() / path}"
+    parsed = read_spec(spec, Path(data_dir) if data_dir else None)
+    return f"{kind}:{data_root(parsed).absolute() / path}"
 
 
-def cell_folder(out: Path, settings: Settings) -> Path:
-    """Where a cell lives: named after all that decides on its result.
-
-    Tables that share a run share its folder, and another scale never meets a folder of this one. The parts count as
-    well: a method whose defaults have changed since is run anew.
-    """
-    decides = settings.model_dump(mode="json", exclude=set(MACHINE) | {"seed"}, exclude_defaults=True)
-    parts = [repr(part) for part in make_method(settings.method, settings.set).parts]
-    text = json.dumps([decides, parts], sort_keys=True)
-    digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
+def stem(settings: Settings, method: str) -> str:
+    """How the name of a cell's folder begins: tables that share a run share its folder."""
     data = Path(settings.data.partition("?")[0]).stem
-    stem = re.sub(r"[^\w.+-]+", "-", f"{settings.method}-{data}-{settings.partition}")
-    return out / "cells" / f"{stem}-{digest}" / f"seed-{settings.seed}"
+    return re.sub(r"[^\w.+-]+", "-", f"{method}-{data}-{settings.partition}")

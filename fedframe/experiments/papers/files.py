@@ -1,16 +1,14 @@
-"""A filled table as Markdown, CSV and JSON, and on the terminal."""
+"""A filled table as a document, and its files: Markdown, CSV and JSON."""
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from fedframe.experiments.papers.result import Entry, Result
+from fedframe.experiments.papers.result import Entry, FilledTable
+from fedframe.experiments.tables import DASH, Chapter, Document, Table, comma_separated, markdown
 from fedframe.util.files import write_json, write_text
-
-DASH = "–"  # noqa: RUF001
 
 
 def number(value: float | None, counts: bool, sign: bool = False) -> str:
@@ -32,28 +30,35 @@ def cell_text(entry: Entry, counts: bool) -> str:
     return f"{ours} ({number(entry.printed, counts)}{difference})"
 
 
-def blocks(result: Result) -> Iterator[tuple[str, list[str], list[list[str]]]]:
-    """Tables to print: a heading, the names of the columns, and the lines with their names in front.
-
-    One table per score; a table with a single column shows its scores side by side instead.
-    """
+def make_document(result: FilledTable) -> Document:
+    """The filled table: a table of texts per score; a table with a single column has its scores side by side."""
     scores, columns = [*result.table.scores], result.columns
     if len(columns) == 1:
-        lines = [
-            [row, *(cell_text(result.entry(row, columns[0], score), result.counts(score)) for score in scores)]
-            for row in result.rows
-        ]
-        yield columns[0], scores, lines
-        return
-    for score in scores:
-        lines = [
-            [row, *(cell_text(result.entry(row, column, score), result.counts(score)) for column in columns)]
-            for row in result.rows
-        ]
-        yield score, columns, lines
+        shown = {columns[0]: [(columns[0], score, score) for score in scores]}
+    else:
+        shown = {score: [(column, score, column) for column in columns] for score in scores}
+    tables = [
+        Table(
+            title,
+            ("", *(name for _, _, name in placed_cells)),
+            tuple(
+                (
+                    row,
+                    *(
+                        cell_text(result.entry(row, column, score), result.counts(score))
+                        for column, score, _ in placed_cells
+                    ),
+                )
+                for row in result.rows
+            ),
+        )
+        for title, placed_cells in shown.items()
+    ]
+    title = f"{result.table.name}: {result.table.title}"
+    return Document(title, f"{result.table.paper}.", [Chapter("", tables, closing(result))], is_command=False)
 
 
-def closing(result: Result) -> list[str]:
+def closing(result: FilledTable) -> list[str]:
     """What a reader of the numbers has to know."""
     unit = "rounds" if result.table.unit == "count" else "percent, difference in points"
     scores = [f"{name}: {meaning}." for name, meaning in result.meanings.items()]
@@ -61,70 +66,28 @@ def closing(result: Result) -> list[str]:
     return [result.size, legend, *scores, *result.table.notes, *result.missing, *result.failures]
 
 
-def markdown(result: Result) -> str:
-    """The table as Markdown."""
-    lines = [f"# {result.table.name}: {result.table.title}", "", f"{result.table.paper}.", ""]
-    for heading, columns, rows in blocks(result):
-        lines += [f"## {heading}", "", "| | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
-        lines += ["| " + " | ".join(row) + " |" for row in rows]
-        lines.append("")
-    lines += [f"- {text}" for text in closing(result)]
-    return "\n".join(lines) + "\n"
-
-
-def comma_separated(result: Result) -> str:
-    """A line per number, accuracies as shares of 1."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["row", "column", "score", "ours", "deviation", "seeds", "paper", "difference", "remark"])
+def number_lines(result: FilledTable) -> Iterator[dict[str, Any]]:
+    """A line per number for CSV, accuracies as shares of 1."""
     for entry in result.entries:
-        figures = [entry.ours.mean, entry.ours.spread, len(entry.ours.values), entry.printed, entry.difference]
-        writer.writerow([entry.row, entry.column, entry.score, *figures, entry.remark])
-    return text.getvalue()
+        yield {
+            "row": entry.row,
+            "column": entry.column,
+            "score": entry.score,
+            "ours": entry.ours.mean,
+            "deviation": entry.ours.spread,
+            "seeds": len(entry.ours.values),
+            "paper": entry.printed,
+            "difference": entry.difference,
+            "remark": entry.remark,
+        }
 
 
-def save(result: Result) -> list[Path]:
+def save(result: FilledTable) -> list[Path]:
     """Write the table's files; their names tell the scale."""
     scale = result.choice.scale.share
     stem = result.table.name if scale == 1 else f"{result.table.name}-scale-{scale:g}"
     paths = [result.choice.out / f"{stem}.{kind}" for kind in ("md", "csv", "json")]
-    write_text(paths[0], markdown(result))
-    write_text(paths[1], comma_separated(result))
+    write_text(paths[0], markdown(make_document(result)))
+    write_text(paths[1], comma_separated(number_lines(result)))
     write_json(paths[2], result.plain())
     return paths
-
-
-def show(result: Result) -> None:
-    """Print the table: on a terminal as wide as it is, elsewhere as Markdown."""
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console()
-    if not console.is_terminal:
-        print(markdown(result), end="")
-        return
-    for heading, columns, rows in blocks(result):
-        for shown in pieces(columns, rows, console.width):
-            grid = Table(title=f"{result.table.name}: {heading}", title_justify="left", box=None, padding=(0, 2, 0, 0))
-            for name in ["", *(columns[i] for i in shown)]:
-                grid.add_column(name, no_wrap=True)
-            for row in rows:
-                grid.add_row(row[0], *(row[i + 1] for i in shown))
-            console.print(grid)
-            console.print()
-    for text in closing(result):
-        console.print(text, markup=False, highlight=False)
-
-
-def pieces(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[list[int]]:
-    """The columns in groups that fit the width, each group behind the rows' names."""
-    widths = [2 + max(map(len, texts)) for texts in zip(["", *columns], *rows, strict=True)]
-    groups: list[list[int]] = [[]]
-    room = width - widths[0]
-    for i, needed in enumerate(widths[1:]):
-        if groups[-1] and needed > room:
-            groups.append([])
-            room = width - widths[0]
-        groups[-1].append(i)
-        room -= needed
-    return groups

@@ -9,7 +9,7 @@ from typing import Any
 
 from fedframe.experiments.grid.cell import Outcome
 from fedframe.experiments.grid.scores import Figure, explain, is_accuracy
-from fedframe.experiments.papers.cells import Choice, Place
+from fedframe.experiments.papers.cells import Choice, PlacedCell
 from fedframe.experiments.papers.table import PaperTable
 
 
@@ -32,29 +32,29 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Result:
+class FilledTable:
     """A table with our numbers."""
 
     table: PaperTable
     choice: Choice
-    places: Sequence[Place]
+    placed_cells: Sequence[PlacedCell]
     outcomes: Mapping[Path, Outcome]
     missing: Sequence[str] = ()  # sentences on columns whose data are not here
 
     def outcomes_at(self, row: str, column: str) -> list[Outcome]:
         """What has become of the runs behind a place of the table."""
-        here = [place for place in self.places if (place.row.name, place.column) == (row, column)]
+        here = [place for place in self.placed_cells if (place.row.name, place.column) == (row, column)]
         return [self.outcomes[place.cell.folder] for place in here if place.cell.folder in self.outcomes]
 
     @property
     def rows(self) -> list[str]:
         """The chosen rows."""
-        return [*dict.fromkeys(place.row.name for place in self.places)]
+        return [*dict.fromkeys(place.row.name for place in self.placed_cells)]
 
     @property
     def columns(self) -> list[str]:
         """The chosen columns."""
-        return [*dict.fromkeys(place.column for place in self.places)]
+        return [*dict.fromkeys(place.column for place in self.placed_cells)]
 
     def entry(self, row: str, column: str, score: str) -> Entry:
         """One number: ours, the paper's."""
@@ -125,11 +125,11 @@ class Result:
                 }
                 for entry in self.entries
             ],
-            "cells": [self.plain_cell(place) for place in self.places],
+            "cells": [self.plain_cell(place) for place in self.placed_cells],
             "notes": [*self.table.notes, *self.missing, *self.failures],
         }
 
-    def plain_cell(self, place: Place) -> dict[str, Any]:
+    def plain_cell(self, place: PlacedCell) -> dict[str, Any]:
         """A cell as plain values."""
         outcome = self.outcomes.get(place.cell.folder)
         return {

@@ -10,11 +10,12 @@ import yaml
 from fedframe.data.load import load_raw, read_spec
 from fedframe.errors import FedframeError, RunError
 from fedframe.experiments.grid import choose_grid_display, outcome_of, run_cells
-from fedframe.experiments.papers.cells import Choice, Place, places
-from fedframe.experiments.papers.estimate import local_steps
-from fedframe.experiments.papers.files import save, show
-from fedframe.experiments.papers.result import Result
+from fedframe.experiments.papers.cells import Choice, PlacedCell, placed_cells
+from fedframe.experiments.papers.files import make_document, save
+from fedframe.experiments.papers.result import FilledTable
+from fedframe.experiments.papers.scale import local_steps
 from fedframe.experiments.papers.table import load_table, table_names
+from fedframe.experiments.tables import show
 from fedframe.jobs.build import check_device
 from fedframe.settings import Settings
 from fedframe.util.text import plural
@@ -42,10 +43,10 @@ def short(data: str) -> str:
     return Path(path.partition("?")[0]).parent.name if colon else data
 
 
-def fill(name: str, choice: Choice, *, cores: int | None = None, progress: bool = True) -> Result:
+def fill(name: str, choice: Choice, *, cores: int | None = None, progress: bool = True) -> FilledTable:
     """Run what is left of a table's cells, save the table and show it."""
     table = load_table(name)
-    chosen = places(table, choice)
+    chosen = placed_cells(table, choice)
     check_device(str(choice.machine.get("device", "cpu")))
     absent, sentences = missing_data(chosen)
     if progress:
@@ -55,17 +56,17 @@ def fill(name: str, choice: Choice, *, cores: int | None = None, progress: bool 
     if not cells:
         raise RunError(f"No data of {table.name} are here, so nothing can be run. {' '.join(sentences)}")
     outcomes = run_cells(cells, choose_grid_display(progress), cores=cores)
-    result = Result(table, choice, chosen, outcomes, sentences)
+    result = FilledTable(table, choice, chosen, outcomes, sentences)
     paths = save(result)
     if progress:
-        show(result)
+        show(make_document(result))
         print(f"Saved: {', '.join(map(str, paths))}")
     if all(outcome.state == "failed" for outcome in outcomes.values()):
         raise RunError(f"Not one of {plural(len(outcomes), 'cell')} could be run. {result.failures[0]}")
     return result
 
 
-def missing_data(chosen: Sequence[Place]) -> tuple[set[str], list[str]]:
+def missing_data(chosen: Sequence[PlacedCell]) -> tuple[set[str], list[str]]:
     """Data sets that are neither here nor to be downloaded, and a sentence for the columns that need them.
 
     Each set is read once before anything starts: cells side by side must not download the same file.
@@ -90,7 +91,7 @@ def missing_data(chosen: Sequence[Place]) -> tuple[set[str], list[str]]:
 def describe(name: str, choice: Choice) -> None:
     """Print the cells with their settings and about how many local steps they take; run nothing."""
     table = load_table(name)
-    chosen = places(table, choice)
+    chosen = placed_cells(table, choice)
     common = common_settings(chosen)
     print(f"{table.name}: {table.title} ({table.paper})")
     print(choice.scale.sentence(int(table.settings.get("rounds", 30))))
@@ -119,7 +120,7 @@ def plain(settings: Settings) -> dict[str, object]:
     return values
 
 
-def common_settings(chosen: Sequence[Place]) -> dict[str, object]:
+def common_settings(chosen: Sequence[PlacedCell]) -> dict[str, object]:
     """The settings that are the same in all cells."""
     all_values = [plain(place.cell.settings) for place in chosen]
     first = all_values[0]

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from fedframe.errors import SettingError, nearest
 from fedframe.experiments.grid.scores import check_score, is_accuracy
-from fedframe.metrics.groups import CUTS
+from fedframe.metrics.accuracy import CUTS
 from fedframe.settings import Settings
 
 Values = dict[str, Any]
@@ -29,7 +29,7 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Row(Strict):
+class TableRow(Strict):
     """A line of the table: a method, how it is set, and its printed numbers."""
 
     name: str
@@ -51,7 +51,7 @@ class PaperTable(Strict):
     groups: tuple[float, float] = CUTS  # many, medium and few: where the classes are cut
     settings: Values
     columns: dict[str, Values]
-    rows: list[Row]
+    rows: list[TableRow]
     notes: list[str] = Field(default_factory=list)
 
     @field_validator("settings", "columns", "rows")
@@ -89,13 +89,13 @@ class PaperTable(Strict):
                     raise SettingError(f"There is no score {name!r}; {nearest(name, self.scores)}")
         return self
 
-    def printed(self, row: Row, column: str, score: str) -> float | None:
+    def printed(self, row: TableRow, column: str, score: str) -> float | None:
         """The paper's number, accuracies as shares of 1."""
         place = [*self.columns].index(column) * len(self.scores) + [*self.scores].index(score)
         number = row.paper[place]
         return number / 100 if number is not None and self.unit == "percent" else number
 
-    def score_of(self, row: Row, score: str) -> str:
+    def score_of(self, row: TableRow, score: str) -> str:
         """Our score behind a number of the paper."""
         return row.scores.get(score, self.scores[score])
 

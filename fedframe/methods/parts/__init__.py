@@ -14,6 +14,7 @@ from fedframe.methods.parts.fedaws import FedAwS
 from fedframe.methods.parts.fedbn import FedBN
 from fedframe.methods.parts.feddyn import FedDyn
 from fedframe.methods.parts.fedetf_stage import AlternatingAdaptation
+from fedframe.methods.parts.fedexp import FedExP
 from fedframe.methods.parts.fedloge import AuxiliaryHeads, GlobalRealignment, LocalRealignment
 from fedframe.methods.parts.fedmmd import FedMMD
 from fedframe.methods.parts.fedmtl import FedMTL
@@ -25,6 +26,7 @@ from fedframe.methods.parts.fedproto import FedProto
 from fedframe.methods.parts.fedrep import FedRep
 from fedframe.methods.parts.fedrod import FedRoD
 from fedframe.methods.parts.fedrs import FedRS
+from fedframe.methods.parts.fedsam import FedSAM
 from fedframe.methods.parts.ffc import FFC
 from fedframe.methods.parts.fine_tune import FineTune
 from fedframe.methods.parts.frame_head import FrozenRandom, Orthonormal, SimplexETF, SparseETF
@@ -38,6 +40,7 @@ from fedframe.methods.parts.nash import Nash
 from fedframe.methods.parts.pfedme import Mix, PFedMe
 from fedframe.methods.parts.pooled_head import PooledHead
 from fedframe.methods.parts.prox import Prox
+from fedframe.methods.parts.qfedavg import QFedAvg
 from fedframe.methods.parts.ratioloss import RatioLoss
 from fedframe.methods.parts.scaffold import Scaffold
 
@@ -76,6 +79,7 @@ PARTS: dict[str, type[Part]] = {
         FedProto,
         Ditto,
         PFedMe,
+        FedSAM,
         Mean,
         Mix,
         FedNova,
@@ -84,6 +88,8 @@ PARTS: dict[str, type[Part]] = {
         FedAdagrad,
         FedAdam,
         FedYogi,
+        FedExP,
+        QFedAvg,
         Nash,
         Apple,
         FedMTL,

@@ -12,16 +12,23 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from fedframe.core.layout import named_tensors
-from fedframe.core.method import answering
 from fedframe.core.model import Model
-from fedframe.core.part import Part
+from fedframe.core.part import ALL_DATA, Part, overrides
 from fedframe.errors import SettingError
+from fedframe.methods.parts.mean import Mean
 
 if TYPE_CHECKING:
     from fedframe.core.client_context import ClientContext
     from fedframe.core.method import Method
     from fedframe.core.server import Server
     from fedframe.settings import Settings
+
+
+def needing_shared_weights(method: Method) -> list[Part]:
+    """Parts that have nothing to work with where clients share no weights."""
+    merge, stage = method.slot("merge"), method.optional_slot("server_stage")
+    compare = [part for part in method.parts if part.compares_with_server]
+    return [*([] if isinstance(merge, Mean) else [merge]), *([stage] if stage else []), *compare]
 
 
 @dataclass(frozen=True)
@@ -31,12 +38,10 @@ class Local(Part):
     name: ClassVar[str] = "local"
     shares_a_model = False
 
-    def fits(self, method: Method) -> None:
+    def check_method(self, method: Method) -> None:
         """What works through the server, or compares with its model, has nothing to work with."""
-        talks = [other for question in ("broadcast", "uploads", "after_merge") for other in method.answering(question)]
-        merges = [other for other in method.parts if other.claims & {"merge", "server_stage"} and other.name != "mean"]
-        compares = [other for other in method.parts if other.name in ("prox", "moon", "fedmmd", "ditto", "pfedme")]
-        for other in (*talks, *merges, *compares):
+        talks = [other for hook in ("uploads", "after_merge") for other in method.parts_with(hook)]
+        for other in (*talks, *needing_shared_weights(method)):
             raise SettingError(
                 f"{method.name!r} cannot be combined: 'local' sends nothing, so that {other.name!r} would have nothing "
                 "to work with; leave one of them out."
@@ -54,24 +59,24 @@ class Central(Part):
     """One model, trained on the training data of all clients."""
 
     name: ClassVar[str] = "central"
-    pools_data: ClassVar[bool] = True
     rank: ClassVar[int] = -100  # others prepare for the pooled data
+    server_samples = ALL_DATA
 
-    def fits(self, method: Method) -> None:
+    def check_method(self, method: Method) -> None:
         """In its rounds there are no clients that could keep something."""
         for other in method.parts:
-            if other.remembers or answering([other], "private"):
+            if other.memory or overrides(type(other), "private"):
                 raise SettingError(
                     f"{method.name!r} cannot be combined: 'central' has no clients in its rounds on which "
                     f"{other.name!r} could keep something; leave one of them out."
                 )
 
-    def check(self, settings: Settings) -> None:
+    def check_settings(self, settings: Settings) -> None:
         """The same for BatchNorm's statistics."""
         if settings.buffers == "private":
             raise SettingError("central has no clients in its rounds, so that buffers cannot be private; use average.")
 
-    def choose(self, server: Server, round: int, clients: Sequence[int]) -> Sequence[int]:
+    def select_clients(self, server: Server, round: int, clients: Sequence[int]) -> Sequence[int]:
         """One place, whoever was drawn."""
         return [0]
 

@@ -22,6 +22,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from fedframe.core.scratch import Key
 from fedframe.methods.parts.model_per_client import ModelPerClient
 
 if TYPE_CHECKING:
@@ -49,13 +50,16 @@ class Mixture:
         return others @ self.models + self.p[self.mine] * self.core
 
 
+MIXTURE = Key[Mixture]("apple/mixture")
+
+
 @dataclass(frozen=True)
 class Apple(ModelPerClient):
     """Mixtures of all core models with learned weights."""
 
     name: ClassVar[str] = "apple"
     paper: ClassVar[str] = "Luo and Wu, Adapt to Adaptation: Learning Personalization for Cross-Silo FL, IJCAI 2022"
-    remembers: ClassVar[bool] = True
+    memory: ClassVar[tuple[str, ...]] = ("apple/p",)
 
     mu: Annotated[float, Field(ge=0)] = 0.1
     p_rate: Annotated[float, Field(ge=0)] = 0.1  # the learning rate of p_k, as a multiple of lr
@@ -78,7 +82,7 @@ class Apple(ModelPerClient):
     @torch.no_grad()
     def mix(self, context: ClientContext) -> Mixture:
         """Prepare, and put v_k into the model; its statistics are those of the client's core model."""
-        flat, trainable = context.site.flat, context.job.roles.layout.trainable
+        flat, trainable = context.runtime.flat, context.job.roles.layout.trainable
         models, samples = context.received["apple/models"], context.received["apple/samples"]
         own, mine = self.model_of(context), context.client
         if len(models) != len(context.job.federation):  # a newcomer, after all others
@@ -87,7 +91,7 @@ class Apple(ModelPerClient):
         p = context.memory.get("apple/p", p0).to(flat.device, copy=True)
         zeros = torch.zeros_like(p)
         mixture = Mixture(models[:, :trainable], own[:trainable].clone(), mine, p, p0, zeros, zeros.clone())
-        context.scratch["apple"] = mixture
+        context.scratch[MIXTURE] = mixture
         flat.copy_(own)
         flat[:trainable] = mixture.mixed()
         return mixture
@@ -95,7 +99,7 @@ class Apple(ModelPerClient):
     @torch.no_grad()
     def correct(self, context: ClientContext) -> None:
         """From the gradient at v_k to those of p_k and w_k; the optimiser then finds w_k in the model."""
-        mixture: Mixture = context.scratch["apple"]
+        mixture = context.scratch[MIXTURE]
         g = torch.zeros_like(mixture.core)
         gradients, cores = (context.job.roles.layout.trainable_views(flat) for flat in (g, mixture.core))
         for name, weight in context.named.items():
@@ -109,27 +113,34 @@ class Apple(ModelPerClient):
         pull = self.mu * self.weight(context.round, context.job.settings.rounds)
         mixture.slope += pull * (mixture.p - mixture.p0)
 
+    def step(self, context: ClientContext) -> Tensor:
+        """A step of w_k along its gradient, then one of p_k."""
+        loss = context.compute_gradient()
+        context.apply_gradient()
+        self.move(context)
+        return loss
+
     @torch.no_grad()
-    def after_step(self, context: ClientContext) -> None:
+    def move(self, context: ClientContext) -> None:
         """Take w_k out of the model, move p_k, mix anew."""
-        mixture: Mixture = context.scratch["apple"]
+        mixture = context.scratch[MIXTURE]
         cores = context.job.roles.layout.trainable_views(mixture.core)
         for name, weight in context.named.items():
             if name in cores:
                 cores[name].copy_(weight)
         mixture.velocity = context.job.settings.momentum * mixture.velocity + mixture.slope
         mixture.p -= self.p_rate * context.lr * mixture.velocity
-        context.site.flat[: len(mixture.core)] = mixture.mixed()
+        context.runtime.flat[: len(mixture.core)] = mixture.mixed()
 
     def finish(self, context: ClientContext) -> None:
         """What changed in w_k for the server; p_k stays."""
-        mixture: Mixture = context.scratch["apple"]
-        core = torch.cat([mixture.core, context.site.flat[len(mixture.core) :]])
+        mixture = context.scratch[MIXTURE]
+        core = torch.cat([mixture.core, context.runtime.flat[len(mixture.core) :]])
         context.reply["update"] = (core - self.model_of(context)).cpu()
         context.memory["apple/p"] = mixture.p.cpu()
 
-    def own(self, context: ClientContext) -> None:
+    def load_personal(self, context: ClientContext) -> None:
         """v_k; a client that was in no round learns a core model, from the mean, and its weights."""
         self.mix(context)
         if not self.was_in_training(context) and context.kind == "personalise":
-            context.make_up((*context.job.method.answering("predict"), self))
+            context.train_missed_rounds((*context.job.method.parts_with("predict"), self))

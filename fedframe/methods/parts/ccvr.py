@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from fedframe.core.message import Message
 from fedframe.core.model import Model
 from fedframe.core.optimizers import FusedSGD
-from fedframe.core.part import Part, Slot
+from fedframe.core.part import ModelSize, Part, Upload
 from fedframe.errors import SettingError
 
 if TYPE_CHECKING:
@@ -45,7 +45,6 @@ class CCVR(Part):
     """A classifier trained on virtual features, from class statistics of all clients."""
 
     name: ClassVar[str] = "ccvr"
-    claims: ClassVar[frozenset[Slot]] = frozenset({"server_stage"})
     paper: ClassVar[str] = "Luo et al., No Fear of Heterogeneity, NeurIPS 2021"
 
     samples: Annotated[int, Field(ge=1)] = 500  # M_c, or its mean over classes
@@ -56,9 +55,9 @@ class CCVR(Part):
     ridge: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1e-6
     relu: bool = False  # virtual features below zero become zero: for nets whose features end in a ReLU
 
-    def fits(self, method: Method) -> None:
+    def check_method(self, method: Method) -> None:
         """The classifier that it trains must be one that predicts."""
-        for other in method.answering("predict"):
+        for other in method.parts_with("predict"):
             raise SettingError(
                 f"{method.name!r} cannot be combined: {other.name!r} predicts with a classifier of its own, so that "
                 "'ccvr' would have no effect; leave one of them out."
@@ -81,13 +80,13 @@ class CCVR(Part):
         means, covariances = class_statistics(features, labels, context.model.classes)
         return {"ccvr/counts": context.class_counts.double(), "ccvr/means": means, "ccvr/covariances": covariances}
 
-    def statistics_shapes(self, server: Server) -> dict[str, torch.Size]:
+    def uploads(self, size: ModelSize) -> dict[str, Upload]:
         """(classes), (classes, dim), (classes, dim, dim)."""
-        classes, dim = server.job.template.classes, server.job.template.dim
+        classes, dim = size.classes, size.dim
         shapes = {"counts": [classes], "means": [classes, dim], "covariances": [classes, dim, dim]}
-        return {f"ccvr/{name}": torch.Size(shape) for name, shape in shapes.items()}
+        return {f"ccvr/{name}": Upload(shape, "each", when="statistics") for name, shape in shapes.items()}
 
-    def conclude(self, server: Server, replies: Iterable[Message]) -> None:
+    def server_stage(self, server: Server, replies: Iterable[Message]) -> None:
         """Put the statistics together, draw virtual features, and train the classifier on them."""
         template = server.job.template
         pool = Pool(template.classes, template.dim)

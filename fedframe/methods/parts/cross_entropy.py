@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedframe.core.part import Part, Slot
+from fedframe.core.part import Part
 
 if TYPE_CHECKING:
     from fedframe.core.client_context import ClientContext
@@ -20,15 +20,10 @@ class CrossEntropy(Part):
     """Mean cross-entropy over the batch."""
 
     name: ClassVar[str] = "ce"
-    claims: ClassVar[frozenset[Slot]] = frozenset({"loss"})
 
     def loss(self, logits: Tensor, labels: Tensor, context: ClientContext) -> Tensor:
         """-log softmax(logits)[label]."""
         return F.cross_entropy(logits, labels)
-
-    def by_sample(self) -> bool:
-        """Yes."""
-        return True
 
     def row_losses(self, logits: Tensor, labels: Tensor, contexts: Sequence[ClientContext]) -> Tensor:
         """The same for every sample of a stack of clients."""

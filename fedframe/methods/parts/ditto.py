@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from pydantic import Field
 
 from fedframe.core.model import copy_tensors, load_tensors
-from fedframe.core.part import Part, Slot
+from fedframe.core.part import Part
 from fedframe.errors import SettingError
 from fedframe.methods.parts.prox import Prox
 
@@ -34,22 +34,22 @@ class Ditto(Part):
     """An own model per client with a pull of strength lam towards the shared one."""
 
     name: ClassVar[str] = "ditto"
-    claims: ClassVar[frozenset[Slot]] = frozenset({"own"})
     paper: ClassVar[str] = "Li et al., Ditto: Fair and Robust Federated Learning Through Personalization, ICML 2021"
-    remembers: ClassVar[bool] = True
+    memory: ClassVar[tuple[str, ...]] = ("ditto/*",)
+    compares_with_server: ClassVar[bool] = True
     rank: ClassVar[int] = 100  # trains another model when the others have seen the round's
 
     lam: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
     epochs: Annotated[int, Field(ge=1)] | None = None  # of the own model in a round; None: as many as the shared one's
 
-    def check(self, settings: Settings) -> None:
+    def check_settings(self, settings: Settings) -> None:
         """A pull that is too strong for the step length throws the own model ever further."""
         check_pull("ditto", self.lam, settings)
 
     def finish(self, context: ClientContext) -> None:
         """A round of the own model; at first it is the initial one."""
         settings = context.job.settings
-        if not context.take_model("ditto"):
+        if not context.load_model("ditto"):
             load_tensors(context.model, copy_tensors(context.job.template, context.job.roles.changing))
         if self.epochs is not None:
             context.fit(self.epochs, parts=pulled(context, self.lam))
@@ -57,10 +57,10 @@ class Ditto(Part):
             context.fit(settings.epochs, settings.steps, parts=pulled(context, self.lam))
         context.keep_model("ditto")
 
-    def own(self, context: ClientContext) -> None:
+    def load_personal(self, context: ClientContext) -> None:
         """v_k; a client that was in no round trains it from the shared model."""
-        if not context.take_model("ditto") and context.kind == "personalise":
-            context.make_up(pulled(context, self.lam))
+        if not context.load_model("ditto") and context.kind == "personalise":
+            context.train_missed_rounds(pulled(context, self.lam))
 
 
 def check_pull(part: str, strength: float, settings: Settings) -> None:
@@ -78,4 +78,4 @@ def pulled(context: ClientContext, strength: float) -> Sequence[Part]:
     """
     pull = Prox(strength)
     pull.begin(context)
-    return (*context.job.method.answering("predict"), pull)
+    return (*context.job.method.parts_with("predict"), pull)

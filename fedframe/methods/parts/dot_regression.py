@@ -20,8 +20,9 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from fedframe.core.part import Part, Slot
+from fedframe.core.part import Part
 from fedframe.errors import SettingError
+from fedframe.methods.parts.linear_head import LinearHead
 
 if TYPE_CHECKING:
     from fedframe.core.client_context import ClientContext
@@ -33,14 +34,13 @@ class DotRegression(Part):
     """Half the squared distance of a feature's cosine with its class vector from 1; needs a frozen classifier."""
 
     name: ClassVar[str] = "dot_regression"
-    claims: ClassVar[frozenset[Slot]] = frozenset({"loss"})
     paper: ClassVar[str] = "Yang et al., Inducing Neural Collapse in Imbalanced Learning, NeurIPS 2022"
 
     scale: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0  # sqrt(E_W E_H)
 
-    def fits(self, method: Method) -> None:
+    def check_method(self, method: Method) -> None:
         """A learned classifier would fall together: all class vectors and all features on one ray have loss zero."""
-        if method.slot("head").name == "linear":
+        if isinstance(method.slot("head"), LinearHead):
             raise SettingError(
                 f"{method.name!r} cannot be combined: 'dot_regression' pushes no classes apart, so the learned "
                 "classifier 'linear' would fall together; add a frozen one, such as etf."

@@ -39,8 +39,9 @@ class Projection(Part):
         model.extras["projection"] = nn.Linear(model.dim, dim)
         model.dim = dim
 
-    def by_sample(self) -> bool:
-        """Yes."""
+    @property
+    def samplewise(self) -> bool:
+        """Outside of rounds each sample is transformed by itself."""
         return True
 
     def transform(self, model: Model, features: Tensor, context: ClientContext | None) -> Tensor:
@@ -56,8 +57,9 @@ class Normalise(Part):
     name: ClassVar[str] = "normalise"
     rank: ClassVar[int] = -1
 
-    def by_sample(self) -> bool:
-        """Yes."""
+    @property
+    def samplewise(self) -> bool:
+        """Outside of rounds each sample is transformed by itself."""
         return True
 
     def transform(self, model: Model, features: Tensor, context: ClientContext | None) -> Tensor:
@@ -86,8 +88,9 @@ class Temperature(Part):
         """Start from beta. With beta = 1 an ETF cannot reach a softmax above .25 for ten classes; 10 reaches .9999."""
         model.extras["temperature"] = Scale(self.beta).requires_grad_(self.learned)
 
-    def by_sample(self) -> bool:
-        """Yes."""
+    @property
+    def samplewise(self) -> bool:
+        """Outside of rounds each sample is transformed by itself."""
         return True
 
     def transform(self, model: Model, features: Tensor, context: ClientContext | None) -> Tensor:

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from fedframe.core.part import Part
 from fedframe.errors import SettingError
-from fedframe.util.schedule import Schedule
+from fedframe.methods.parts.linear_head import LinearHead
 
 if TYPE_CHECKING:
     from fedframe.core.method import Method
@@ -45,13 +45,13 @@ class FedAwS(Part):
     margin: Annotated[float, Field(gt=0, le=2)] = 1.0  # nu
     nearest: Annotated[int, Field(ge=1)] = 10  # k
 
-    def fits(self, method: Method) -> None:
+    def check_method(self, method: Method) -> None:
         """There must be learned class vectors on the server."""
-        head = method.slot("head").name
-        if head != "linear":
+        head = method.slot("head")
+        if not isinstance(head, LinearHead):
             raise SettingError(
                 f"{method.name!r} cannot be combined: 'fedaws' moves the class vectors of a learned classifier, and "
-                f"those of {head!r} are fixed; leave one of them out."
+                f"those of {head.name!r} are fixed; leave one of them out."
             )
         if not method.shares_a_model:
             raise SettingError(
@@ -63,9 +63,7 @@ class FedAwS(Part):
         """One step, and how near the two nearest classes have come."""
         if not self.weight:
             return
-        settings = server.job.settings
-        eta = settings.lr * Schedule.read(settings.lr_schedule).factor(server.round + 1, settings.rounds)
-        spread = spread_out(server.tensor(HEAD).double(), self.weight * eta, self.margin, self.nearest)
+        spread = spread_out(server.tensor(HEAD).double(), self.weight * server.lr, self.margin, self.nearest)
         server.set_tensor(HEAD, spread.float())
         u = F.normalize(spread, dim=1)
         server.figures["fedaws/nearest"] = float(1 - (u @ u.T).fill_diagonal_(-1).max())

@@ -22,21 +22,21 @@ weights by giving small clients a larger alpha, which can make their steps diver
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from fedframe.core.aggregation import RunningMean
-from fedframe.core.message import Message
-from fedframe.core.part import Merger, Part, Slot
-from fedframe.methods.parts.mean import MeanMerger
+from fedframe.core.part import Part, State
+from fedframe.core.scratch import Key
 
 if TYPE_CHECKING:
     from fedframe.core.client_context import ClientContext
     from fedframe.core.server import Server
 
+SHIFT = Key[dict[str, Tensor]]("feddyn/shift")  # d_k - theta_{t-1} by name
 DRIFT = "feddyn/drift"  # d_k in a client's memory, D in the server's state
 
 
@@ -45,10 +45,8 @@ class FedDyn(Part):
     """A linear and a quadratic penalty on the client; the mean of the linear ones corrects the server's model."""
 
     name: ClassVar[str] = "feddyn"
-    claims: ClassVar[frozenset[Slot]] = frozenset({"merge"})
     paper: ClassVar[str] = "Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021"
-    remembers: ClassVar[bool] = True
-    sums: ClassVar[Literal["", "weighted", "plain"]] = "weighted"
+    memory: ClassVar[tuple[str, ...]] = (DRIFT,)
 
     alpha: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
 
@@ -57,11 +55,11 @@ class FedDyn(Part):
         if context.training and self.alpha:
             start = context.start[: context.job.roles.layout.trainable]
             own = context.memory.setdefault(DRIFT, torch.zeros(len(start))).to(start.device)
-            context.scratch["feddyn"] = context.job.roles.layout.trainable_views(own - start)
+            context.scratch[SHIFT] = context.job.roles.layout.trainable_views(own - start)
 
     def correct(self, context: ClientContext) -> None:
         """g <- g - g_k + alpha (theta - theta_{t-1}), with g_k = -alpha d_k."""
-        shift = context.scratch.get("feddyn", {})
+        shift = context.scratch.get(SHIFT, {})
         for name, weight in context.named.items():
             if weight.grad is not None and name in shift:  # what is private has no counterpart on the server
                 weight.grad.add_(weight.detach() + shift[name], alpha=self.alpha)
@@ -71,29 +69,14 @@ class FedDyn(Part):
         if self.alpha:
             context.memory[DRIFT] = context.memory[DRIFT] + context.reply["update"][: len(context.memory[DRIFT])]
 
-    def server_state(self, server: Server) -> dict[str, Tensor]:
+    def server_state(self, server: Server) -> dict[str, State]:
         """D = 0."""
-        return {DRIFT: torch.zeros(server.layout.trainable)} if self.alpha else {}
+        return {DRIFT: State(torch.zeros(server.layout.trainable))} if self.alpha else {}
 
-    def merger(self, server: Server) -> Merger:
-        """A running sum: memory does not grow with the clients."""
-        return DynMerger(server) if self.alpha else MeanMerger(server.layout.trainable)
-
-
-class DynMerger:
-    """Adds up updates: their mean moves the model, their share of all clients moves D."""
-
-    def __init__(self, server: Server) -> None:
-        self.server = server
-        self.running = RunningMean(server.layout.trainable)
-
-    def add(self, reply: Message, weight: float) -> None:
-        """Take one client's update."""
-        self.running.add(reply.tensors["update"][: self.server.layout.trainable], weight)
-
-    def finish(self) -> Tensor:
-        """The mean update and the new D."""
-        server = self.server
-        drift = server.state[DRIFT].double() + self.running.total / server.weight_of_all
+    def server_step(self, server: Server, updates: RunningMean) -> Tensor:
+        """The mean update and the new D, which every client's update moves by its share of all clients."""
+        if not self.alpha:
+            return updates.mean()
+        drift = server.state[DRIFT].double() + updates.total / server.weight_of_all
         server.state[DRIFT] = drift.float()
-        return self.running.mean() + drift
+        return updates.mean() + drift

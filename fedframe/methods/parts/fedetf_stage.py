@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
-from fedframe.core.part import HeadStage, Part, Slot
+from fedframe.core.model import Model
+from fedframe.core.part import HeadStage, Part
 from fedframe.methods.parts.cross_entropy import CrossEntropy
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ class AlternatingAdaptation(Part):
     """Feature extractor, then classifier and projection in turn, with plain cross-entropy."""
 
     name: ClassVar[str] = "fedetf_stage"
-    claims: ClassVar[frozenset[Slot]] = frozenset({"client_stage"})
     paper: ClassVar[str] = "Li et al., No Fear of Classifier Biases, ICCV 2023"
 
     feature_epochs: Annotated[int, Field(ge=0)] = 5
@@ -44,10 +44,10 @@ class AlternatingAdaptation(Part):
         trained = ("backbone.", "extras.temperature.")
         context.fit(self.feature_epochs, only=lambda name: name.startswith(trained), loss=CrossEntropy())
 
-    def head_stages(self, method: Method) -> Sequence[HeadStage]:
+    def head_stages(self, method: Method, model: Model) -> Sequence[HeadStage]:
         """Classifier and projection (if there is one) in turn, with beta."""
         turns = [HeadStage(self.epochs, ("head.", "extras.temperature."), self.head_lr, CrossEntropy())]
-        if any(part.name == "projection" for part in method.parts):
+        if "projection" in model.extras:
             own = ("extras.projection.", "extras.temperature.")
             turns.append(HeadStage(self.epochs, own, self.projection_lr, CrossEntropy()))
         return turns * self.iterations

@@ -25,9 +25,11 @@ from torch import Tensor, nn
 
 from fedframe.core.message import Message
 from fedframe.core.model import Model
-from fedframe.core.part import HeadStage, Part, Slot
+from fedframe.core.part import HeadStage, Part
 from fedframe.errors import SettingError
 from fedframe.methods.parts.cross_entropy import CrossEntropy
+from fedframe.methods.parts.fine_tune import FineTune
+from fedframe.methods.parts.frame_head import Orthonormal, SimplexETF, SparseETF
 
 if TYPE_CHECKING:
     from fedframe.core.client_context import ClientContext
@@ -56,15 +58,15 @@ class AuxiliaryHeads(Part):
     paper: ClassVar[str] = PAPER
     rank: ClassVar[int] = 20  # built for the features that all transforms leave
 
-    def fits(self, method: Method) -> None:
+    def check_method(self, method: Method) -> None:
         """psi predicts: what a stage that knows nothing of it puts in the head's place would never be used."""
         stages = [method.optional_slot("server_stage")]
-        if not any(stage is not None and stage.name == "ga_fr" for stage in stages):
+        if not isinstance(stages[0], GlobalRealignment):
             stages.append(method.slot("client_stage"))  # after GA-FR the head predicts, and may be trained
         for stage in stages:
-            if stage is None or stage.name in ("ga_fr", "la_fr"):
+            if stage is None or isinstance(stage, GlobalRealignment | LocalRealignment):
                 continue
-            if stage.name == "fine_tune" and getattr(stage, "what", "") != "head":
+            if isinstance(stage, FineTune) and stage.what != "head":
                 continue  # psi is trained with the rest
             raise SettingError(
                 f"{method.name!r} cannot be combined: 'auxiliary_heads' predicts with a classifier of its own, so that "
@@ -100,19 +102,19 @@ class GlobalRealignment(Part):
     """GA-FR: every class vector of the generic classifier gets norm 1; frequent classes lose their advantage."""
 
     name: ClassVar[str] = "ga_fr"
-    claims: ClassVar[frozenset[Slot]] = frozenset({"server_stage"})
     paper: ClassVar[str] = PAPER
 
-    def fits(self, method: Method) -> None:
+    def check_method(self, method: Method) -> None:
         """Class vectors that all have one length stay as they are."""
-        head = method.slot("head").name
-        if head in ("orthonormal", "etf", "sse_c") and not any(p.name == "auxiliary_heads" for p in method.parts):
+        head = method.slot("head")
+        equal = isinstance(head, Orthonormal | SimplexETF | SparseETF)
+        if equal and not any(isinstance(part, AuxiliaryHeads) for part in method.parts):
             raise SettingError(
-                f"{method.name!r} cannot be combined: the class vectors of {head!r} all have one length, so that "
+                f"{method.name!r} cannot be combined: the class vectors of {head.name!r} all have one length, so that "
                 "'ga_fr' would have no effect; add auxiliary_heads, or leave ga_fr out."
             )
 
-    def conclude(self, server: Server, replies: Iterable[Message]) -> None:
+    def server_stage(self, server: Server, replies: Iterable[Message]) -> None:
         """psi_c / ||psi_c|| (Eq. 6), or the same for the method's own classifier where there is no psi."""
         auxiliary = PSI in dict(server.job.template.named_parameters())
         server.set_tensor("head.weight", F.normalize(server.tensor(PSI if auxiliary else "head.weight"), dim=1))
@@ -127,7 +129,6 @@ class LocalRealignment(Part):
     """LA-FR: the shared class vectors with the norms of the client's own, then a little training of them."""
 
     name: ClassVar[str] = "la_fr"
-    claims: ClassVar[frozenset[Slot]] = frozenset({"client_stage"})
     paper: ClassVar[str] = PAPER
 
     epochs: Annotated[int, Field(ge=0)] = 5
@@ -137,9 +138,9 @@ class LocalRealignment(Part):
         "norm"  # counts: psi_c times the client's share of class c (A.8, "real distribution")
     )
 
-    def fits(self, method: Method) -> None:
+    def check_method(self, method: Method) -> None:
         """There are no psi and phi_k without the part that trains them."""
-        if not any(part.name == "auxiliary_heads" for part in method.parts):
+        if not any(isinstance(part, AuxiliaryHeads) for part in method.parts):
             raise SettingError(
                 f"{method.name!r} cannot be combined: 'la_fr' needs 'auxiliary_heads'; write it as "
                 "...+auxiliary_heads+la_fr."
@@ -158,13 +159,15 @@ class LocalRealignment(Part):
                 tensor.copy_(aligned if name == "weight" else torch.zeros_like(tensor))
             heads.realigned.fill_(1.0)
 
-    def head_stages(self, method: Method) -> Sequence[HeadStage]:
+    def head_stages(self, method: Method, model: Model) -> Sequence[HeadStage]:
         """Line 12: fine-tuning, with the loss that phi_k has learnt by."""
-        return (HeadStage(self.epochs, ("head.weight",), self.lr, CrossEntropy()),) if self.epochs else ()
+        after = self.add_phi if self.plus_phi else None
+        stage = HeadStage(self.epochs, ("head.weight",), self.lr, CrossEntropy(), after)
+        return (stage,) if self.epochs or after else ()
 
-    def finish_personal(self, context: ClientContext) -> None:
+    def add_phi(self, context: ClientContext) -> None:
         """Both classifiers are linear: the sum of their logits is that of one classifier."""
         heads = context.model.extras["auxiliary"]
-        if self.plus_phi and isinstance(heads, Auxiliary):
-            with torch.no_grad():
-                context.model.head.get_parameter("weight").add_(heads.phi)
+        assert isinstance(heads, Auxiliary)
+        with torch.no_grad():
+            context.model.head.get_parameter("weight").add_(heads.phi)

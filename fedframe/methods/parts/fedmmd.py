@@ -23,8 +23,9 @@ from pydantic import Field
 from torch import Tensor
 
 from fedframe.core.layout import named_tensors
-from fedframe.core.model import load_tensors
+from fedframe.core.model import Model, load_tensors
 from fedframe.core.part import Part
+from fedframe.core.scratch import Key
 
 if TYPE_CHECKING:
     from fedframe.core.client_context import ClientContext
@@ -32,11 +33,15 @@ if TYPE_CHECKING:
 Width = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
+NET = Key[Model]("fedmmd/net")  # the model as the round began
+
+
 @dataclass(frozen=True)
 class FedMMD(Part):
     """A penalty of weight lambda on the discrepancy between local and global features."""
 
     name: ClassVar[str] = "fedmmd"
+    compares_with_server: ClassVar[bool] = True
     paper: ClassVar[str] = "Yao, Huang, Sun: Two-Stream Federated Learning: Reduce the Communication Costs, VCIP 2018"
 
     weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.1  # lambda
@@ -45,16 +50,16 @@ class FedMMD(Part):
     def begin(self, context: ClientContext) -> None:
         """Copy the model as it starts, the client's private tensors included; each process keeps one net for it."""
         if context.training and self.weight:
-            if "fedmmd" not in context.site.tools:
-                context.site.tools["fedmmd"] = context.job.fresh_model().eval()
-            load_tensors(context.site.tools["fedmmd"], named_tensors(context.model))
+            if NET not in context.runtime.tools:
+                context.runtime.tools[NET] = context.job.fresh_model().eval()
+            load_tensors(context.runtime.tools[NET], named_tensors(context.model))
 
     def penalty(self, context: ClientContext) -> Tensor:
         """lambda MMD^2."""
         if not self.weight:
             return context.embedding.new_zeros(())
         with torch.no_grad():
-            shared = context.job.method.embed(context.site.tools["fedmmd"], context.inputs)
+            shared = context.job.method.embed(context.runtime.tools[NET], context.inputs)
         return self.weight * squared_mmd(context.embedding, shared, self.widths)
 
 

@@ -21,11 +21,16 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from fedframe.core.part import State
+from fedframe.core.scratch import Key
 from fedframe.methods.parts.model_per_client import ModelPerClient
 
 if TYPE_CHECKING:
     from fedframe.core.client_context import ClientContext
     from fedframe.core.server import Server
+
+
+PULL = Key[tuple[float, dict[str, Tensor]]]("fedmtl/pull")  # Omega_kk, and the sum of the others' by name
 
 
 def relations(models: Tensor, ridge: float) -> Tensor:
@@ -48,10 +53,10 @@ class FedMTL(ModelPerClient):
     lam: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.001
     ridge: Annotated[float, Field(gt=0, le=1)] = 0.001
 
-    def server_state(self, server: Server) -> dict[str, Tensor]:
+    def server_state(self, server: Server) -> dict[str, State]:
         """Sigma = I/K."""
         clients = len(server.job.federation)
-        return {**super().server_state(server), "fedmtl/omega": clients * torch.eye(clients)}
+        return {**super().server_state(server), "fedmtl/omega": State(clients * torch.eye(clients), broadcast=True)}
 
     def begin(self, context: ClientContext) -> None:
         """Start from the client's own model; add up the others' pull once."""
@@ -60,33 +65,33 @@ class FedMTL(ModelPerClient):
         models, omega = context.received["fedmtl/models"], context.received["fedmtl/omega"]
         trainable = context.job.roles.layout.trainable
         with torch.no_grad():
-            context.site.flat.copy_(models[context.client])
+            context.runtime.flat.copy_(models[context.client])
             row = omega[context.client].clone()
             own = float(row[context.client])
             row[context.client] = 0.0
             others = context.job.roles.layout.trainable_views(row @ models[:, :trainable])
-        context.scratch["fedmtl"] = (own, others)
+        context.scratch[PULL] = (own, others)
 
     def correct(self, context: ClientContext) -> None:
         """g <- g + lambda sum_j Omega_kj w_j."""
-        own, others = context.scratch["fedmtl"]
+        own, others = context.scratch[PULL]
         for name, weight in context.named.items():
             if self.lam and weight.grad is not None and name in others:
                 weight.grad.add_(own * weight.detach() + others[name], alpha=self.lam)
 
     def finish(self, context: ClientContext) -> None:
         """What changed in the client's own model."""
-        context.reply["update"] = (context.site.flat - self.model_of(context)).cpu()
+        context.reply["update"] = (context.runtime.flat - self.model_of(context)).cpu()
 
     def after_merge(self, server: Server, clients: int) -> None:
         """The relations of the models as they are now."""
         models = server.state["fedmtl/models"][:, : server.layout.trainable]
         server.state["fedmtl/omega"] = relations(models, self.ridge).float()
 
-    def own(self, context: ClientContext) -> None:
+    def load_personal(self, context: ClientContext) -> None:
         """w_k; a client that was in no round trains the mean of the others' alone."""
         if self.was_in_training(context):
             with torch.no_grad():
-                context.site.flat.copy_(self.model_of(context))
+                context.runtime.flat.copy_(self.model_of(context))
         elif context.kind == "personalise":
-            context.make_up(context.job.method.answering("predict"))
+            context.train_missed_rounds(context.job.method.parts_with("predict"))

@@ -22,9 +22,8 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from fedframe.core.message import Message
 from fedframe.core.model import Model
-from fedframe.core.part import Part, Slot
+from fedframe.core.part import ModelSize, Part, Upload
 from fedframe.methods.parts.frame_head import Orthonormal, SimplexETF
 
 if TYPE_CHECKING:
@@ -39,8 +38,6 @@ class FedNH(Part):
     """Unit class vectors that only the server moves, by smoothing with rho."""
 
     name: ClassVar[str] = "fednh"
-    claims: ClassVar[frozenset[Slot]] = frozenset({"head"})
-    sums: ClassVar[Literal["", "weighted", "plain"]] = "plain"
     paper: ClassVar[str] = (
         "Dai et al., Tackling Data Heterogeneity in Federated Learning with Class Prototypes, AAAI 2023"
     )
@@ -48,28 +45,24 @@ class FedNH(Part):
     rho: Annotated[float, Field(ge=0, le=1)] = 0.9
     spread: Literal["orthonormal", "etf"] = "orthonormal"
 
-    def build(self, model: Model) -> None:
+    def build_head(self, model: Model) -> None:
         """Draw the class vectors."""
-        (Orthonormal() if self.spread == "orthonormal" else SimplexETF()).build(model)
+        (Orthonormal() if self.spread == "orthonormal" else SimplexETF()).build_head(model)
 
     def finish(self, context: ClientContext) -> None:
         """n_k,c m_k,c; of features in their full length, if the method does not normalise them."""
         sums, counts = context.class_sums()
         context.reply["fednh/sums"] = counts[:, None] * F.normalize(sums, dim=1)
 
-    def uploads(self, server: Server) -> dict[str, torch.Size]:
+    def uploads(self, size: ModelSize) -> dict[str, Upload]:
         """A vector per class."""
-        return {"fednh/sums": torch.Size([server.job.template.classes, server.job.template.dim])}
-
-    def absorb(self, server: Server, reply: Message, weight: float) -> None:
-        """Add up."""
-        server.scratch["fednh"] = server.scratch.get("fednh", 0.0) + reply.tensors["fednh/sums"].double()
+        return {"fednh/sums": Upload([size.classes, size.dim], "sum")}
 
     def after_merge(self, server: Server, clients: int) -> None:
-        """Turn the class vectors; clients get them with the next order."""
+        """Turn the class vectors; clients get them with the next request."""
         if self.rho == 1:
             return
-        old, total = server.tensor(HEAD).double(), server.scratch["fednh"]
+        old, total = server.tensor(HEAD).double(), server.total("fednh/sums")
         moved = F.normalize(self.rho * old + (1 - self.rho) * F.normalize(total, dim=1), dim=1)
         seen: Tensor = total.norm(dim=1, keepdim=True) > 0
         server.set_tensor(HEAD, torch.where(seen, moved, old).float())

@@ -23,7 +23,7 @@ from torch import Tensor
 from fedframe.core.aggregation import RunningMean
 from fedframe.core.message import Message
 from fedframe.core.optimizers import normalised_steps
-from fedframe.core.part import Merger, Part, Slot
+from fedframe.core.part import Merger, Part
 
 if TYPE_CHECKING:
     from fedframe.core.client_context import ClientContext
@@ -37,15 +37,13 @@ class FedNova(Part):
     """Normalised averaging."""
 
     name: ClassVar[str] = "fednova"
-    claims: ClassVar[frozenset[Slot]] = frozenset({"merge"})
     paper: ClassVar[str] = "Wang et al., Tackling the Objective Inconsistency Problem, NeurIPS 2020"
 
     def finish(self, context: ClientContext) -> None:
         """Report ||a||_1 of the steps that were taken."""
         settings = context.job.settings
-        mu = sum(float(getattr(part, "mu", 0)) for part in context.job.method.parts if part.name == "prox")
         context.numbers[REPORTED] = normalised_steps(
-            context.steps, settings.momentum, settings.nesterov, context.lr * mu
+            context.steps, settings.momentum, settings.nesterov, context.lr * context.pull
         )
 
     def merger(self, server: Server) -> Merger:

@@ -25,15 +25,14 @@ optimised.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from fedframe.core.aggregation import RunningMean
-from fedframe.core.message import Message
-from fedframe.core.part import Merger, Part, Slot
+from fedframe.core.part import Part, State
 
 if TYPE_CHECKING:
     from fedframe.core.server import Server
@@ -46,32 +45,13 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 class ServerOptimizer(Part):
     """What the four have in common: a mean, state of the model's size, and a rule from the two to a step."""
 
-    claims: ClassVar[frozenset[Slot]] = frozenset({"merge"})
-    sums: ClassVar[Literal["", "weighted", "plain"]] = "weighted"
-
-    def merger(self, server: Server) -> Merger:
-        """A running mean, then the rule."""
-        return OptimizerMerger(self, server)
+    def server_step(self, server: Server, updates: RunningMean) -> Tensor:
+        """The optimiser's step along the mean update."""
+        return self.move(updates.mean(), server.state)
 
     def move(self, mean: Tensor, state: dict[str, Tensor]) -> Tensor:
         """The server's step for a mean update; changes the part's tensors in `state`."""
         raise NotImplementedError
-
-
-class OptimizerMerger:
-    """Adds up the updates and asks the optimiser once."""
-
-    def __init__(self, part: ServerOptimizer, server: Server) -> None:
-        self.part, self.server = part, server
-        self.running = RunningMean(server.layout.trainable)
-
-    def add(self, reply: Message, weight: float) -> None:
-        """Take one client's update."""
-        self.running.add(reply.tensors["update"][: self.server.layout.trainable], weight)
-
-    def finish(self) -> Tensor:
-        """The optimiser's step."""
-        return self.part.move(self.running.mean(), self.server.state)
 
 
 @dataclass(frozen=True)
@@ -84,9 +64,9 @@ class FedAvgM(ServerOptimizer):
     lr: Positive = 1.0
     momentum: Decay = 0.9
 
-    def server_state(self, server: Server) -> dict[str, Tensor]:
+    def server_state(self, server: Server) -> dict[str, State]:
         """The momentum."""
-        return {"fedavgm/m": torch.zeros(server.layout.trainable, dtype=torch.float64)}
+        return {"fedavgm/m": State(torch.zeros(server.layout.trainable, dtype=torch.float64))}
 
     def move(self, mean: Tensor, state: dict[str, Tensor]) -> Tensor:
         """m <- momentum m + D; lr m."""
@@ -104,10 +84,13 @@ class Adaptive(ServerOptimizer):
     beta1: Decay = 0.9
     tau: Positive = 1e-3  # the smaller, the more alike the steps of all weights
 
-    def server_state(self, server: Server) -> dict[str, Tensor]:
+    def server_state(self, server: Server) -> dict[str, State]:
         """First and second moments."""
         zero = torch.zeros(server.layout.trainable, dtype=torch.float64)
-        return {f"{self.name}/m": zero, f"{self.name}/v": zero + self.tau**2}  # Algorithm 2: v_-1 >= tau^2
+        return {
+            f"{self.name}/m": State(zero),
+            f"{self.name}/v": State(zero + self.tau**2),
+        }  # Algorithm 2: v_-1 >= tau^2
 
     def move(self, mean: Tensor, state: dict[str, Tensor]) -> Tensor:
         """Algorithm 2, from the moments to the step."""

@@ -52,7 +52,7 @@ class FedPer(Part):
         """Only if no layer stays on the client."""
         return self.layers == 0
 
-    def fits(self, method: Method) -> None:
+    def check_method(self, method: Method) -> None:
         """What a server stage fits is the shared classifier, which nobody here has."""
         stage = method.optional_slot("server_stage")
         if stage is not None and self.layers:

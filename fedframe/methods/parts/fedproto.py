@@ -24,11 +24,10 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedframe.core.message import Message
 from fedframe.core.model import Model
-from fedframe.core.part import Part
+from fedframe.core.part import ModelSize, Part, Upload
 from fedframe.errors import SettingError
-from fedframe.methods.parts.alone import Local
+from fedframe.methods.parts.alone import Local, needing_shared_weights
 
 if TYPE_CHECKING:
     from fedframe.core.client_context import ClientContext
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
     from fedframe.core.server import Server
 
 PLACE = "extras.fedproto."
-NEED_A_MODEL = ("prox", "scaffold", "moon", "fedmmd", "ratioloss", "ditto", "pfedme")
 
 
 class Prototypes(nn.Module):
@@ -60,10 +58,9 @@ class FedProto(Part):
     weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0  # lambda
     predict_by: Literal["head", "prototypes"] = "head"
 
-    def fits(self, method: Method) -> None:
+    def check_method(self, method: Method) -> None:
         """What works on shared weights has nothing to work with."""
-        merges = [other for other in method.parts if other.claims & {"merge", "server_stage"} and other.name != "mean"]
-        for other in (*merges, *(other for other in method.parts if other.name in NEED_A_MODEL)):
+        for other in needing_shared_weights(method):
             raise SettingError(
                 f"{method.name!r} cannot be combined: 'fedproto' shares no weights, so that {other.name!r} would have "
                 "nothing to work with; leave one of them out."
@@ -99,20 +96,19 @@ class FedProto(Part):
         sums, counts = context.class_sums()
         context.reply |= {"fedproto/means": sums / counts.clamp_min(1)[:, None], "fedproto/counts": counts}
 
-    def uploads(self, server: Server) -> dict[str, torch.Size]:
-        """A prototype and a count per class."""
-        classes, dim = server.job.template.classes, server.job.template.dim
-        return {"fedproto/means": torch.Size([classes, dim]), "fedproto/counts": torch.Size([classes])}
-
-    def absorb(self, server: Server, reply: Message, weight: float) -> None:
-        """Add up |D_k,j| C_k,j."""
-        counts = reply.tensors["fedproto/counts"].double()
-        total, seen = server.scratch.get("fedproto", (0.0, 0.0))
-        server.scratch["fedproto"] = (total + counts[:, None] * reply.tensors["fedproto/means"], seen + counts)
+    def uploads(self, size: ModelSize) -> dict[str, Upload]:
+        """A prototype and a count per class; prototypes are weighted by the counts, class by class."""
+        return {
+            "fedproto/means": Upload([size.classes, size.dim], "each"),
+            "fedproto/counts": Upload([size.classes], "each"),
+        }
 
     def after_merge(self, server: Server, clients: int) -> None:
-        """New prototypes for the classes that somebody had (Eq. 6); clients get them with the next order."""
-        total, seen = server.scratch["fedproto"]
+        """New prototypes for the classes that somebody had (Eq. 6); clients get them with the next request."""
+        total, seen = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
+        for means, counts in zip(server.each("fedproto/means"), server.each("fedproto/counts"), strict=True):
+            total = total + counts.double()[:, None] * means  # |D_k,j| C_k,j
+            seen = seen + counts.double()
         fresh = (total / seen.clamp_min(1)[:, None]).float()
         old, known = server.tensor(f"{PLACE}means"), server.tensor(f"{PLACE}known")
         server.set_tensor(f"{PLACE}means", torch.where(seen[:, None] > 0, fresh, old))

@@ -36,7 +36,7 @@ class FedRep(Part):
 
     body_epochs: Annotated[int, Field(ge=1)] = 1
 
-    def check(self, settings: Settings) -> None:
+    def check_settings(self, settings: Settings) -> None:
         """Both must have their epochs."""
         if settings.steps is not None:
             raise SettingError(

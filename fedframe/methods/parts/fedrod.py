@@ -53,9 +53,9 @@ class FedRoD(Part):
     )
     rank: ClassVar[int] = 20  # built for the features that all transforms leave
 
-    def fits(self, method: Method) -> None:
+    def check_method(self, method: Method) -> None:
         """phi_k is learnt for the classifier that rounds leave; another one in its place would spoil the sum."""
-        others = [part for part in method.answering("predict") if part is not self]
+        others = [part for part in method.parts_with("predict") if part is not self]
         stage = method.optional_slot("server_stage")
         for other in (*others, *([stage] if stage else [])):
             raise SettingError(

@@ -22,11 +22,15 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from fedframe.core.part import Part, Slot
+from fedframe.core.part import Part
+from fedframe.core.scratch import Key
 from fedframe.methods.parts.cross_entropy import CrossEntropy
 
 if TYPE_CHECKING:
     from fedframe.core.client_context import ClientContext
+
+
+SCALES = Key[Tensor]("fedrs/scales")  # a_c by class
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,6 @@ class FedRS(Part):
     """Cross-entropy with the logits of missing classes scaled by alpha."""
 
     name: ClassVar[str] = "fedrs"
-    claims: ClassVar[frozenset[Slot]] = frozenset({"loss"})
     paper: ClassVar[str] = "Li, Zhan: FedRS: Federated Learning with Restricted Softmax, KDD 2021"
 
     alpha: Annotated[float, Field(ge=0, le=1)] = 0.5
@@ -43,15 +46,11 @@ class FedRS(Part):
         """a_c for every class."""
         if context.training:
             has = (context.class_counts > 0).to(context.start.device, context.start.dtype)
-            context.scratch["fedrs"] = has + (1 - has) * self.alpha
+            context.scratch[SCALES] = has + (1 - has) * self.alpha
 
     def loss(self, logits: Tensor, labels: Tensor, context: ClientContext) -> Tensor:
         """The restricted softmax in rounds, the plain one after them."""
-        return F.cross_entropy(logits * context.scratch["fedrs"] if context.training else logits, labels)
-
-    def by_sample(self) -> bool:
-        """Yes: outside of rounds it is cross-entropy."""
-        return True
+        return F.cross_entropy(logits * context.scratch[SCALES] if context.training else logits, labels)
 
     def row_losses(self, logits: Tensor, labels: Tensor, contexts: Sequence[ClientContext]) -> Tensor:
         """Cross-entropy for every sample of a stack of clients."""

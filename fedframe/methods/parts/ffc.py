@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +21,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedframe.core.message import Message
-from fedframe.core.part import Part, Slot
+from fedframe.core.part import ModelSize, Part, Upload
 
 if TYPE_CHECKING:
     from fedframe.core.client_context import ClientContext
@@ -33,8 +33,6 @@ class FFC(Part):
     """A least-squares classifier from sums over all clients."""
 
     name: ClassVar[str] = "ffc"
-    claims: ClassVar[frozenset[Slot]] = frozenset({"server_stage"})
-    sums: ClassVar[Literal["", "weighted", "plain"]] = "plain"
     paper: ClassVar[str] = "Dong et al., SphereFed: Hyperspherical Federated Learning, ECCV 2022"
 
     ridge: Annotated[float, Field(ge=0)] = 1e-6
@@ -45,12 +43,14 @@ class FFC(Part):
         labels = context.job.federation.source.train.y[context.rows]
         return {"ffc/v": z.T @ z, "ffc/u": z.T @ F.one_hot(labels, context.model.classes).double()}
 
-    def statistics_shapes(self, server: Server) -> dict[str, torch.Size]:
+    def uploads(self, size: ModelSize) -> dict[str, Upload]:
         """(dim, dim) and (dim, classes)."""
-        dim, classes = server.job.template.dim, server.job.template.classes
-        return {"ffc/v": torch.Size([dim, dim]), "ffc/u": torch.Size([dim, classes])}
+        return {
+            "ffc/v": Upload([size.dim, size.dim], "sum", when="statistics"),
+            "ffc/u": Upload([size.dim, size.classes], "sum", when="statistics"),
+        }
 
-    def conclude(self, server: Server, replies: Iterable[Message]) -> None:
+    def server_stage(self, server: Server, replies: Iterable[Message]) -> None:
         """Sum, solve, and replace the classifier."""
         dim, classes = server.job.template.dim, server.job.template.classes
         v, u = torch.zeros(dim, dim, dtype=torch.float64), torch.zeros(dim, classes, dtype=torch.float64)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from fedframe.core.part import HeadStage, Part, Slot
+from fedframe.core.model import Model
+from fedframe.core.part import HeadStage, Part
 
 if TYPE_CHECKING:
     from fedframe.core.client_context import ClientContext
@@ -20,7 +21,6 @@ class FineTune(Part):
     """A few epochs with the method's loss, without its penalties and corrections, of the model or its classifier."""
 
     name: ClassVar[str] = "fine_tune"
-    claims: ClassVar[frozenset[Slot]] = frozenset({"client_stage"})
 
     epochs: Annotated[int, Field(ge=0)] = 5
     lr: Annotated[float, Field(gt=0)] | None = None  # None: the run's lr
@@ -28,16 +28,16 @@ class FineTune(Part):
 
     def personalise(self, context: ClientContext) -> None:
         """Train on the client's own data, unless `head_stages` does."""
-        if self.head_stages(context.job.method):
+        if self.head_stages(context.job.method, context.model):
             return
         if self.lr is not None:
             context.lr = self.lr
         choices = {"all": None, "head": lambda name: name.startswith("head."), "everything": lambda name: True}
         # A classifier that predicts in the place of the head learns through its own penalty: it must have its say.
-        context.fit(self.epochs, only=choices[self.what], parts=context.job.method.answering("predict"))
+        context.fit(self.epochs, only=choices[self.what], parts=context.job.method.parts_with("predict"))
 
-    def head_stages(self, method: Method) -> Sequence[HeadStage]:
+    def head_stages(self, method: Method, model: Model) -> Sequence[HeadStage]:
         """The classifier alone."""
-        if self.what != "head" or method.answering("predict"):
+        if self.what != "head" or method.parts_with("predict"):
             return ()
         return (HeadStage(self.epochs, ("head.",), self.lr),)

@@ -20,7 +20,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fedframe.core.model import Model
-from fedframe.core.part import Part, Slot
+from fedframe.core.part import Part
 from fedframe.models import frames
 
 
@@ -29,10 +29,9 @@ class Orthonormal(Part):
     """Orthonormal class vectors; needs features of at least as many numbers as there are classes."""
 
     name: ClassVar[str] = "orthonormal"
-    claims: ClassVar[frozenset[Slot]] = frozenset({"head"})
     paper: ClassVar[str] = "Dong et al., SphereFed: Hyperspherical Federated Learning, ECCV 2022"
 
-    def build(self, model: Model) -> None:
+    def build_head(self, model: Model) -> None:
         """Draw the class vectors."""
         model.head = _frozen(frames.orthonormal(model.classes, model.dim, _generator()))
 
@@ -42,12 +41,11 @@ class SimplexETF(Part):
     """Class vectors with the largest angles; needs features of at least one number less than there are classes."""
 
     name: ClassVar[str] = "etf"
-    claims: ClassVar[frozenset[Slot]] = frozenset({"head"})
     paper: ClassVar[str] = "Huang et al., Neural Collapse Inspired Federated Learning with Non-iid Data, 2023"
 
     scale: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0  # Huang's beta
 
-    def build(self, model: Model) -> None:
+    def build_head(self, model: Model) -> None:
         """Draw the class vectors."""
         model.head = _frozen(self.scale * frames.simplex_etf(model.classes, model.dim, _generator()))
 
@@ -57,7 +55,6 @@ class SparseETF(Part):
     """A simplex ETF with a share of zeros in every class vector."""
 
     name: ClassVar[str] = "sse_c"
-    claims: ClassVar[frozenset[Slot]] = frozenset({"head"})
     paper: ClassVar[str] = (
         "Xiao et al., FedLoGe: Joint Local and Generic Federated Learning under Long-tailed Data, ICLR 2024"
     )
@@ -65,7 +62,7 @@ class SparseETF(Part):
     sparsity: Annotated[float, Field(ge=0, lt=1)] = 0.6  # the paper's beta
     norm: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0  # the paper's gamma
 
-    def build(self, model: Model) -> None:
+    def build_head(self, model: Model) -> None:
         """Find the class vectors."""
         frame = frames.sparse_etf(model.classes, model.dim, self.sparsity, _generator(), norm=self.norm)
         model.head = _frozen(frame)
@@ -76,7 +73,6 @@ class FrozenRandom(Part):
     """A random classifier that is never trained in rounds."""
 
     name: ClassVar[str] = "frozen_random"
-    claims: ClassVar[frozenset[Slot]] = frozenset({"head"})
     paper: ClassVar[str] = "Oh et al., FedBABU: Toward Enhanced Representation for Federated Image Classification, 2022"
 
     init: Literal["linear", "xavier", "gaussian", "uniform", "orthogonal", "kaiming"] = "linear"  # linear: torch's own
@@ -84,13 +80,13 @@ class FrozenRandom(Part):
     norm: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None  # None: as long as they come
     bias: bool = False
 
-    def build(self, model: Model) -> None:
+    def build_head(self, model: Model) -> None:
         """Draw the class vectors."""
         head = nn.Linear(model.dim, model.classes, bias=self.bias)
         generator, frame = _generator(), head.weight.detach()
         if self.init != "linear":
             frame = frames.random_frame(model.classes, model.dim, self.init, generator)
-        head.weight = nn.Parameter(frames.thin_out(frame, self.sparsity, generator, self.norm))
+        head.weight = nn.Parameter(frames.sparsify(frame, self.sparsity, generator, self.norm))
         model.head = head.requires_grad_(False)
 
 

@@ -20,9 +20,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedframe.core.message import Message
 from fedframe.core.model import Model
-from fedframe.core.part import Part
+from fedframe.core.part import ModelSize, Part, State, Upload
+from fedframe.core.scratch import Key
 from fedframe.errors import SettingError
 
 if TYPE_CHECKING:
@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from fedframe.settings import Settings
 
 
+SHIFT = Key[Tensor]("gmv/shift")  # alpha mu_c by class
+SUMS = Key[tuple[Tensor, Tensor]]("gmv/sums")  # of features by class, and how many they are
+
+
 @dataclass(frozen=True)
 class GlobalMemory(Part):
     """Class means of all clients, added to training features with weight alpha after a warm-up."""
@@ -39,13 +43,12 @@ class GlobalMemory(Part):
     name: ClassVar[str] = "gmv"
     paper: ClassVar[str] = "Huang et al., Neural Collapse Inspired Federated Learning with Non-iid Data, 2023"
     rank: ClassVar[int] = 10  # acts on what the other transforms leave
-    sums: ClassVar[Literal["", "weighted", "plain"]] = "plain"
 
     alpha: Annotated[float, Field(ge=0)] = 0.5
     warm: Annotated[float, Field(ge=0)] = 0.6  # below 1: a share of all rounds; else the first round with memory
     means: Literal["training", "final"] = "training"  # features as training sees them, or of the final local model
 
-    def check(self, settings: Settings) -> None:
+    def check_settings(self, settings: Settings) -> None:
         """Memory that would never be used is a mistake."""
         if self.warm >= 1 and (self.warm != int(self.warm) or self.warm > settings.rounds):
             raise SettingError(
@@ -60,56 +63,47 @@ class GlobalMemory(Part):
     def begin(self, context: ClientContext) -> None:
         """alpha mu_c by class, zero where there is no memory."""
         if context.training and context.round >= self.first_round(context.job):
-            context.scratch["gmv"] = self.alpha * context.received["gmv/memory"]
+            context.scratch[SHIFT] = self.alpha * context.received["gmv/memory"]
 
     def begin_epoch(self, context: ClientContext, epoch: int) -> None:
         """Only the last epoch counts: its features are the nearest to those of the final model."""
         if self.means == "training" and context.training:
             sums = torch.zeros(context.model.classes, context.model.dim, device=context.start.device)
-            context.scratch["gmv/sums"] = (sums, torch.zeros(context.model.classes, device=context.start.device))
+            context.scratch[SUMS] = (sums, torch.zeros(context.model.classes, device=context.start.device))
 
     def transform(self, model: Model, features: Tensor, context: ClientContext | None) -> Tensor:
         """h = f + alpha mu_y, in training only."""
-        if context is not None and "gmv/sums" in context.scratch:
-            sums, counts = context.scratch["gmv/sums"]
+        if context is not None and SUMS in context.scratch:
+            sums, counts = context.scratch[SUMS]
             sums.index_add_(0, context.labels, features.detach())
             counts += torch.bincount(context.labels, minlength=len(counts))
-        if context is None or "gmv" not in context.scratch:
+        if context is None or SHIFT not in context.scratch:
             return features
-        shift: Tensor = context.scratch["gmv"][context.labels]
+        shift: Tensor = context.scratch[SHIFT][context.labels]
         return features + shift
 
-    def by_sample(self) -> bool:
-        """Outside of rounds nothing is done."""
+    @property
+    def samplewise(self) -> bool:
+        """Outside of rounds each sample is transformed by itself."""
         return True
 
     def finish(self, context: ClientContext) -> None:
         """The class means, zero for classes that the client lacks, and which classes it holds."""
-        gathered = context.scratch.get("gmv/sums")
+        gathered = context.scratch.get(SUMS)
         sums, counts = context.class_sums() if gathered is None else (tensor.cpu() for tensor in gathered)
         context.reply |= {"gmv/means": sums / counts.clamp_min(1)[:, None], "gmv/held": (counts > 0).float()}
 
-    def server_state(self, server: Server) -> dict[str, Tensor]:
+    def server_state(self, server: Server) -> dict[str, State]:
         """No memory yet."""
-        return {"gmv/memory": torch.zeros(server.job.template.classes, server.job.template.dim)}
+        memory = torch.zeros(server.job.template.classes, server.job.template.dim)
+        return {"gmv/memory": State(memory, broadcast=True)}
 
-    def uploads(self, server: Server) -> dict[str, torch.Size]:
-        """Class means, and which classes the client holds."""
-        classes, dim = server.job.template.classes, server.job.template.dim
-        return {"gmv/means": torch.Size([classes, dim]), "gmv/held": torch.Size([classes])}
-
-    def broadcast(self, server: Server) -> dict[str, Tensor]:
-        """mu."""
-        return {"gmv/memory": server.state["gmv/memory"]}
-
-    def absorb(self, server: Server, reply: Message, weight: float) -> None:
-        """Add up the means of those who hold a class: they are zero for those who do not."""
-        total, count = server.scratch.get("gmv", (0.0, 0.0))
-        held, means = reply.tensors["gmv/held"].double(), reply.tensors["gmv/means"].double()
-        server.scratch["gmv"] = (total + means, count + held)
+    def uploads(self, size: ModelSize) -> dict[str, Upload]:
+        """Class means, zero for classes that the client lacks, and which classes it holds."""
+        return {"gmv/means": Upload([size.classes, size.dim], "sum"), "gmv/held": Upload([size.classes], "sum")}
 
     def after_merge(self, server: Server, clients: int) -> None:
         """A new memory for the classes that somebody held, the old one for the others."""
-        total, count = server.scratch["gmv"]
+        total, count = server.total("gmv/means"), server.total("gmv/held")
         fresh = (total / count.clamp_min(1)[:, None]).float()
         server.state["gmv/memory"] = torch.where(count[:, None] > 0, fresh, server.state["gmv/memory"])

@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import nn
 
 from fedframe.core.model import Model
-from fedframe.core.part import Part, Slot
+from fedframe.core.part import Part
 
 
 @dataclass(frozen=True)
@@ -16,10 +16,9 @@ class LinearHead(Part):
     """A linear layer that is trained and merged like every other."""
 
     name: ClassVar[str] = "linear"
-    claims: ClassVar[frozenset[Slot]] = frozenset({"head"})
 
     bias: bool = True
 
-    def build(self, model: Model) -> None:
+    def build_head(self, model: Model) -> None:
         """Put the layer behind the features."""
         model.head = nn.Linear(model.dim, model.classes, bias=self.bias)

@@ -11,10 +11,14 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from fedframe.core.part import Part, Slot
+from fedframe.core.part import Part
+from fedframe.core.scratch import Key
 
 if TYPE_CHECKING:
     from fedframe.core.client_context import ClientContext
+
+
+PRIOR = Key[Tensor]("balanced_ce/prior")  # gamma log n_k by class
 
 
 @dataclass(frozen=True)
@@ -22,7 +26,6 @@ class SquaredError(Part):
     """1/C ||W z - onehot||^2, mean over the batch (SphereFed, Eq. 5)."""
 
     name: ClassVar[str] = "mse"
-    claims: ClassVar[frozenset[Slot]] = frozenset({"loss"})
 
     def loss(self, logits: Tensor, labels: Tensor, context: ClientContext) -> Tensor:
         """The mean over classes makes its gradient 2/C of a plain squared norm: it wants a larger learning rate."""
@@ -32,10 +35,6 @@ class SquaredError(Part):
         """Least squares fits probabilities themselves; what lies below 0 is cut off, and the rest made to sum to 1."""
         positive = logits.clamp_min(torch.finfo(logits.dtype).tiny)
         return positive / positive.sum(-1, keepdim=True)
-
-    def by_sample(self) -> bool:
-        """Yes."""
-        return True
 
     def row_losses(self, logits: Tensor, labels: Tensor, contexts: Sequence[ClientContext]) -> Tensor:
         """The same for every sample of a stack of clients."""
@@ -47,7 +46,6 @@ class BalancedCrossEntropy(Part):
     """Cross-entropy of logits + gamma log n_k: the client's label counts are taken out of what it learns (FedETF)."""
 
     name: ClassVar[str] = "balanced_ce"
-    claims: ClassVar[frozenset[Slot]] = frozenset({"loss"})
     paper: ClassVar[str] = "Li et al., No Fear of Classifier Biases, ICCV 2023"
 
     gamma: Annotated[float, Field(ge=0)] = 1.0
@@ -60,17 +58,13 @@ class BalancedCrossEntropy(Part):
             counts = counts.clamp_min(1.0)
         # 0 log 0 is 0: without gamma the counts do not matter, also those of zero.
         prior = self.gamma * counts.log() if self.gamma else torch.zeros_like(counts)
-        context.scratch["balanced_ce"] = prior.to(context.start.device)
+        context.scratch[PRIOR] = prior.to(context.start.device)
 
     def loss(self, logits: Tensor, labels: Tensor, context: ClientContext) -> Tensor:
         """-log n_y^gamma exp(l_y) / sum_c n_c^gamma exp(l_c)."""
-        return F.cross_entropy(logits + context.scratch["balanced_ce"], labels)
-
-    def by_sample(self) -> bool:
-        """Yes."""
-        return True
+        return F.cross_entropy(logits + context.scratch[PRIOR], labels)
 
     def row_losses(self, logits: Tensor, labels: Tensor, contexts: Sequence[ClientContext]) -> Tensor:
         """The same for every sample of a stack of clients, each with its own counts."""
-        logits = logits + torch.stack([context.scratch["balanced_ce"] for context in contexts])[:, None]
+        logits = logits + torch.stack([context.scratch[PRIOR] for context in contexts])[:, None]
         return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view_as(labels)

@@ -29,9 +29,13 @@ from torch import Tensor, nn
 
 from fedframe.core.model import Model
 from fedframe.core.part import Part
+from fedframe.core.scratch import Key
 
 if TYPE_CHECKING:
     from fedframe.core.client_context import ClientContext
+
+
+VIEWS = Key[tuple[Tensor, Tensor]]("lra/views")  # the batch before and after message passing
 
 
 def pearson(features: Tensor) -> Tensor:
@@ -152,11 +156,12 @@ class RelationalAugmentation(Part):
         for layer in layers:
             augmented = layer(augmented, graph)
         if context is not None:
-            context.scratch["lra"] = (features, augmented)
+            context.scratch[VIEWS] = (features, augmented)
         return augmented
 
-    def by_sample(self) -> bool:
-        """Outside of rounds, unless messages are passed there too."""
+    @property
+    def samplewise(self) -> bool:
+        """Outside of rounds each sample is transformed by itself."""
         return not self.relational
 
     def graph(self, features: Tensor) -> Tensor:
@@ -166,7 +171,7 @@ class RelationalAugmentation(Part):
 
     def penalty(self, context: ClientContext) -> Tensor:
         """lambda_CD times Eq. 7."""
-        views = context.scratch.pop("lra", None)
+        views = context.scratch.pop(VIEWS)
         if views is None or not self.contrast_weight:
             return context.embedding.new_zeros(())
         before, after = views

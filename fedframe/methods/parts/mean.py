@@ -7,13 +7,12 @@ w <- w + sum_k p_k (w_k - w), with p_k the client's share of the round's samples
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
 
 from fedframe.core.aggregation import RunningMean
-from fedframe.core.message import Message
-from fedframe.core.part import Merger, Part, Slot
+from fedframe.core.part import Part
 
 if TYPE_CHECKING:
     from fedframe.core.server import Server
@@ -24,26 +23,8 @@ class Mean(Part):
     """Weighted or uniform mean, as the run's `weighting` says."""
 
     name: ClassVar[str] = "mean"
-    claims: ClassVar[frozenset[Slot]] = frozenset({"merge"})
-    sums: ClassVar[Literal["", "weighted", "plain"]] = "weighted"
     paper: ClassVar[str] = "McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data"
 
-    def merger(self, server: Server) -> Merger:
-        """A running sum: memory does not grow with the clients."""
-        return MeanMerger(server.layout.trainable)
-
-
-class MeanMerger:
-    """Adds up the updates of the trainable weights."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.running = RunningMean(size)
-
-    def add(self, reply: Message, weight: float) -> None:
-        """Take one client's update."""
-        self.running.add(reply.tensors["update"][: self.size], weight)
-
-    def finish(self) -> Tensor:
+    def server_step(self, server: Server, updates: RunningMean) -> Tensor:
         """The mean update."""
-        return self.running.mean()
+        return updates.mean()

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedframe.core.message import Message
 from fedframe.core.model import Model, count_parameters
-from fedframe.core.part import Merger, Part, Slot
+from fedframe.core.part import Merger, Part, State
 from fedframe.errors import SettingError
 
 if TYPE_CHECKING:
@@ -33,20 +33,18 @@ PIECE = 1 << 16  # numbers per model of which the mean is taken at once
 class ModelPerClient(Part):
     """All clients' models, on the server and with every client."""
 
-    claims: ClassVar[frozenset[Slot]] = frozenset({"merge", "own"})
     shares_a_model = False
     rank: ClassVar[int] = 100  # acts on gradients that are complete, and on the reply that others have read
 
     most_gb: Annotated[float, Field(gt=0)] = 1.0  # of what one client downloads in a round
 
-    def fits(self, method: Method) -> None:
+    def check_method(self, method: Method) -> None:
         """There is no shared model that could be fitted, or from which a client could drift."""
         stage = method.optional_slot("server_stage")
-        scaffold = [part for part in method.parts if part.name == "scaffold"]
-        for other in (*([stage] if stage else []), *scaffold):
+        if stage is not None:
             raise SettingError(
                 f"{method.name!r} cannot be combined: with {self.name!r} every client has a model of its own, and "
-                f"{other.name!r} is about a shared one; leave one of them out."
+                f"{stage.name!r} is about a shared one; leave one of them out."
             )
 
     def check_model(self, model: Model, clients: int) -> None:
@@ -65,18 +63,15 @@ class ModelPerClient(Part):
             )
 
     # -- on the server -------------------------------------------------------------------------------------------------
-    def server_state(self, server: Server) -> dict[str, Tensor]:
+    def server_state(self, server: Server) -> dict[str, State]:
         """The models, all alike at first; the clients' samples; in how many rounds each was."""
         samples = server.job.federation.train.sizes()
-        return {
-            f"{self.name}/models": server.model.repeat(len(samples), 1),
-            f"{self.name}/samples": samples.float(),
-            f"{self.name}/visits": torch.zeros(len(samples)),
+        tensors = {
+            "models": server.model.repeat(len(samples), 1),
+            "samples": samples.float(),
+            "visits": torch.zeros(len(samples)),
         }
-
-    def broadcast(self, server: Server) -> dict[str, Tensor]:
-        """All of it."""
-        return {name: tensor for name, tensor in server.state.items() if name.startswith(f"{self.name}/")}
+        return {f"{self.name}/{name}": State(tensor, broadcast=True) for name, tensor in tensors.items()}
 
     def merger(self, server: Server) -> Merger:
         """Each update goes to its own model."""

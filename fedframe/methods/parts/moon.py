@@ -19,11 +19,15 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from fedframe.core.model import copy_tensors, load_tensors
+from fedframe.core.model import Model, copy_tensors, load_tensors
 from fedframe.core.part import Part
+from fedframe.core.scratch import Key
 
 if TYPE_CHECKING:
     from fedframe.core.client_context import ClientContext
+
+
+NETS = Key[list[tuple[Model, Tensor]]]("moon/nets")  # the server's and the previous local model, each with its vector
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,8 @@ class Moon(Part):
 
     name: ClassVar[str] = "moon"
     paper: ClassVar[str] = "Li, He, Song: Model-Contrastive Federated Learning, CVPR 2021"
-    remembers: ClassVar[bool] = True
+    memory: ClassVar[tuple[str, ...]] = ("moon/previous",)
+    compares_with_server: ClassVar[bool] = True
 
     mu: Annotated[float, Field(ge=0)] = 1.0
     temperature: Annotated[float, Field(gt=0)] = 0.5
@@ -41,15 +46,15 @@ class Moon(Part):
         """Load the two models to compare with; each process keeps one net for each."""
         if not context.training or not self.mu:
             return
-        if "moon" not in context.site.tools:
+        if NETS not in context.runtime.tools:
             nets = [context.job.fresh_model().eval() for _ in range(2)]
-            context.site.tools["moon"] = [(net, context.job.roles.layout.bind(net)) for net in nets]
+            context.runtime.tools[NETS] = [(net, context.job.roles.layout.bind(net)) for net in nets]
         previous = context.memory.get("moon/previous", context.start)
         private = copy_tensors(
             context.model, context.job.roles.private
         )  # what other parts keep here, such as BatchNorm's
         with torch.no_grad():
-            for (net, flat), weights in zip(context.site.tools["moon"], (context.start, previous), strict=True):
+            for (net, flat), weights in zip(context.runtime.tools[NETS], (context.start, previous), strict=True):
                 flat.copy_(weights)
                 load_tensors(net, private)
 
@@ -58,7 +63,7 @@ class Moon(Part):
         if not self.mu:
             return context.embedding.new_zeros(())
         with torch.no_grad():
-            shared, previous = (self._features(net, context) for net, _ in context.site.tools["moon"])
+            shared, previous = (self._features(net, context) for net, _ in context.runtime.tools[NETS])
         # As in prediction, like the other two: what others add in training only is no drift.
         own = context.job.method.refine(context.model, context.features)
         similar = torch.stack([F.cosine_similarity(own, other, dim=1) for other in (shared, previous)], dim=1)

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from fedframe.core.message import Message
-from fedframe.core.part import Merger, Part, Slot
+from fedframe.core.part import Merger, Part, State
 
 if TYPE_CHECKING:
     from fedframe.core.server import Server
@@ -131,7 +131,6 @@ class Nash(Part):
     """
 
     name: ClassVar[str] = "gne"
-    claims: ClassVar[frozenset[Slot]] = frozenset({"merge"})
     paper: ClassVar[str] = (
         "Liao et al., Joint Local Relational Augmentation and Global Nash Equilibrium (FedRANE), MM 2023"
     )
@@ -139,9 +138,9 @@ class Nash(Part):
     length: Literal["fedavg_norm", "sum", "radius"] = "fedavg_norm"
     say: Literal["weights", "equal"] = "weights"
 
-    def server_state(self, server: Server) -> dict[str, Tensor]:
+    def server_state(self, server: Server) -> dict[str, State]:
         """How many rounds ended without agreement."""
-        return {"gne/conflicts": torch.zeros(1)}
+        return {"gne/conflicts": State(torch.zeros(1))}
 
     def merger(self, server: Server) -> Merger:
         """Keeps every update: memory grows with the clients of a round."""

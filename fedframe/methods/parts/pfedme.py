@@ -22,20 +22,20 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedframe.core.client_loop import StepHooks, gradient_step
+from fedframe.core.aggregation import RunningMean
 from fedframe.core.model import load_tensors
-from fedframe.core.part import Merger, Part, Slot
-from fedframe.errors import SettingError
+from fedframe.core.part import Part
+from fedframe.core.scratch import Key
 from fedframe.methods.parts.ditto import check_pull
-from fedframe.methods.parts.mean import MeanMerger
 
 if TYPE_CHECKING:
     from fedframe.core.client_context import ClientContext
-    from fedframe.core.method import Method
     from fedframe.core.server import Server
     from fedframe.settings import Settings
 
 PAPER = "Dinh, Tran, Nguyen: Personalized Federated Learning with Moreau Envelopes, NeurIPS 2020"
+LOCAL = Key[dict[str, Tensor]]("pfedme/w")  # the local model w before the step
+THETA = Key[dict[str, Tensor]]("pfedme/theta")  # the personal model after it
 
 
 @dataclass(frozen=True)
@@ -43,36 +43,30 @@ class PFedMe(Part):
     """Each step solves for the client's own model near the local one, then moves the local one towards it."""
 
     name: ClassVar[str] = "pfedme"
-    claims: ClassVar[frozenset[Slot]] = frozenset({"step", "own"})
     paper: ClassVar[str] = PAPER
-    remembers: ClassVar[bool] = True
+    memory: ClassVar[tuple[str, ...]] = ("pfedme/*",)
+    compares_with_server: ClassVar[bool] = True
+    sgd_steps: ClassVar[bool] = False  # a step goes towards theta
     rank: ClassVar[int] = 100  # puts theta into the model when the others have seen the round's
 
     lam: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 15.0
     steps: Annotated[int, Field(ge=1)] = 5  # K
     eta: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.05
 
-    def fits(self, method: Method) -> None:
-        """A step here is not lr times a gradient."""
-        if any(part.name == "scaffold" for part in method.parts):
-            raise SettingError(
-                f"{method.name!r} cannot be combined: 'scaffold' reads gradients from steps of length lr, which "
-                "'pfedme' does not take; leave one of them out."
-            )
-
-    def check(self, settings: Settings) -> None:
+    def check_settings(self, settings: Settings) -> None:
         """A pull that is too strong for the step length throws theta ever further."""
         check_pull("pfedme", self.lam, settings)
 
     def step(self, context: ClientContext) -> Tensor:
         """Lines 7 and 8; the loss is that of the local model."""
         before = {name: weight.detach().clone() for name, weight in context.named.items()}
-        context.scratch["pfedme/w"] = before
-        say = context.scratch.get("pfedme/say", context.site.everyone)
-        loss = gradient_step(context, say)
+        context.scratch[LOCAL] = before
+        loss = context.compute_gradient()
+        context.apply_gradient()
         for _ in range(self.steps - 1):
-            gradient_step(context, say)
-        context.scratch["pfedme/theta"] = {name: weight.detach().clone() for name, weight in context.named.items()}
+            context.compute_gradient()
+            context.apply_gradient()
+        context.scratch[THETA] = {name: weight.detach().clone() for name, weight in context.named.items()}
         share = self.eta * self.lam
         if share != 1:  # all of the way is theta itself, which a sum of differences would round
             with torch.no_grad():
@@ -84,20 +78,18 @@ class PFedMe(Part):
         """g <- g + lambda (theta - w)."""
         for name, weight in context.named.items():
             if weight.grad is not None:
-                weight.grad.add_(weight.detach() - context.scratch["pfedme/w"][name], alpha=self.lam)
+                weight.grad.add_(weight.detach() - context.scratch[LOCAL][name], alpha=self.lam)
 
     def finish(self, context: ClientContext) -> None:
         """Keep theta."""
-        load_tensors(context.model, context.scratch.get("pfedme/theta", {}))
+        load_tensors(context.model, context.scratch.get(THETA, {}))
         context.keep_model("pfedme")
 
-    def own(self, context: ClientContext) -> None:
+    def load_personal(self, context: ClientContext) -> None:
         """theta; a client that was in no round takes the same steps from the shared model, alone."""
-        if not context.take_model("pfedme") and context.kind == "personalise":
-            parts = (*context.job.method.answering("predict"), self)
-            context.scratch["pfedme/say"] = StepHooks.of(context.job.method, parts)
-            context.make_up(parts)
-            load_tensors(context.model, context.scratch.get("pfedme/theta", {}))
+        if not context.load_model("pfedme") and context.kind == "personalise":
+            context.train_missed_rounds((*context.job.method.parts_with("predict"), self))
+            load_tensors(context.model, context.scratch.get(THETA, {}))
 
 
 @dataclass(frozen=True)
@@ -105,23 +97,10 @@ class Mix(Part):
     """The server goes beta times as far as the mean of the updates."""
 
     name: ClassVar[str] = "mix"
-    claims: ClassVar[frozenset[Slot]] = frozenset({"merge"})
     paper: ClassVar[str] = PAPER
 
     beta: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
 
-    def merger(self, server: Server) -> Merger:
+    def server_step(self, server: Server, updates: RunningMean) -> Tensor:
         """(1 - beta) w + beta mean of w_k = w + beta mean of (w_k - w)."""
-        return MixMerger(server.layout.trainable, self.beta)
-
-
-class MixMerger(MeanMerger):
-    """A multiple of the mean update."""
-
-    def __init__(self, size: int, beta: float) -> None:
-        super().__init__(size)
-        self.beta = beta
-
-    def finish(self) -> Tensor:
-        """beta times the mean."""
-        return self.beta * super().finish()
+        return self.beta * updates.mean()

@@ -23,7 +23,7 @@ from torch import Tensor
 from fedframe.core.batches import plain_batches
 from fedframe.core.message import Message
 from fedframe.core.optimizers import FusedSGD
-from fedframe.core.part import Part, Slot
+from fedframe.core.part import ALL_DATA, Part
 from fedframe.errors import SettingError
 
 if TYPE_CHECKING:
@@ -39,18 +39,17 @@ class PooledHead(Part):
     """The classifier, trained on the pooled training data after the last round; the backbone stays."""
 
     name: ClassVar[str] = "pooled_head"
-    claims: ClassVar[frozenset[Slot]] = frozenset({"server_stage"})
     paper: ClassVar[str] = "Dong et al., SphereFed: Hyperspherical Federated Learning, ECCV 2022, Table 4"
-    pools_data: ClassVar[bool] = True
+    server_samples = ALL_DATA
 
     loss_by: Literal["mse", "ce"] = "mse"
     epochs: Annotated[int, Field(ge=1)] = 10
     lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.5  # the mean over classes makes its gradients small
     batch: Annotated[int, Field(ge=1)] = 64
 
-    def fits(self, method: Method) -> None:
+    def check_method(self, method: Method) -> None:
         """The classifier that it trains must be one that predicts, on features of a shared model."""
-        for other in method.answering("predict"):
+        for other in method.parts_with("predict"):
             raise SettingError(
                 f"{method.name!r} cannot be combined: {other.name!r} predicts with a classifier of its own, so that "
                 "'pooled_head' would have no effect; leave one of them out."
@@ -61,12 +60,12 @@ class PooledHead(Part):
                 "part of it stays on the clients; leave it out."
             )
 
-    def check(self, settings: Settings) -> None:
+    def check_settings(self, settings: Settings) -> None:
         """The same for BatchNorm's statistics."""
         if settings.buffers == "private":
             raise SettingError("pooled_head needs a shared model that predicts: buffers = 'private'; use average.")
 
-    def conclude(self, server: Server, replies: Iterable[Message]) -> None:
+    def server_stage(self, server: Server, replies: Iterable[Message]) -> None:
         """Nobody is asked: the data are here, as nowhere but in a simulation."""
         source, rows = server.job.federation.source, server.job.federation.train.values
         net, device = server.net(), server.job.settings.device

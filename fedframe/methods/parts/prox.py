@@ -10,11 +10,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
+from torch import Tensor
 
 from fedframe.core.part import Part
+from fedframe.core.scratch import Key
 
 if TYPE_CHECKING:
     from fedframe.core.client_context import ClientContext
+
+
+ANCHOR = Key[dict[str, Tensor]]("prox/anchor")  # w_t by name
 
 
 @dataclass(frozen=True)
@@ -22,17 +27,19 @@ class Prox(Part):
     """A pull towards the server's weights, of strength mu."""
 
     name: ClassVar[str] = "prox"
+    compares_with_server: ClassVar[bool] = True
     paper: ClassVar[str] = "Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020"
 
     mu: Annotated[float, Field(ge=0)] = 0.01
 
     def begin(self, context: ClientContext) -> None:
         """See the server's weights by name."""
-        context.scratch["prox"] = context.job.roles.layout.views(context.start)
+        context.pull = self.mu
+        context.scratch[ANCHOR] = context.job.roles.layout.views(context.start)
 
     def correct(self, context: ClientContext) -> None:
         """g <- g + mu (w - w_t)."""
-        anchor = context.scratch["prox"]
+        anchor = context.scratch[ANCHOR]
         for name, weight in context.named.items():
             if self.mu and weight.grad is not None and name in anchor:  # what is private has no anchor
                 weight.grad.add_(weight.detach() - anchor[name], alpha=self.mu)  # Eq. 2

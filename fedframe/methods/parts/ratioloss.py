@@ -28,8 +28,8 @@ from pydantic import Field
 from torch import Tensor
 
 from fedframe.core.batches import plain_batches
-from fedframe.core.part import Part, Slot
-from fedframe.data.server_samples import put_aside
+from fedframe.core.part import Part, State
+from fedframe.core.scratch import Key
 from fedframe.errors import SettingError
 from fedframe.methods.parts.cross_entropy import CrossEntropy
 
@@ -37,8 +37,10 @@ if TYPE_CHECKING:
     from fedframe.core.client_context import ClientContext
     from fedframe.core.method import Method
     from fedframe.core.server import Server
-    from fedframe.data import Federation
     from fedframe.settings import Settings
+
+
+WEIGHTS = Key[Tensor]("ratioloss/weights")  # alpha + beta R_c by class
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class RatioLoss(Part):
     """Cross-entropy with class weights from gradients of the server's own samples."""
 
     name: ClassVar[str] = "ratioloss"
-    claims: ClassVar[frozenset[Slot]] = frozenset({"loss"})
+    compares_with_server: ClassVar[bool] = True
     paper: ClassVar[str] = "Wang et al., Addressing Class Imbalance in Federated Learning, AAAI 2021"
 
     alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
@@ -54,7 +56,7 @@ class RatioLoss(Part):
     samples: Annotated[int, Field(ge=1)] = 16  # of every class, on the server
     most: Annotated[float, Field(gt=0)] = 50.0  # R_p is cut off here
 
-    def fits(self, method: Method) -> None:
+    def check_method(self, method: Method) -> None:
         """The server looks at its samples through the shared model."""
         if not method.shares_a_model:
             raise SettingError(
@@ -62,19 +64,20 @@ class RatioLoss(Part):
                 "of it stays on the clients; leave it out."
             )
 
-    def check(self, settings: Settings) -> None:
+    def check_settings(self, settings: Settings) -> None:
         """The same for BatchNorm's statistics."""
         if settings.buffers == "private":
             raise SettingError("ratioloss needs a shared model that predicts: buffers = 'private'; use average.")
 
-    def reserve(self, federation: Federation, seed: int) -> Federation:
-        """Take the server's samples away from the clients."""
-        return put_aside(federation, self.samples, seed, "ratioloss.samples") if self.beta else federation
+    @property
+    def server_samples(self) -> float:
+        """Some samples of every class, unless the weights do not depend on them."""
+        return self.samples if self.beta else 0
 
     def begin(self, context: ClientContext) -> None:
         """Have the class weights at hand."""
         if context.training and self.beta:
-            context.scratch["ratioloss"] = context.received["ratioloss/weights"]
+            context.scratch[WEIGHTS] = context.received["ratioloss/weights"]
 
     def loss(self, logits: Tensor, labels: Tensor, context: ClientContext) -> Tensor:
         """(alpha + beta R_y) CE, mean over the batch; plain outside of rounds."""
@@ -82,30 +85,23 @@ class RatioLoss(Part):
             return F.cross_entropy(logits, labels)
         if not self.beta:
             return self.alpha * F.cross_entropy(logits, labels)
-        weights: Tensor = context.scratch["ratioloss"]
+        weights: Tensor = context.scratch[WEIGHTS]
         return (weights[labels] * F.cross_entropy(logits, labels, reduction="none")).mean()
-
-    def by_sample(self) -> bool:
-        """Yes: outside of rounds it is cross-entropy."""
-        return True
 
     def row_losses(self, logits: Tensor, labels: Tensor, contexts: Sequence[ClientContext]) -> Tensor:
         """Cross-entropy for every sample of a stack of clients."""
         return CrossEntropy().row_losses(logits, labels, contexts)
 
-    def server_state(self, server: Server) -> dict[str, Tensor]:
-        """All classes alike."""
-        return {"ratioloss/weights": torch.full((server.job.template.classes,), self.alpha)} if self.beta else {}
-
-    def broadcast(self, server: Server) -> dict[str, Tensor]:
-        """The class weights."""
-        return {"ratioloss/weights": server.state["ratioloss/weights"]} if self.beta else {}
+    def server_state(self, server: Server) -> dict[str, State]:
+        """The class weights, all alike."""
+        weights = torch.full((server.job.template.classes,), self.alpha)
+        return {"ratioloss/weights": State(weights, broadcast=True)} if self.beta else {}
 
     def after_merge(self, server: Server, clients: int) -> None:
         """New weights from the new model."""
         if not self.beta:
             return
-        source, rows = server.job.federation.source, server.job.federation.aside
+        source, rows = server.job.federation.source, server.job.federation.server_rows
         net = server.net()
         with torch.no_grad():
             batches = plain_batches(source, source.train, rows, server.job.settings.eval_batch)

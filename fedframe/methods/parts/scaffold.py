@@ -18,21 +18,24 @@ round after round (Fashion-MNIST, 20 clients, dirichlet:0.1: every learning rate
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
 
-from fedframe.core.aggregation import RunningMean
-from fedframe.core.message import Message
 from fedframe.core.optimizers import normalised_steps
-from fedframe.core.part import Part
+from fedframe.core.part import ModelSize, Part, State, Upload
+from fedframe.core.scratch import Key
 from fedframe.errors import SettingError
 
 if TYPE_CHECKING:
     from fedframe.core.client_context import ClientContext
+    from fedframe.core.method import Method
     from fedframe.core.server import Server
     from fedframe.settings import Settings
+
+
+SHIFT = Key[dict[str, Tensor]]("scaffold/shift")  # c - c_k by name
 
 
 @dataclass(frozen=True)
@@ -41,10 +44,24 @@ class Scaffold(Part):
 
     name: ClassVar[str] = "scaffold"
     paper: ClassVar[str] = "Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging, ICML 2020"
-    remembers: ClassVar[bool] = True
-    sums: ClassVar[Literal["", "weighted", "plain"]] = "weighted"
+    memory: ClassVar[tuple[str, ...]] = ("scaffold/c",)
+    compares_with_server: ClassVar[bool] = True
 
-    def check(self, settings: Settings) -> None:
+    def check_method(self, method: Method) -> None:
+        """Variates are read from steps of length lr, away from one shared model."""
+        step, merge = method.optional_slot("step"), method.slot("merge")
+        if step is not None and not step.sgd_steps:
+            raise SettingError(
+                f"{method.name!r} cannot be combined: 'scaffold' reads gradients from steps of length lr, which "
+                f"{step.name!r} does not take; leave one of them out."
+            )
+        if not merge.shares_a_model:
+            raise SettingError(
+                f"{method.name!r} cannot be combined: with {merge.name!r} every client has a model of its own, and "
+                "'scaffold' is about a shared one; leave one of them out."
+            )
+
+    def check_settings(self, settings: Settings) -> None:
         """Option II divides by the step length, which only SGD has."""
         if settings.optimizer != "sgd":
             raise SettingError(f"scaffold needs optimizer = 'sgd', not {settings.optimizer!r}.")
@@ -58,11 +75,11 @@ class Scaffold(Part):
         """Have c - c_k at hand by name."""
         server = context.received["scaffold/c"]
         own = context.memory.setdefault("scaffold/c", torch.zeros_like(server))
-        context.scratch["scaffold"] = context.job.roles.layout.trainable_views(server - own)
+        context.scratch[SHIFT] = context.job.roles.layout.trainable_views(server - own)
 
     def correct(self, context: ClientContext) -> None:
         """g <- g - c_k + c (line 9)."""
-        shift = context.scratch["scaffold"]
+        shift = context.scratch[SHIFT]
         for name, weight in context.named.items():
             if weight.grad is not None and name in shift:
                 weight.grad.add_(shift[name])
@@ -76,24 +93,15 @@ class Scaffold(Part):
         context.reply["scaffold/change"] = new - own
         context.memory["scaffold/c"] = new
 
-    def server_state(self, server: Server) -> dict[str, Tensor]:
+    def server_state(self, server: Server) -> dict[str, State]:
         """c = 0."""
-        return {"scaffold/c": torch.zeros(server.layout.trainable)}
+        return {"scaffold/c": State(torch.zeros(server.layout.trainable), broadcast=True)}
 
-    def uploads(self, server: Server) -> dict[str, torch.Size]:
+    def uploads(self, size: ModelSize) -> dict[str, Upload]:
         """c_k+ - c_k."""
-        return {"scaffold/change": torch.Size([server.layout.trainable])}
-
-    def broadcast(self, server: Server) -> dict[str, Tensor]:
-        """c."""
-        return {"scaffold/c": server.state["scaffold/c"]}
-
-    def absorb(self, server: Server, reply: Message, weight: float) -> None:
-        """Add up the changes."""
-        running = server.scratch.setdefault("scaffold", RunningMean(server.layout.trainable))
-        running.add(reply.tensors["scaffold/change"], weight)
+        return {"scaffold/change": Upload([size.trainable], "weighted_sum")}
 
     def after_merge(self, server: Server, clients: int) -> None:
         """c <- c + the changes, each with the client's share in the mean over all clients (line 17)."""
-        total = server.scratch["scaffold"].total / server.weight_of_all
+        total = server.total("scaffold/change") / server.weight_of_all
         server.state["scaffold/c"] = (server.state["scaffold/c"].double() + total).float()

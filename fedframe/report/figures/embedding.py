@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from fedframe.report.figures.style import colour, new_figure, shorten
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from fedframe.report.page.section import Data
 
 MOST_NAMED = 10  # categories with a name in the legend, and a colour of their own
 
 
-def figure(data: dict[str, Any]) -> Figure:
-    """Two pictures of the same points."""
+def embedding(data: Data) -> Figure:
+    """The same points twice: coloured by class and by client."""
     first = data["variants"][0]["data"]
-    drawn, places = new_figure(width=6.8, height=3.0, columns=2)
+    figure, places = new_figure(width=6.8, height=3.0, columns=2)
     classes = dict(enumerate(first["classes"]))
     clients = {int(number): name for number, name in first["clients"].items()}
     for axes, key, names in ((places[0], "class", classes), (places[1], "client", clients)):
         scatter(axes, first["x"], first["y"], first[key], names)
         axes.set_title(f"by {key} ({first['method']})")
-    return drawn
+    return figure
 
 
 def scatter(axes: Axes, x: list[float], y: list[float], keys: list[int], names: dict[int, str]) -> None:
-    """Points in the colours of their kind."""
-    from matplotlib import colormaps
-
+    """Points in the colours of their category."""
     kinds = sorted(set(keys))
     wheel = colormaps["turbo"]
     for i, kind in enumerate(kinds):

@@ -1,18 +1,27 @@
-"""How figures for papers look: one column wide, small type, colours that colour-blind readers can tell apart."""
+"""How figures for papers look: small type, a light background, colours that colour-blind readers can tell apart.
+
+Figures are objects of their own: no window, no display and no global state of matplotlib is involved.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import re
+import textwrap
+import warnings
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fedframe.report.canvas import SERIES
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 COLUMN = 3.4  # inches: a column of a two-column paper
+DIM = "#59636e"  # small print
+# Distinguishable also for colour-blind readers (tests/report/test_colours.py), with a contrast of 3 or more; the page's
+# theme.js has the same ones.
+COLOURS = ("#12479e", "#e0660a", "#0a9a72", "#c9499c", "#5a4108", "#2b93c4", "#7a5fd0", "#3c434c")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))
 RULES: dict[Any, Any] = {
     "font.size": 8,
@@ -29,67 +38,60 @@ RULES: dict[Any, Any] = {
     "grid.linewidth": 0.6,
     "lines.linewidth": 1.4,
     "legend.frameon": False,
-    "figure.constrained_layout.use": True,
     "pdf.fonttype": 42,  # text stays text: publishers refuse the default
     "svg.fonttype": "none",
-    "svg.hashsalt": "fedframe",
+    "svg.hashsalt": "fedframe",  # the same figure has the same bytes
     "text.parse_math": False,  # a dollar sign in a class name is a dollar sign
 }
+_ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 @contextlib.contextmanager
 def paper_style() -> Iterator[None]:
     """Draw with these rules, and leave the user's own as they were."""
-    import matplotlib as mpl
-
-    with mpl.rc_context(RULES):
+    with mpl.rc_context(RULES), warnings.catch_warnings():
+        # A name in a script that the font lacks stays text in an SVG file, which the reader's fonts show.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
         yield
 
 
 def new_figure(
     width: float = COLUMN, height: float = 2.3, columns: int = 1, rows: int = 1
 ) -> tuple[Figure, list[Axes]]:
-    """An empty figure that no window belongs to, and its axes row by row."""
-    from matplotlib.figure import Figure
-
+    """An empty figure and its axes, row by row."""
     figure = Figure(figsize=(width, height), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False)
     return figure, [axes for row in grid for axes in row]
 
 
+def add_title(
+    figure: Figure, title: str, caption: str = "", *, x: float = 0.01, top: float | None = None, bottom: float = 0.01
+) -> None:
+    """A headline above the figure and small print below it, both broken into lines that fit.
+
+    The layout of the figure makes room for both, unless it has none: then they stand above `top` and below `bottom`.
+    """
+    width = figure.get_size_inches()[0]
+    style = {"x": x, "ha": "left"}
+    place = {} if top is None else {"y": top, "va": "bottom"}
+    figure.suptitle(_wrapped(title, round(15 * width)), fontsize=9, fontweight="bold", **style, **place)
+    if caption:
+        place = {} if top is None else {"y": bottom, "va": "top"}
+        figure.supxlabel(_wrapped(caption, round(20 * width)), fontsize=6.5, color=DIM, **style, **place)
+
+
 def colour(index: int) -> str:
     """The colour of a line."""
-    return SERIES[index % len(SERIES)][0]
+    return COLOURS[index % len(COLOURS)]
 
 
 def dash(index: int) -> Any:
-    """The stroke of a line, which tells it apart where colours come round again."""
-    return DASHES[index // len(SERIES) % len(DASHES)]
-
-
-def lines(axes: Axes, series: Sequence[dict[str, Any]], factor: float = 1.0) -> None:
-    """Lines over rounds with their intervals."""
-    from matplotlib.ticker import MaxNLocator
-
-    for i, line in enumerate(series):
-        points = line["points"]
-        rounds = [point[0] for point in points]
-        axes.plot(
-            rounds, [factor * point[3] for point in points], color=colour(i), linestyle=dash(i), label=line["label"]
-        )
-        banded = [point for point in points if point[4] is not None]
-        if banded:
-            low, high = ([factor * point[k] for point in banded] for k in (4, 5))
-            axes.fill_between([point[0] for point in banded], low, high, color=colour(i), alpha=0.18, linewidth=0)
-    axes.grid(axis="y")
-    axes.set_xlabel("round")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    """The stroke of a line, which distinguishes it once the colours repeat."""
+    return DASHES[index // len(COLOURS) % len(DASHES)]
 
 
 def matrix(axes: Axes, cells: Any, label: str, rows: Sequence[str], columns: Sequence[str], **how: Any) -> None:
     """A heat map with its colour bar and as many names as fit."""
-    import numpy as np
-
     image = axes.imshow(np.array(cells, dtype=float), aspect=how.pop("aspect", "auto"), interpolation="nearest", **how)
     bar = axes.figure.colorbar(image, ax=axes, fraction=0.046, pad=0.03)
     bar.set_label(label)
@@ -105,5 +107,20 @@ def matrix(axes: Axes, cells: Any, label: str, rows: Sequence[str], columns: Seq
 
 
 def shorten(name: str, most: int = 16) -> str:
-    """A name that leaves room for the figure."""
+    """A name short enough to leave room for the figure, with an ellipsis for what is cut off."""
     return name if len(name) <= most else name[: most - 1] + "…"
+
+
+def printable(value: Any) -> Any:
+    """The same values, with a box in the place of every character that XML does not allow in a text."""
+    if isinstance(value, str):
+        return _ILLEGAL.sub("\u25a1", value)
+    if isinstance(value, dict):
+        return {printable(key): printable(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [printable(each) for each in value]
+    return value
+
+
+def _wrapped(text: str, characters: int) -> str:
+    return "\n".join(textwrap.wrap(text, characters))

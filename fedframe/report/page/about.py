@@ -34,7 +34,7 @@ def section(subject: Subject) -> Section:
 
 
 def facts(run: Run) -> list[list[str]]:
-    """The few settings that everybody asks for, as name and text."""
+    """The most important settings, as name and text."""
     config = run.config
     clients, share = config.get("clients"), float(config.get("participation") or 1)
     each = f"{share:.0%} of them in a round" if share < 1 else "all of them in every round"
@@ -62,19 +62,19 @@ def parameters(run: Run) -> str:
 
 
 def setting_text(value: Any) -> str:
-    """A setting's value as people read it."""
+    """A setting's value for readers."""
     return "" if value is None or value == {} else str(value)
 
 
 def state(run: Run) -> str:
-    """Whether the run is finished, or how far it has come."""
+    """Whether the run is finished, or the round that it has reached."""
     if run.summary:
         return "finished"
     return f"round {run.rounds_done} of {run.config.get('rounds')}"
 
 
 def progress(subject: Subject) -> str:
-    """How far all runs have come, in a few words."""
+    """The progress of all runs, in a few words."""
     states = [state(run) for run in subject.runs]
     if len(set(states)) == 1:
         return states[0]
@@ -85,24 +85,24 @@ def title(subject: Subject) -> str:
     """The headline of the page."""
     data = {data_text(Path(str(run.config.get("data"))).name) for run in subject.runs}
     where = data.pop() if len(data) == 1 else "different data"
-    return f"{who(subject)} on {where}"
+    return f"{method_names(subject)} on {where}"
 
 
-def who(subject: Subject) -> str:
-    """Which methods, by name where there is room; settings of one method are not several methods."""
+def method_names(subject: Subject) -> str:
+    """The names of the methods where there is room, else their number; settings of one method count as one method."""
     labels = [group.label for group in subject.groups]
-    if len(listed(labels)) <= LONGEST:
-        return listed(labels)
+    if len(join_names(labels)) <= LONGEST:
+        return join_names(labels)
     names = list(dict.fromkeys(str(group.first.config.get("method")) for group in subject.groups))
-    methods = listed(names) if len(listed(names)) <= LONGEST else plural(len(names), "method")
+    methods = join_names(names) if len(join_names(names)) <= LONGEST else plural(len(names), "method")
     cases = {group.case for group in subject.groups if group.case}
     if cases:
         return f"{methods} in {plural(len(cases), 'case')}"
     return methods if len(names) == len(labels) else f"{methods} in {plural(len(labels), 'setting')}"
 
 
-def listed(names: Sequence[str]) -> str:
-    """a, b and c; by semicolons where names have commas of their own."""
+def join_names(names: Sequence[str]) -> str:
+    """Names as a list, "a, b and c"; with semicolons where names contain commas."""
     if len(names) == 1:
         return names[0]
     return f"{('; ' if any(',' in name for name in names) else ', ').join(names[:-1])} and {names[-1]}"

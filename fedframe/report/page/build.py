@@ -1,20 +1,46 @@
-"""From run folders to a page: looks at the saved models where that is still to be done, and writes the file."""
+"""From run folders to a page: examines saved models where that is still to be done, and gathers the sections."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fedframe.analysis import examine
 from fedframe.errors import DataError, FedframeError, SettingError, nearest
 from fedframe.metrics.embedding import METHODS
-from fedframe.report.page import default_target, make_page
+from fedframe.report.page import about, clients, cost, curves, drift, features, geometry, paired, predictions, scores
 from fedframe.report.page.runs import Group, Run, Subject, open_runs
+from fedframe.report.page.section import Section
+from fedframe.report.page.similarity import heads_section, similarity_section
+from fedframe.report.page.template import render
 from fedframe.runs.folder import EXAMINATION
 from fedframe.util.files import read_json, write_text
 
-StepHooks = Callable[[str], None]
+MOST = 4_500_000  # bytes of data; style and scripts are half a megabyte, and a page should stay below six
+
+# In the order of the questions that readers ask: how good, how did it learn, for whom, why, at what cost.
+SECTIONS: tuple[Callable[[Subject], Section | None], ...] = (
+    scores.section,
+    about.section,
+    paired.section,
+    curves.section,
+    clients.partition_section,
+    clients.spread_section,
+    predictions.classes_section,
+    predictions.confusion_section,
+    predictions.calibration_section,
+    features.features_section,
+    geometry.gram_section,
+    heads_section,
+    similarity_section,
+    geometry.collapse_section,
+    drift.section,
+    features.degeneration_section,
+    cost.section,
+)
 
 
 def write_page(
@@ -23,60 +49,124 @@ def write_page(
     *,
     quick: bool = False,
     embedding: str | None = None,
-    say: StepHooks = print,
+    notify: Callable[[str], None] = print,
 ) -> Path:
-    """Write the page of runs; `quick` takes what is known and looks at no model."""
-    target = in_a_folder(out) if out is not None else default_target(folders)
+    """Write the page of runs; `quick` does not examine any models."""
+    target = check_folder(out) if out is not None else default_target(folders)
     if embedding is not None and embedding not in METHODS:
         raise SettingError(f"embedding = {embedding!r}: {nearest(embedding, METHODS)}")
     subject = open_runs(folders)
     if not quick:
-        subject = examined(subject, embedding, say)
+        subject = examined(subject, embedding, notify)
     write_text(target, make_page(subject))
     return target
 
 
-def in_a_folder(target: Path) -> Path:
-    """A file to write, whose folder must be there: a slip of the pen makes no folders."""
+def default_target(folders: Sequence[Path]) -> Path:
+    """The default file of a page: in the run's folder, or in the current one if there are several runs."""
+    return folders[0] / "report.html" if len(folders) == 1 else Path("report.html")
+
+
+def check_folder(target: Path) -> Path:
+    """The file to write; its folder must exist, so that a typing error makes no folders."""
     if not target.parent.is_dir():
         raise SettingError(f"out = {target}: there is no folder {target.parent}; make it, or use --out {target.name}.")
     return target
 
 
-def examined(subject: Subject, embedding: str | None = None, say: StepHooks = print) -> Subject:
-    """The same with the saved models of one run of each method looked at; what went wrong is kept as a sentence."""
-    groups = tuple(with_first(group, examined_run(group.first, embedding, say)) for group in subject.groups)
+def examined(subject: Subject, embedding: str | None = None, notify: Callable[[str], None] = print) -> Subject:
+    """The same runs, with the saved models of one run of each method examined; an error is kept as a sentence."""
+    groups = tuple(replace_first(group, examine_run(group.first, embedding, notify)) for group in subject.groups)
     return replace(subject, groups=groups)
 
 
-def with_first(group: Group, first: Run) -> Group:
-    """A group whose first run is another reading of the same folder."""
+def replace_first(group: Group, first: Run) -> Group:
+    """The group with its first run read again."""
     return replace(group, runs=(first, *group.runs[1:]))
 
 
-def examined_run(run: Run, embedding: str | None, say: StepHooks) -> Run:
-    """A finished run that has been looked at; one that still goes on is left alone."""
+def examine_run(run: Run, embedding: str | None, notify: Callable[[str], None]) -> Run:
+    """Examine a finished run and read it again; one that is not finished is returned as it is."""
     if not run.summary:
         return run
-    from fedframe.analysis import examine
-
-    asked = kept_wishes(run.path)
+    asked = previous_options(run.path)
     if embedding is not None:
         asked["embedding"] = embedding
     if not (run.path / EXAMINATION).exists():
-        say(f"Looking at the models of {run.path} (once; the result is kept in {EXAMINATION})")
+        notify(f"Looking at the models of {run.path} (once; the result is kept in {EXAMINATION})")
     try:
         examine(run.path, **asked)
     except FedframeError as error:
-        say(f"{run.path}: {error}")
-        return Run(run.path, trouble=f"The saved models could not be looked at. {error}")
+        notify(f"{run.path}: {error}")
+        return Run(run.path, examination_error=f"The saved models could not be looked at. {error}")
     return Run(run.path)
 
 
-def kept_wishes(folder: Path) -> dict[str, Any]:
-    """What an examination that is there was asked for, by `fedframe measure` perhaps: it is respected."""
+def previous_options(folder: Path) -> dict[str, Any]:
+    """The options of an existing examination, such as one by `fedframe measure`, which are kept."""
     try:
         made_of = read_json(folder / EXAMINATION).get("made_of") or {}
-    except DataError:  # none, or a damaged one: made anew
+    except DataError:  # none, or a damaged one: made again
         return {}
     return {key: made_of[key] for key in ("samples", "seed", "embedding") if key in made_of}
+
+
+def make_page(subject: Subject, live: bool = False) -> str:
+    """The page as HTML."""
+    data = page_data(subject, live)
+    words = " ".join(str(section.get("alt", "")) for section in data["sections"])
+    return render(data, words)
+
+
+def page_data(subject: Subject, live: bool = False) -> dict[str, Any]:
+    """The data that the page's scripts draw, as plain values."""
+    sections = [section for build in SECTIONS if (section := build(subject)) is not None]
+    # Sections without data come last; settings too if there are several methods, as few readers need them.
+    sections.sort(key=lambda section: (bool(section.missing), section.id == "about" and not subject.single))
+    return {
+        "title": about.title(subject),
+        "subtitle": about.subtitle(subject),
+        "state": about.progress(subject),
+        "live": live,
+        "sections": bounded([section.plain() for section in without_gaps(sections)]),
+    }
+
+
+def without_gaps(sections: Sequence[Section]) -> list[Section]:
+    """The same sections without gaps: a narrow section without a neighbour becomes a wide one."""
+    found: list[Section] = []
+    alone = False
+    for section in sections:
+        narrow = not section.wide and not section.missing
+        if alone and not narrow:
+            found[-1] = replace(found[-1], wide=True)
+        alone = narrow and not alone
+        found.append(section)
+    if alone:
+        found[-1] = replace(found[-1], wide=True)
+    return found
+
+
+def bounded(sections: list[dict[str, Any]], most: int = MOST) -> list[dict[str, Any]]:
+    """The same sections, with runs left out of the largest ones until all fit; the first run always stays."""
+    sizes = {section["id"]: byte_size(section) for section in sections}
+    left_out: dict[str, list[str]] = {}
+    while sum(sizes.values()) > most:
+        several = [section for section in sections if len(section.get("data", {}).get("variants", [])) > 1]
+        if not several:
+            break
+        largest = max(several, key=lambda section: sizes[section["id"]])
+        variants = largest["data"]["variants"]
+        left_out.setdefault(largest["id"], []).insert(0, variants[-1]["name"])
+        largest["data"] = {**largest["data"], "variants": variants[:-1]}
+        sizes[largest["id"]] = byte_size(largest)
+    for section in sections:
+        if section["id"] in left_out:
+            names = "; ".join(left_out[section["id"]])
+            section["read"] += f" (Left out to keep the page small: {names}. Their own pages show them.)"
+    return sections
+
+
+def byte_size(section: dict[str, Any]) -> int:
+    """The size of a section in bytes."""
+    return len(json.dumps(section, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass"))

@@ -1,4 +1,4 @@
-"""The command that runs a run again: its method and every setting that is not what the method brings along."""
+"""The command that repeats a run: its method and every setting that differs from the method's defaults."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from typing import Any
 import yaml
 
 from fedframe.errors import FedframeError
+from fedframe.jobs.gather import gather
 from fedframe.runs.federated import train_again
-from fedframe.settings import REMOTE_DATA
+from fedframe.settings import PANELS, REMOTE_DATA, check, from_python
 
-ALWAYS = ("data", "rounds", "seed")  # said also where they are the default: everybody asks for them
+ALWAYS = ("data", "rounds", "seed")  # named even if they are the defaults, as everybody asks for them
 SAME_BITS_WITHOUT = ("workers", "engine", "log")  # settings that do not change what is learned
 
 
 def command(config: Mapping[str, Any], folder: Path) -> str:
-    """The exact command; where the command line cannot say a setting, the one that reads the run's own file."""
+    """The exact command; where a setting cannot be an option, the command that reads the run's config file."""
     if config.get("data") == REMOTE_DATA:
         return train_again(folder)
     again = f"fedframe run --config {shlex.quote((folder / 'config.yaml').as_posix())}"
-    if "python" in (config.get("data"), config.get("model")):
-        return f"fedframe.run(config={(folder / 'config.yaml').as_posix()!r}, data=..., model=...)  # in Python"
+    objects = from_python(config)
+    if objects:
+        again = ", ".join(f"{name}=..." for name in objects)
+        return f"fedframe.run(config={(folder / 'config.yaml').as_posix()!r}, {again})  # in Python"
     try:
-        words = command_words(config)
-    except (FedframeError, UnsaidError):
+        words = command_arguments(config)
+    except (FedframeError, NotAnOptionError):
         return again
     return shlex.join(["fedframe", "run", *words])
 
 
-class UnsaidError(Exception):
-    """A setting that has no value on the command line."""
+class NotAnOptionError(Exception):
+    """A setting whose value the command line cannot express."""
 
 
-def command_words(config: Mapping[str, Any]) -> list[str]:
-    """Method and options, as a shell would split them."""
-    from fedframe.jobs.gather import gather  # brings torch along
-    from fedframe.settings import PANELS, check
-
+def command_arguments(config: Mapping[str, Any]) -> list[str]:
+    """Method and options, as a list of arguments."""
     settings = check(dict(config))
     brought = gather({"method": settings.method}, None)
     words = [settings.method]
@@ -50,23 +50,23 @@ def command_words(config: Mapping[str, Any]) -> list[str]:
             words += option(name, value)
     for part, values in settings.set.items():
         for key, value in values.items():
-            words += ["--set", f"{part}.{key}={yaml_word(value)}"]
+            words += ["--set", f"{part}.{key}={yaml_text(value)}"]
     return words
 
 
 def option(name: str, value: object) -> list[str]:
-    """A setting as an option."""
+    """The arguments that set a setting."""
     flag = name.replace("_", "-")
     if isinstance(value, bool):
         return [f"--{flag}" if value else f"--no-{flag}"]
     if value is None:
-        raise UnsaidError(name)
+        raise NotAnOptionError(name)
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         value = int(value)  # two new clients, not 2.0
     return [f"--{flag}", str(value)]
 
 
-def yaml_word(value: object) -> str:
+def yaml_text(value: object) -> str:
     """A value that YAML reads back as the same value."""
     text = str(value)
     return text if isinstance(value, str) and yaml.safe_load(text) == value else json.dumps(value)

@@ -1,4 +1,4 @@
-"""What it cost: time, memory, bytes and operations."""
+"""The cost of the runs: time, memory, bytes and operations."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def build(group: Group) -> Data:
 
 
 def read(run: Run, key: str) -> float | None:
-    """A cost from the summary, the examination or, while the run goes on, its rounds so far."""
+    """A cost from the summary, the examination or, while the run is not finished, its rounds so far."""
     cost = run.examination.get("cost") or {}
     found: Any = run.summary.get(key, cost.get(key))
     if found is None and not run.summary and run.metrics and key in ("seconds", "bytes_up", "bytes_down"):

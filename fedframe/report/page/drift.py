@@ -18,9 +18,9 @@ MOST_CLIENTS = 1000
 
 
 def section(subject: Subject) -> Section:
-    """The client x round picture of each method's first run."""
+    """The heat map of clients and rounds of each method's first run."""
     cells = MOST_CELLS // len(subject.groups)
-    return of_single_runs(subject, Section("drift", TITLE, READ), lambda run: build(run, cells), spoken, OFF)
+    return of_single_runs(subject, Section("drift", TITLE, READ), lambda run: build(run, cells), alt_text, OFF)
 
 
 def build(run: Run, most_cells: int = MOST_CELLS) -> Data | None:
@@ -54,7 +54,7 @@ def note(shown: int, total: int, stride: int) -> str:
     return " ".join(texts)
 
 
-def spoken(data: Data) -> str:
+def alt_text(data: Data) -> str:
     """The first and the last rounds' mean in words."""
 
     def mean(column: int) -> str:

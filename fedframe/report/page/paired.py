@@ -22,7 +22,7 @@ UNPAIRED = (
     "{methods} --seeds 3, then fedframe report on its folder."
 )
 ONE_CASE = "Differences seed by seed are those of a case: fedframe report {folder}"
-# What a seed turns into clients, split and initial weights; runs that differ in it have no seeds in common.
+# From these settings a seed makes clients, split and initial weights: runs that differ in them are not paired.
 PROBLEM = (
     "data", "partition", "clients", "min_client_size", "test_share", "validate_share", "data_share", "local_test",
     "new_clients", "model",
@@ -33,7 +33,7 @@ def section(subject: Subject) -> Section | None:
     """The paired table; None for a single method."""
     if subject.single:
         return None
-    comparison = subject.comparison or compared(subject)
+    comparison = subject.comparison or compare_runs(subject)
     scores = tables(comparison)
     if not scores:
         case = next((path for path in subject.groups[0].first.path.parents if (path / COMPARISON).exists()), None)
@@ -43,11 +43,11 @@ def section(subject: Subject) -> Section | None:
         return Section("paired", TITLE, READ, missing=UNPAIRED.format(methods=methods))
     baseline = str(comparison["baseline"])
     data = {"baseline": baseline, "scores": scores, "note": note(scores)}
-    return Section("paired", TITLE, READ, data, spoken(data))
+    return Section("paired", TITLE, READ, data, alt_text(data))
 
 
-def compared(subject: Subject) -> Data:
-    """The same for plain runs, where all methods had the same seeds and the same problem; the first is the baseline."""
+def compare_runs(subject: Subject) -> Data:
+    """The same for single runs, if all methods had the same seeds and problem; the first is the baseline."""
     if len({problem(group.first) for group in subject.groups}) > 1:
         return {}
     seeds = [[run.seed for run in group.runs] for group in subject.groups]
@@ -104,7 +104,7 @@ def note(scores: list[Data]) -> str:
     return f"{tested}p (Holm) allows for several methods being compared; colour marks one below 0.05."
 
 
-def spoken(data: Data) -> str:
+def alt_text(data: Data) -> str:
     """The first score's differences in words."""
     first = data["scores"][0]
     texts = [

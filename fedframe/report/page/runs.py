@@ -20,19 +20,19 @@ from fedframe.util.text import plural
 COMPARISON = "comparison.json"
 ALPHA = re.compile(r"(?<=dirichlet:)[^+]+")  # the number that the field, and --sweep, call alpha
 
-# What a run has that was made before a setting was there; its method and data it must name itself.
+# Settings of runs that were made before a setting existed; method and data must be given.
 DEFAULTS = {**Settings().model_dump(mode="json"), "method": "", "data": ""}
 
-# Settings that say where a run is done, or which of several equal runs it is: not what its method is.
+# Settings that say where a run is computed, or which of several equal runs it is: not part of its method.
 NOT_THE_METHOD = frozenset({"seed", "workers", "engine", "device", "data_dir", "log"})
 
 
 @dataclass(frozen=True)
 class Run:
-    """The files of one run; what is not there is empty."""
+    """The files of one run; a missing one is empty."""
 
     path: Path
-    trouble: str = ""  # why the saved models could not be looked at
+    examination_error: str = ""  # why the saved models could not be examined
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -51,7 +51,7 @@ class Run:
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """Final scores; empty while the run goes on."""
+        """Final scores; empty while the run is not finished."""
         return self._json(SUMMARY)
 
     @cached_property
@@ -61,12 +61,12 @@ class Run:
 
     @cached_property
     def examination(self) -> dict[str, Any]:
-        """What a look at the saved models has brought."""
+        """The examination of the saved models; empty if there is none."""
         return self._json(EXAMINATION)
 
     @cached_property
     def names(self) -> list[str]:
-        """What the clients are called; empty if they are numbers."""
+        """The names of the clients; empty if they are numbered."""
         return RunFolder(self.path).names()
 
     @property
@@ -85,7 +85,7 @@ class Run:
         return int(self.metrics[-1]["round"]) if self.metrics else 0
 
     def client_name(self, client: int) -> str:
-        """A client as people call it."""
+        """The name of a client, or its number."""
         return self.names[client] if 0 <= client < len(self.names) else str(client)
 
     def _json(self, name: str) -> dict[str, Any]:
@@ -108,7 +108,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Subject:
-    """All that a page shows."""
+    """All runs that a page shows, in groups."""
 
     groups: tuple[Group, ...]
     comparison: dict[str, Any] = field(default_factory=dict)  # of `fedframe compare`, if the page is about one
@@ -142,7 +142,7 @@ def open_runs(folders: Sequence[Path]) -> Subject:
 
 
 def open_run(folder: Path) -> Run:
-    """A run folder; one that merely holds runs is not searched, since looking at a run writes into it."""
+    """Read a run folder; one that merely contains runs is not searched, since examining a run writes into it."""
     inside = sorted(path.parent for path in folder.glob(f"*/{CONFIG}")) if not (folder / CONFIG).exists() else []
     if inside:
         named = " ".join(map(str, inside[:2]))
@@ -156,7 +156,7 @@ def open_run(folder: Path) -> Run:
 
 
 def runs_inside(folder: Path) -> list[Run]:
-    """The runs of a comparison that still goes on, or has cases; those that only choose a setting are left out."""
+    """The runs of a comparison that is not finished or has cases, without those that only tune a setting."""
     runs = [Run(path) for path in folders_inside(folder)]
     return [run for run in runs if not run.config.get("validate_share")]
 
@@ -168,7 +168,7 @@ def folders_inside(folder: Path) -> list[Path]:
 
 
 def open_comparison(folder: Path, comparison: dict[str, Any]) -> Subject:
-    """Read what `fedframe compare` has left; runs that never started are left out."""
+    """Read the runs of `fedframe compare`; those that have not started are left out."""
     groups = started_groups(folder, comparison)
     if not groups:
         raise DataError(f"{folder} holds no started run; the same 'fedframe compare' command goes on.")
@@ -176,7 +176,7 @@ def open_comparison(folder: Path, comparison: dict[str, Any]) -> Subject:
 
 
 def open_cases(folder: Path, cases: dict[str, Any]) -> Subject:
-    """The cases of a sweep side by side, called as the user has called them."""
+    """The cases of a sweep side by side, under the names that the user gave them."""
     groups = tuple(
         Group(f"{group.label}, {case}", group.runs, case)
         for case, comparison in cases.items()
@@ -198,9 +198,9 @@ def started_groups(folder: Path, comparison: dict[str, Any]) -> tuple[Group, ...
 
 
 def group_runs(runs: Sequence[Run]) -> tuple[Group, ...]:
-    """Put runs together that differ in the seed alone, named by what tells the groups apart.
+    """Put runs together that differ in the seed alone, named by what distinguishes the groups.
 
-    The same run made twice is no second sample: it stands beside the first, or intervals would be too narrow.
+    A repetition of the same run is not a second sample (intervals would be too narrow): it is a group of its own.
     """
     found: dict[tuple[str, int], list[Run]] = {}
     times: dict[tuple[str, int], int] = {}
@@ -226,13 +226,13 @@ def group_labels(configs: Sequence[dict[str, Any]]) -> list[str]:
         rivals = [other for other in configs if other.get("method") == config.get("method")]
         names = dict.fromkeys(name for other in rivals for name in other if name not in NOT_THE_METHOD)
         differing = [name for name in names if any(other.get(name) != config.get(name) for other in rivals)]
-        words = [setting_words(name, config, rivals) for name in differing]
+        words = [setting_label(name, config, rivals) for name in differing]
         labels.append(", ".join([method, *words]))
     return labels
 
 
-def setting_words(name: str, config: dict[str, Any], rivals: Sequence[dict[str, Any]]) -> str:
-    """A setting with its value; splits that differ in nothing but Dirichlet's number are told apart by alpha."""
+def setting_label(name: str, config: dict[str, Any], rivals: Sequence[dict[str, Any]]) -> str:
+    """A setting with its value; splits that differ in nothing but Dirichlet's number are distinguished by alpha."""
     value = _short(config.get(name))
     found = ALPHA.search(value) if name == "partition" else None
     if found and len({ALPHA.sub("", _short(other.get(name))) for other in rivals}) == 1:

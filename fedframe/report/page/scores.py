@@ -23,7 +23,7 @@ KINDS = {
     "weighted": "saved models, weighted by test samples",
     "client": "shared model on the same clients",  # of new clients only
 }
-SO_FAR = {"final": 1, "last_five": 5}  # how many evaluations are the mean of a run that still goes on
+SO_FAR = {"final": 1, "last_five": 5}  # evaluations that the score of an unfinished run is the mean of
 READ = (
     "Each number answers another question; all are accuracies, the share of test samples that are classified correctly."
 )
@@ -54,7 +54,7 @@ def group_scores(group: Group) -> Data:
 
 
 def read(run: Run, score: str, kind: str) -> float | None:
-    """A score of a run; of one that still goes on, what the last evaluated round says."""
+    """A score of a run; of an unfinished one, that of the last evaluated rounds."""
     if run.summary:
         entry: Any = run.summary.get("scores", {}).get(score) or {}
         return rounded(entry.get(kind), 6)
@@ -66,7 +66,7 @@ def read(run: Run, score: str, kind: str) -> float | None:
 
 
 def definitions(subject: Subject) -> dict[str, str]:
-    """What the scores mean, in the words of the first finished run."""
+    """The definitions of the scores, from the first finished run."""
     said: dict[str, str] = next(
         (run.summary["definitions"] for run in subject.runs if run.summary.get("definitions")), {}
     )

@@ -10,7 +10,7 @@ from typing import Any
 from fedframe.report.page.runs import Run, Subject
 
 Data = dict[str, Any]
-STAY = (
+STAYS_AT_NODES = (
     "Data and own models stay at the nodes; what can be shown here is what the shared model makes of the organiser's "
     "own test data (fedframe federation start --test-data)."
 )
@@ -29,12 +29,12 @@ class Section:
     wide: bool = True  # takes the whole width of a wide page
 
     def plain(self) -> Data:
-        """The section for JSON."""
+        """The section as a dictionary for JSON, without empty entries."""
         return {key: value for key, value in asdict(self).items() if value not in ("", {})}
 
 
 def by_run(subject: Subject, build: Callable[[Run], Data | None]) -> list[Data]:
-    """The details of one run of each method, as far as there are any; equal ones are given once."""
+    """The details of one run of each method that has any; equal ones are merged."""
     variants: list[Data] = []
     for group in subject.groups:
         data = build(group.first)
@@ -53,43 +53,43 @@ def of_single_runs(
     subject: Subject,
     section: Section,
     build: Callable[[Run], Data | None],
-    spoken: Callable[[Data], str],
+    alt_text: Callable[[Data], str],
     missing: str = "",
 ) -> Section:
-    """A section on the models of one run of each method, its words on the first; `missing` if there is nothing."""
+    """A section on the models of one run of each method, its text on the first; `missing` if there are none."""
     variants = by_run(subject, build)
     if not variants:
         return replace(section, missing=missing or why_not_examined(subject))
-    return replace(section, data={"variants": variants}, alt=spoken(variants[0]["data"]))
+    return replace(section, data={"variants": variants}, alt=alt_text(variants[0]["data"]))
 
 
 def why_not_examined(subject: Subject) -> str:
-    """The sentence that stands where a look at the saved models would have been needed."""
+    """Why there is nothing that needs an examination of the saved models, as a sentence."""
     first = subject.groups[0].first
-    if first.trouble:
-        return first.trouble
+    if first.examination_error:
+        return first.examination_error
     if not first.summary:
         return "Appears when the run is finished: it needs the saved models."
     if first.examination and first.from_nodes:
-        return STAY
+        return STAYS_AT_NODES
     return "Needs a look at the saved models; make the page with: fedframe report " + first.path.as_posix()
 
 
 def if_examined(subject: Subject, missing: str) -> str:
-    """Why there is nothing, where the saved models have been looked at; where they have not, that."""
+    """The sentence `missing` if the saved models have been examined, else why they have not."""
     seen = any(group.first.examination for group in subject.groups)
     return missing if seen and not subject.groups[0].first.from_nodes else why_not_examined(subject)
 
 
 def rounded(value: float | None, digits: int = 5) -> float | None:
-    """A number in as few digits as the eye needs; None for what is missing or not finite."""
+    """A number in a few digits; None if it is missing or not finite."""
     if value is None or not math.isfinite(value):
         return None
     return float(f"{value:.{digits}g}")
 
 
 def finite(values: Any) -> Any:
-    """Plain values with None in the place of what JSON does not know: NaN and the infinities."""
+    """The same values, with None for NaN and infinities, which JSON does not have."""
     if isinstance(values, float):
         return values if math.isfinite(values) else None
     if isinstance(values, dict):
@@ -97,3 +97,21 @@ def finite(values: Any) -> Any:
     if isinstance(values, list | tuple):
         return [finite(value) for value in values]
     return values
+
+
+def shown_classes(examination: dict[str, Any], width: int) -> list[str]:
+    """The names of the classes of a matrix; one of more than 100 classes shows the most frequent ones."""
+    classes = [str(name) for name in examination.get("classes") or []]
+    if len(classes) == width:
+        return classes
+    shown = examination.get("shown_classes")
+    if isinstance(shown, list) and len(shown) == width:
+        known = all(isinstance(each, int) and 0 <= each < len(classes) for each in shown)
+        return [classes[each] for each in shown] if known else [str(each) for each in shown]
+    return [str(number) for number in range(width)]
+
+
+def cut_note(examination: dict[str, Any], width: int) -> str:
+    """A sentence for a matrix that does not show all classes."""
+    total = len(examination.get("classes") or [])
+    return f"The {width} most frequent of {total} classes are shown." if total > width else ""

@@ -1,4 +1,4 @@
-"""One self-contained HTML file: template, style, scripts and data, none of which can break out of its place."""
+"""One self-contained HTML file: template, style, scripts and data, none of which can break out of its element."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ FRAME = ("base.js", "theme.js", "tooltip.js", "controls.js", "table.js", "heatma
 LAST = ("main.js",)
 
 
-def render(data: dict[str, Any], words: str = "") -> str:
-    """The page of some data; `words` are for readers whose browser runs no scripts."""
+def render(data: dict[str, Any], text_only: str = "") -> str:
+    """The page of some data; `text_only` is for browsers that run no scripts."""
     scripts = [*map(asset, VENDOR), program()]
     pieces = {
         "policy": policy(scripts, bool(data.get("live"))),
         "generator": html.escape(f"Fedframe {__version__}"),
         "title": html.escape(str(data["title"])),
         "subtitle": html.escape(str(data["subtitle"])),
-        "words": html.escape(words),
+        "words": html.escape(text_only),
         "style": "\n".join(map(asset, STYLES)),
         "data": script_json(data),
         "scripts": "\n".join(f"<script>{text}</script>" for text in scripts),
     }
-    # One pass, so that what is put in is never looked at again.
+    # In one pass, so that inserted text is never searched for placeholders.
     return re.sub(r"\[\[(\w+)\]\]", lambda found: pieces[found[1]], asset("page.html"))
 
 
@@ -42,12 +42,12 @@ def script_json(data: Any) -> str:
     text = json.dumps(finite(data), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
-    # A lone surrogate has no UTF-8; as an escape it is still what it was.
+    # A lone surrogate has no UTF-8 encoding, but can be written as an escape.
     return re.sub("[\ud800-\udfff]", lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def policy(scripts: list[str], live: bool) -> str:
-    """What the page may do: run these very scripts, and nothing over the network but ask its own server for news."""
+    """The content security policy: only these scripts run, and a live page may ask its own server for data."""
     allowed = " ".join(f"'sha256-{digest(text)}'" for text in scripts)
     connect = "'self'" if live else "'none'"
     rules = {"default-src": "'none'", "script-src": allowed, "style-src": "'unsafe-inline'", "img-src": "data: blob:"}
@@ -62,7 +62,7 @@ def digest(text: str) -> str:
 
 @cache
 def program() -> str:
-    """The page's own scripts as one, with names that nobody else sees."""
+    """The page's own scripts as one, in a scope of their own."""
     figures = sorted(path.name for path in (files(__package__) / "assets" / "figures").iterdir())
     names = (*FRAME, *(f"figures/{name}" for name in figures if name.endswith(".js")), *LAST)
     return '"use strict";\n(() => {\n' + "\n".join(map(asset, names)) + "\n})();\n"
@@ -70,5 +70,5 @@ def program() -> str:
 
 @cache
 def asset(name: str) -> str:
-    """A file that comes with the package."""
+    """The text of a file of the package."""
     return (files(__package__) / "assets" / name).read_text("utf-8")

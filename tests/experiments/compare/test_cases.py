@@ -13,10 +13,10 @@ import yaml
 import fedframe
 from fedframe.errors import SettingError
 from fedframe.experiments.compare.cases import read_cases
-from fedframe.experiments.compare.document import document
-from fedframe.experiments.compare.formats import latex, markdown, page
-from fedframe.experiments.compare.make_plan import Request, make_plan, make_plans
+from fedframe.experiments.compare.request import ComparisonRequest, make_plan, make_plans
 from fedframe.experiments.compare.result import Comparison
+from fedframe.experiments.compare.tables import make_document
+from fedframe.experiments.tables import latex, markdown, page
 
 SMALL: dict[str, Any] = {"rounds": 2, "epochs": 1, "clients": 4, "model": "mlp:8", "cores": 2, "progress": False}
 
@@ -74,8 +74,8 @@ def test_files_of_all_cases_hold_the_numbers_of_each(cases: dict[str, Comparison
 
 
 def test_overview_has_methods_down_and_cases_across(cases: dict[str, Comparison], out: Path) -> None:
-    text = document([*cases.values()])
-    first = text.chapters[0].blocks[0]
+    text = make_document([*cases.values()])
+    first = text.chapters[0].tables[0]
     assert first.columns == ("method", "alpha=0.1", "alpha=10")
     mean = cases["alpha=10"].scores["fedprox"]["generic.final"].mean
     assert mean is not None
@@ -88,7 +88,7 @@ def test_overview_has_methods_down_and_cases_across(cases: dict[str, Comparison]
 
 
 def test_one_value_is_a_plain_setting() -> None:
-    (plan,) = make_plans(Request(["fedavg"], sweep={"alpha": [0.3]}))
+    (plan,) = make_plans(ComparisonRequest(["fedavg"], sweep={"alpha": [0.3]}))
     assert (plan.case, plan.settings["partition"]) == ("", "dirichlet:0.3")
 
 
@@ -106,9 +106,9 @@ def test_alpha_is_the_number_of_the_dirichlet_partition(partition: str | None, m
 
 
 def test_two_settings_make_every_combination_and_folders_that_differ() -> None:
-    plans = make_plans(Request(["fedavg"], sweep={"data": ["npz:a/b.npz", "npz:a:b.npz", "digits"]}, out="o"))
+    plans = make_plans(ComparisonRequest(["fedavg"], sweep={"data": ["npz:a/b.npz", "npz:a:b.npz", "digits"]}, out="o"))
     assert len({plan.out for plan in plans}) == 3
-    plans = make_plans(Request(["fedavg"], sweep={"clients": [4, 8], "rounds": [1, 2]}, out="o"))
+    plans = make_plans(ComparisonRequest(["fedavg"], sweep={"clients": [4, 8], "rounds": [1, 2]}, out="o"))
     assert [plan.case for plan in plans] == [
         "clients=4, rounds=1", "clients=4, rounds=2", "clients=8, rounds=1", "clients=8, rounds=2",
     ]  # fmt: skip
@@ -119,20 +119,23 @@ def test_two_settings_make_every_combination_and_folders_that_differ() -> None:
 @pytest.mark.parametrize(
     ("request_", "sentence"),
     [
-        (Request(["feddyn"], sweep={"alpha": [0.1, 0.5]}), r"feddyn\.alpha"),
-        (Request(["fedavg"], sweep={"alpha": [0.1, 1]}, settings={"partition": "iid"}), "partition = iid"),
-        (Request(["fedavg"], sweep={"alpha": [0.1, 1], "partition": ["iid"]}), "sweep one of them"),
-        (Request(["fedavg"], sweep={"alpha": [0.1, "x"]}), "needs a number above 0"),
-        (Request(["fedavg"], sweep={"clients": [4, 5], "rounds": [1, 2], "alpha": [1, 2]}), "one or two settings"),
-        (Request(["fedavg"], sweep={"clients": [4, 0]}), "clients = 0"),
-        (Request(["fedavg"], sweep={"data": ["a", "b"]}, data=object()), "came from Python"),
+        (ComparisonRequest(["feddyn"], sweep={"alpha": [0.1, 0.5]}), r"feddyn\.alpha"),
+        (ComparisonRequest(["fedavg"], sweep={"alpha": [0.1, 1]}, settings={"partition": "iid"}), "partition = iid"),
+        (ComparisonRequest(["fedavg"], sweep={"alpha": [0.1, 1], "partition": ["iid"]}), "sweep one of them"),
+        (ComparisonRequest(["fedavg"], sweep={"alpha": [0.1, "x"]}), "needs a number above 0"),
+        (
+            ComparisonRequest(["fedavg"], sweep={"clients": [4, 5], "rounds": [1, 2], "alpha": [1, 2]}),
+            "one or two settings",
+        ),
+        (ComparisonRequest(["fedavg"], sweep={"clients": [4, 0]}), "clients = 0"),
+        (ComparisonRequest(["fedavg"], sweep={"data": ["a", "b"]}, data=object()), "came from Python"),
     ],
 )
-def test_mistakes_are_found_before_anything_runs(request_: Request, sentence: str) -> None:
+def test_mistakes_are_found_before_anything_runs(request_: ComparisonRequest, sentence: str) -> None:
     with pytest.raises(SettingError, match=sentence):
         make_plans(request_)
 
 
 def test_a_single_comparison_is_not_made_of_several_cases() -> None:
     with pytest.raises(SettingError, match="compare_each"):
-        make_plan(Request(["fedavg"], sweep={"alpha": [0.1, 0.5]}))
+        make_plan(ComparisonRequest(["fedavg"], sweep={"alpha": [0.1, 0.5]}))

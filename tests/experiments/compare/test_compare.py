@@ -14,10 +14,10 @@ from scipy import stats
 
 import fedframe
 from fedframe.errors import RunError
-from fedframe.experiments.compare.files import show
-from fedframe.experiments.compare.formats import latex_text, markdown_row
 from fedframe.experiments.compare.result import Comparison
+from fedframe.experiments.compare.tables import make_document
 from fedframe.experiments.grid.cell import Outcome
+from fedframe.experiments.tables import latex_text, markdown_row, show
 from tests.helpers import blobs
 
 SMALL: dict[str, Any] = {"rounds": 3, "model": "mlp:8", "batch": 8, "epochs": 1}
@@ -194,7 +194,7 @@ def test_columns_of_every_latex_line_fit_its_table(comparison: Comparison) -> No
 
 def test_markdown_is_what_is_printed_and_saved(comparison: Comparison, capsys: pytest.CaptureFixture[str]) -> None:
     assert (comparison.plan.out / "comparison.md").read_text() == comparison.table()
-    show([comparison])
+    show(make_document([comparison]))
     assert capsys.readouterr().out == comparison.table()
     assert markdown_row(("a|b", "c")) == "| a\\|b | c |"
     for line in comparison.table().splitlines():

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fedframe.experiments.compare.cases import CASES
-from fedframe.experiments.compare.make_plan import Request, make_plan, make_plans
+from fedframe.experiments.compare.request import ComparisonRequest, make_plan, make_plans
 from fedframe.experiments.compare.rows import read_sweep
 
 PAGE = (Path(__file__).parents[3] / "docs" / "compare.md").read_text()
@@ -18,7 +18,7 @@ BLOCKS = "\n".join(re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)).replace("\\\
 COMMANDS = [line for line in BLOCKS.splitlines() if line.startswith("fedframe compare")]
 
 
-def request_of(command: str) -> Request:
+def request_of(command: str) -> ComparisonRequest:
     """What a command asks for."""
     words = shlex.split(command, comments=True)[2:]
     methods: list[str] = []
@@ -34,7 +34,7 @@ def request_of(command: str) -> Request:
         else:
             options[word[2:].replace("-", "_")] = words.pop(0)
     seeds, select = int(options.pop("seeds", 3)), options.pop("select", "")
-    return Request(methods, seeds=seeds, sweep=sweeps, select=select, settings=options)
+    return ComparisonRequest(methods, seeds=seeds, sweep=sweeps, select=select, settings=options)
 
 
 def test_page_has_commands() -> None:
@@ -62,5 +62,5 @@ def test_file_is_a_plan(tmp_path: Path) -> None:
     found = re.search(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
     assert found is not None
     (tmp_path / "my.yaml").write_text(found[1])
-    plan = make_plan(Request(config=tmp_path / "my.yaml"))
+    plan = make_plan(ComparisonRequest(config=tmp_path / "my.yaml"))
     assert [(row.label, len(row.candidates)) for row in plan.rows] == [("fedavg", 4), ("FedProx", 4), ("fedetf", 4)]

@@ -8,7 +8,7 @@ import pytest
 
 from fedframe.errors import SettingError
 from fedframe.experiments.compare.address import Address
-from fedframe.experiments.compare.make_plan import Request, make_plan
+from fedframe.experiments.compare.request import ComparisonRequest, make_plan
 from fedframe.experiments.compare.rows import read_rows, read_sweep
 
 
@@ -96,37 +96,43 @@ def test_sweep_that_cannot_be_read_is_named(text: str) -> None:
 @pytest.mark.parametrize(
     ("request_", "sentence"),
     [
-        (Request(["fedavg"], baseline="fedprox"), "baseline = 'fedprox' is not compared"),
-        (Request(["fedavg"], target=80), "use target = 0.8 for 80 %"),
-        (Request(["fedavg"], seeds=0), "use seeds = 5"),
-        (Request(["fedavg"], seeds=[1, 1]), "none twice"),
-        (Request(["fedavg"], select="generic.final"), "are for sweeps"),
-        (Request(["fedavg"], sweep={"lr": [1, 2]}, select="generic.best"), "There is no score 'generic.best'"),
-        (Request(["fedavg"], sweep={"lr": [1, 2]}, select="cpu_seconds"), "is no accuracy"),
-        (Request(["fedavg"], sweep={"lr": [1, 2]}, tuning_seeds=4), "from 1 to the 3 seeds"),
-        (Request(["fedavg"], sweep={"lr": [1, 2]}, settings={"validate_share": 0}), "use validate_share = 0.2"),
-        (Request(["fedavg"], settings={"set": {"prox": {"mu": 1}}}), "no method here has a part 'prox'"),
-        (Request(["fedavg"], settings={"round": 1}), "did you mean 'rounds'"),
-        (Request(["fedavg", "fedprox?prox.mu=-1"]), "prox.mu = -1"),
-        (Request(["fedavg"], sweep={"lr": [0.1, -1]}), "lr = -1"),
-        (Request(["fedavg"], settings={"seed": "x"}), "seed = 'x' is no whole number"),
+        (ComparisonRequest(["fedavg"], baseline="fedprox"), "baseline = 'fedprox' is not compared"),
+        (ComparisonRequest(["fedavg"], target=80), "use target = 0.8 for 80 %"),
+        (ComparisonRequest(["fedavg"], seeds=0), "use seeds = 5"),
+        (ComparisonRequest(["fedavg"], seeds=[1, 1]), "none twice"),
+        (ComparisonRequest(["fedavg"], select="generic.final"), "are for sweeps"),
+        (
+            ComparisonRequest(["fedavg"], sweep={"lr": [1, 2]}, select="generic.best"),
+            "There is no score 'generic.best'",
+        ),
+        (ComparisonRequest(["fedavg"], sweep={"lr": [1, 2]}, select="cpu_seconds"), "is no accuracy"),
+        (ComparisonRequest(["fedavg"], sweep={"lr": [1, 2]}, tuning_seeds=4), "from 1 to the 3 seeds"),
+        (
+            ComparisonRequest(["fedavg"], sweep={"lr": [1, 2]}, settings={"validate_share": 0}),
+            "use validate_share = 0.2",
+        ),
+        (ComparisonRequest(["fedavg"], settings={"set": {"prox": {"mu": 1}}}), "no method here has a part 'prox'"),
+        (ComparisonRequest(["fedavg"], settings={"round": 1}), "did you mean 'rounds'"),
+        (ComparisonRequest(["fedavg", "fedprox?prox.mu=-1"]), "prox.mu = -1"),
+        (ComparisonRequest(["fedavg"], sweep={"lr": [0.1, -1]}), "lr = -1"),
+        (ComparisonRequest(["fedavg"], settings={"seed": "x"}), "seed = 'x' is no whole number"),
     ],
 )
-def test_mistakes_are_found_before_anything_runs(request_: Request, sentence: str) -> None:
+def test_mistakes_are_found_before_anything_runs(request_: ComparisonRequest, sentence: str) -> None:
     with pytest.raises(SettingError, match=sentence):
         make_plan(request_)
 
 
 def test_same_question_has_the_same_folder_and_more_seeds_join_it() -> None:
-    plan = make_plan(Request(["fedavg", "fedprox"], seeds=2, settings={"rounds": 3}))
-    assert plan.out == make_plan(Request(["fedavg", "fedprox"], seeds=5, settings={"rounds": 3})).out
-    assert plan.out != make_plan(Request(["fedavg", "fedprox"], seeds=2, settings={"rounds": 4})).out
-    assert plan.out != make_plan(Request(["fedavg", "fedprox?lr=0.3"], seeds=2, settings={"rounds": 3})).out
-    assert make_plan(Request(["fedavg"], seeds=2, settings={"seed": "4"})).seeds == (4, 5)
+    plan = make_plan(ComparisonRequest(["fedavg", "fedprox"], seeds=2, settings={"rounds": 3}))
+    assert plan.out == make_plan(ComparisonRequest(["fedavg", "fedprox"], seeds=5, settings={"rounds": 3})).out
+    assert plan.out != make_plan(ComparisonRequest(["fedavg", "fedprox"], seeds=2, settings={"rounds": 4})).out
+    assert plan.out != make_plan(ComparisonRequest(["fedavg", "fedprox?lr=0.3"], seeds=2, settings={"rounds": 3})).out
+    assert make_plan(ComparisonRequest(["fedavg"], seeds=2, settings={"seed": "4"})).seeds == (4, 5)
 
 
 def test_settings_of_parts_reach_the_methods_that_have_them() -> None:
-    plan = make_plan(Request(["fedavg", "fedprox"], settings={"set": {"prox": {"mu": 0.5}}}))
+    plan = make_plan(ComparisonRequest(["fedavg", "fedprox"], settings={"set": {"prox": {"mu": 0.5}}}))
     fedavg, fedprox = (plan.settings_of(row, row.candidates[0], 0).set for row in plan.rows)
     assert (fedavg, fedprox) == ({}, {"prox": {"mu": 0.5}})
 
@@ -135,7 +141,7 @@ def test_file_names_methods_and_sweep_and_given_settings_beat_it(tmp_path: Any) 
     (tmp_path / "c.yaml").write_text(
         "rounds: 5\nlr: 0.3\nsweep: {momentum: [0, 0.9]}\nmethods:\n  - fedavg\n  - {method: fedprox, prox.mu: 0.5}\n"
     )
-    plan = make_plan(Request(config=tmp_path / "c.yaml", settings={"rounds": 7}))
+    plan = make_plan(ComparisonRequest(config=tmp_path / "c.yaml", settings={"rounds": 7}))
     assert [row.label for row in plan.rows] == ["fedavg", "fedprox prox.mu=0.5"]
     settings = plan.settings_of(plan.rows[0], plan.rows[0].candidates[1], 0)
     assert (settings.rounds, settings.lr, settings.momentum) == (7, 0.3, 0.9)

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from fedframe.data import Federation, load_source, make_federation
-from fedframe.data.validation import for_validation
-from fedframe.experiments.compare.make_plan import Request, make_plan
+from fedframe.data.holdout import hold_out_validation
+from fedframe.experiments.compare.request import ComparisonRequest, make_plan
 from fedframe.experiments.compare.tuning import tuning_cells
 from fedframe.jobs.build import JobMaker, make_clients
 from fedframe.settings import check
@@ -21,7 +21,7 @@ METHODS = ["fedavg", "fedprox", "scaffold", "fedetf", "fedrane", "fedloge", "sph
 
 def makers(seed: int) -> list[JobMaker]:
     """What the comparison's cells of one seed start from."""
-    plan = make_plan(Request(METHODS, seeds=[seed], settings={"clients": 5, "rounds": 2, "model": "mlp:32"}))
+    plan = make_plan(ComparisonRequest(METHODS, seeds=[seed], settings={"clients": 5, "rounds": 2, "model": "mlp:32"}))
     return [JobMaker(plan.cell(row, row.candidates[0], seed).settings, None, None) for row in plan.rows]
 
 
@@ -69,7 +69,7 @@ def test_test_labels_cannot_change_the_tuning_data() -> None:
     data = blobs()
     poisoned = {**data, "y_test": (data["y_test"] + 1) % 3}
     first, second = (
-        for_validation(
+        hold_out_validation(
             make_federation(load_source(d, seed=0), partition="user", clients=None, seed=0, local_test=0.25), 0.2, 0
         )
         for d in (data, poisoned)
@@ -80,7 +80,7 @@ def test_test_labels_cannot_change_the_tuning_data() -> None:
 def test_tuning_cells_are_told_apart_by_what_decides_on_them() -> None:
     folders = set()
     for values in ({}, {"clients": 7}, {"clients": 7, "new_clients": 2}, {"clients": 8, "new_clients": 2}):
-        plan = make_plan(Request(["fedavg"], seeds=1, sweep={"lr": [0.1, 0.2]}, out="o", settings=values))
+        plan = make_plan(ComparisonRequest(["fedavg"], seeds=1, sweep={"lr": [0.1, 0.2]}, out="o", settings=values))
         assert plan.tuning is not None
         folders |= {cell.folder for cell in tuning_cells(plan, plan.tuning).values()}
     assert len(folders) == 8
@@ -90,7 +90,10 @@ def test_tuning_cells_are_told_apart_by_what_decides_on_them() -> None:
 def test_data_from_python_are_told_apart_by_their_content(change: str) -> None:
     data = blobs()
     other = {**data, change: np.roll(data[change], 1, axis=0) + (change == "x_train")}
-    plans = [make_plan(Request(["fedavg"], data=d, settings={"partition": "user"})) for d in (data, dict(data), other)]
+    plans = [
+        make_plan(ComparisonRequest(["fedavg"], data=d, settings={"partition": "user"}))
+        for d in (data, dict(data), other)
+    ]
     folders = [plan.cell(plan.rows[0], plan.rows[0].candidates[0], 0).folder for plan in plans]
     assert folders[0] == folders[1]
     assert folders[0] != folders[2]
@@ -98,7 +101,7 @@ def test_data_from_python_are_told_apart_by_their_content(change: str) -> None:
 
 def test_nets_from_python_are_told_apart_by_their_weights() -> None:
     def plan_folder(net: torch.nn.Module) -> Any:
-        plan = make_plan(Request(["fedavg"], model=net, settings={"partition": "iid"}))
+        plan = make_plan(ComparisonRequest(["fedavg"], model=net, settings={"partition": "iid"}))
         return plan.cell(plan.rows[0], plan.rows[0].candidates[0], 0).folder
 
     net = torch.nn.Linear(4, 3)

@@ -12,7 +12,7 @@ from fedframe.errors import SettingError
 from fedframe.experiments.grid import Cell, Figure, Outcome, read_score
 from fedframe.experiments.grid.scores import check_score, explain, is_accuracy
 from fedframe.jobs.gather import gather
-from fedframe.metrics.groups import accuracy_by_group, class_groups
+from fedframe.metrics.accuracy import accuracy_by_group, class_groups
 
 
 def finished(folder: Path, **summary: Any) -> Outcome:

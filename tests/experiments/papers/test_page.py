@@ -9,7 +9,7 @@ import typer.core
 import typer.main
 
 from fedframe.cli import app
-from fedframe.experiments.papers.cells import Choice, places
+from fedframe.experiments.papers.cells import Choice, placed_cells
 from fedframe.experiments.papers.scale import Scale
 from fedframe.experiments.papers.table import load_table, read_table, table_names
 from tests.test_docs import ROOT
@@ -43,12 +43,12 @@ def test_commands_are_understood() -> None:
         given = program.commands[command].make_context(command, words).params
         if given["table"] is not None:
             rows, columns = (given[key].split(",") if given[key] else () for key in ("rows", "columns"))
-            assert places(load_table(given["table"]), Choice(rows=rows, columns=columns))
+            assert placed_cells(load_table(given["table"]), Choice(rows=rows, columns=columns))
 
 
 def test_table_of_the_page_can_be_read() -> None:
     (text,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
-    assert len(places(read_table("my-table", text, "my-table.yaml"), Choice())) == 4
+    assert len(placed_cells(read_table("my-table", text, "my-table.yaml"), Choice())) == 4
 
 
 def test_scaled_rounds_of_the_page_are_those_of_the_code() -> None:

@@ -8,7 +8,7 @@ import os
 import re
 import signal
 import subprocess
-import time
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,16 @@ import numpy as np
 import pytest
 import yaml
 
-from fedframe.data.cifar import TEN
-from fedframe.data.idx import FILES
+from fedframe.data.cifar import CIFAR10
+from fedframe.data.mnist import FILES
 from fedframe.experiments.papers.cells import Choice
 from fedframe.experiments.papers.run import fill
 from tests.cli.test_cli import PROGRAM, fedframe
 from tests.data.conftest import idx_bytes, write_gz
+from tests.hold import DEADLINE, environment, wait_until
+from tests.hold import PROGRAM as HELD
+
+pytestmark = pytest.mark.slow
 
 TABLE: dict[str, Any] = {
     "title": "a table for tests",
@@ -147,14 +151,13 @@ def test_killed_table_goes_on_to_the_same_numbers(tmp_path: Path) -> None:
         rows=[row for row in TABLE["rows"] if row["name"] != "Explodes"],
     )
     command = [str(PROGRAM), "paper", table, "--quiet", "--cores", "2", "--out"]
-    process = subprocess.Popen([*command, "out"], cwd=tmp_path, start_new_session=True)
-    deadline = time.monotonic() + 120
-    while not finished(tmp_path / "out") and time.monotonic() < deadline:
-        time.sleep(0.02)
+    held = [sys.executable, "-c", HELD.format(rounds=1, finished=1), *command[1:], "out"]
+    process = subprocess.Popen(held, cwd=tmp_path, start_new_session=True, env=environment())
+    wait_until(lambda: bool(finished(tmp_path / "out")))
     started = list((tmp_path / "out" / "cells").rglob("metrics.jsonl"))
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    assert 1 <= len(finished(tmp_path / "out")) < 4, "it was killed too early or too late for this test"
+    assert 1 <= len(finished(tmp_path / "out")) < 4
     assert started
     subprocess.run([*command, "out"], cwd=tmp_path, check=True)
     subprocess.run([*command, "whole"], cwd=tmp_path, check=True)
@@ -168,16 +171,13 @@ def finished(out: Path) -> list[Path]:
 
 
 def test_interrupt_ends_with_a_sentence(tmp_path: Path) -> None:
-    table = write_table(tmp_path, settings={**TABLE["settings"], "rounds": 2000})
+    table = write_table(tmp_path, settings={**TABLE["settings"], "rounds": 100_000})
     command = [str(PROGRAM), "paper", table, "--out", "out", "--rows", "FedAvg"]
-    process = subprocess.Popen(
-        command, cwd=tmp_path, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    deadline = time.monotonic() + 60
-    while not list((tmp_path / "out").rglob("metrics.jsonl")) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, cwd=tmp_path, start_new_session=True, **pipes)
+    wait_until(lambda: bool(list((tmp_path / "out").rglob("metrics.jsonl"))))
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all processes
-    _, said = process.communicate(timeout=120)
+    _, said = process.communicate(timeout=DEADLINE)
     assert process.returncode == 130
     assert "0 of 2 cells are finished and kept; the same command goes on." in said
     assert "Traceback" not in said
@@ -196,11 +196,11 @@ def write_fashion(folder: Path) -> None:
 def write_cifar(folder: Path) -> None:
     """Small files in the format of CIFAR-10."""
     draw = np.random.default_rng(0)
-    (folder / TEN.folder).mkdir(parents=True)
-    for name in (*TEN.train, TEN.test):
+    (folder / CIFAR10.folder).mkdir(parents=True)
+    for name in (*CIFAR10.train, CIFAR10.test):
         labels = (np.arange(20, dtype=np.uint8) % 10)[:, None]
         records = np.concatenate([labels, draw.integers(256, size=(20, 3072), dtype=np.uint8)], 1)
-        (folder / TEN.folder / name).write_bytes(records.tobytes())
+        (folder / CIFAR10.folder / name).write_bytes(records.tobytes())
 
 
 PUBLIC: dict[str, Any] = {

@@ -13,12 +13,11 @@ from torch import nn
 
 from fedframe.core.model import has_batch_norm
 from fedframe.data.augment import read_augment
+from fedframe.data.load import LOADERS
 from fedframe.data.partition import read_partition
-from fedframe.data.registry import LOADERS
 from fedframe.errors import SettingError
-from fedframe.experiments.papers.cells import Choice, cell_settings, places
-from fedframe.experiments.papers.estimate import SIZES, local_steps
-from fedframe.experiments.papers.scale import Scale
+from fedframe.experiments.papers.cells import Choice, cell_settings, placed_cells
+from fedframe.experiments.papers.scale import SIZES, Scale, local_steps
 from fedframe.experiments.papers.table import PaperTable, load_table, read_table, table_names
 from fedframe.methods.recipes import make_method
 from fedframe.models import build_net
@@ -49,17 +48,18 @@ def build(method: str, parts: str, net: str, data: str, clients: int) -> None:
         part.check_model(model, clients)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", table_names())
 def test_every_cell_of_a_table_can_be_built(name: str) -> None:
     table = load_table(name)
-    for place in places(table, Choice()):
+    for place in placed_cells(table, Choice()):
         settings = place.cell.settings
         data = settings.data.partition(":")[0]
         assert data in LOADERS
         read_partition(settings.partition)
         read_augment(settings.augment)
         for part in make_method(settings.method, settings.set).parts:
-            part.check(settings)
+            part.check_settings(settings)
         build(settings.method, yaml.safe_dump(settings.set), settings.model, data, settings.clients or 20)
 
 
@@ -123,11 +123,11 @@ def test_settings_are_the_papers_and_not_left_to_chance(name: str) -> None:
 def test_tables_share_their_runs() -> None:
     """FedRANE's two tables print two scores of the same runs."""
     first, second = (
-        {place.cell.folder for place in places(load_table(name), Choice())} for name in ("fedrane-1", "fedrane-2")
+        {place.cell.folder for place in placed_cells(load_table(name), Choice())} for name in ("fedrane-1", "fedrane-2")
     )
     assert len(first & second) == 6 * 12
-    assert {p.cell.folder for p in places(load_table("fedavg_etf-5"), Choice())} & {
-        p.cell.folder for p in places(load_table("fedavg_etf-2"), Choice())
+    assert {p.cell.folder for p in placed_cells(load_table("fedavg_etf-5"), Choice())} & {
+        p.cell.folder for p in placed_cells(load_table("fedavg_etf-2"), Choice())
     }
 
 
@@ -186,7 +186,7 @@ def test_settings_of_parts_reach_the_rows_that_have_them() -> None:
     assert settings_of("y", "b", choice).set["prox"] == {"mu": 0.9}
     assert "prox" not in settings_of("x", "b", choice).set
     with pytest.raises(SettingError, match="no chosen row of toy has a part 'gmv'"):
-        places(table_of(), Choice(set={"gmv": {"alpha": 1.0}}))
+        placed_cells(table_of(), Choice(set={"gmv": {"alpha": 1.0}}))
 
 
 @pytest.mark.parametrize(
@@ -261,12 +261,12 @@ def test_sentence_says_what_was_scaled() -> None:
 
 def test_rows_and_columns_are_picked_by_name_or_pattern() -> None:
     table = load_table("fedrane-1")
-    names = {p.cell.name for p in places(table, Choice(rows=["fedavg", "FEDRANE*"], columns=["fmnist dir(0.1)"]))}
+    names = {p.cell.name for p in placed_cells(table, Choice(rows=["fedavg", "FEDRANE*"], columns=["fmnist dir(0.1)"]))}
     assert names == {f"{row}, FMNIST Dir(0.1)" for row in ("FedAvg", "FedRANE", "FedRANE-w/o-LRA", "FedRANE-w/o-GNE")}
-    assert len(places(table, Choice(rows=["FedAvg"], seeds=3))) == 36
+    assert len(placed_cells(table, Choice(rows=["FedAvg"], seeds=3))) == 36
     with pytest.raises(SettingError, match="There is no row 'fedavgg'; did you mean 'FedAvg'"):
-        places(table, Choice(rows=["fedavgg"]))
+        placed_cells(table, Choice(rows=["fedavgg"]))
     with pytest.raises(SettingError, match="There is no column"):
-        places(table, Choice(columns=["mnist"]))
+        placed_cells(table, Choice(columns=["mnist"]))
     with pytest.raises(SettingError, match="use seeds = 3"):
-        places(table, Choice(seeds=0))
+        placed_cells(table, Choice(seeds=0))

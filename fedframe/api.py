@@ -1,0 +1,178 @@
+"""Run and resume from Python; the command line calls the same two functions."""
+
+from __future__ import annotations
+
+import html
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedframe.errors import DataError, SettingError
+from fedframe.jobs.build import JobMaker, Net
+from fedframe.jobs.gather import gather
+from fedframe.jobs.inputs import InputFinder, changed_inputs
+from fedframe.methods.recipes import MethodLike, confirm_method, method_text
+from fedframe.runs.engine import check_engine
+from fedframe.runs.federated import how_it_ends, is_organisers, not_here, train_again
+from fedframe.runs.folder import EXAMINATION, MODEL, RunFolder
+from fedframe.runs.progress import Display, choose_display
+from fedframe.runs.result import RunResult
+from fedframe.runs.session import execute
+from fedframe.settings import FROM_PYTHON, REMOTE_DATA, data_text, short_method
+from fedframe.util.text import percent
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Result(RunResult):
+    """What a run gave: its folder, and from it scores, history and models; it shows itself in a notebook."""
+
+    data: object = field(default=None, repr=False, compare=False)  # data that exist only in Python
+
+    def report(self, out: str | Path | None = None, *, quick: bool = False) -> Path:
+        """Write the run's HTML page (default: report.html in its folder) and return its path.
+
+        `quick` takes what is known and looks at no model.
+        """
+        from fedframe.report.page.build import write_page  # what only a report needs is loaded for one only
+
+        if not quick and not (self.folder / EXAMINATION).exists():
+            from fedframe.analysis import examine
+
+            # The page would look at the models by itself, but has no data and no net that exist only in Python.
+            examine(self.folder, net=None if isinstance(self.net, str) else self.net, data=self.data)
+        return write_page([self.folder], Path(out) if out is not None else None, quick=quick, notify=lambda text: None)
+
+    def plot(self, out: str | Path | None = None) -> Figure:
+        """The learning curves as a matplotlib figure; with `out` they are also written, as .svg, .png or .pdf."""
+        from fedframe.report.figures.drawing import draw, make_figure
+        from fedframe.report.page.runs import open_runs
+
+        if out is not None:
+            draw([self.folder], "curves", Path(out))
+        return make_figure(open_runs([self.folder]), "curves")
+
+    def _repr_html_(self) -> str:
+        """The scores with their definitions, as a notebook shows them."""
+        summary = self.summary
+        rows = "".join(
+            f"<tr><th>{html.escape(name)}</th><td>{percent(score['final'])}</td>"
+            f"<td style='text-align:left'>{html.escape(summary['definitions'].get(name, ''))}</td></tr>"
+            for name, score in summary["scores"].items()
+        )
+        method, data = short_method(summary["method"]), data_text(summary["data"])
+        about = f"{method} on {data}: {summary['clients']} clients, {summary['rounds']} rounds, seed {summary['seed']}"
+        return f"<p>{html.escape(about)}<br><code>{html.escape(str(self.folder))}</code></p><table>{rows}</table>"
+
+
+def run(
+    method: MethodLike | None = None,
+    *,
+    data: object = None,
+    model: Net | None = None,
+    out: str | Path | None = None,
+    config: str | Path | None = None,
+    progress: bool | Display = True,
+    **settings: Any,
+) -> Result:
+    """Train a method and return its result.
+
+    Settings have the names of the command line (`rounds=50`, `lr=0.05`, ...). `method` may be a name, a part, a part's
+    class, a recipe, or a list of them to be joined; `data` a name, arrays, tensors, a torch `Dataset`, a `Source` or a
+    `Federation`; `model` a name, a module, or a function that makes one.
+    """
+    given = dict(settings)
+    if method is not None:
+        given["method"] = method_text(method)
+    named = {"data": data, "model": model}
+    given |= {
+        name: value if isinstance(value, str) else FROM_PYTHON for name, value in named.items() if value is not None
+    }
+    asked = gather(given, config)
+    if asked.data == REMOTE_DATA and config is not None:
+        raise SettingError(
+            f"{config} is of a federation's run, whose data stay at the nodes; its organiser runs it again with: "
+            f"{train_again(Path(config).parent)}"
+        )
+    if asked.secure and asked.engine == "local":
+        raise SettingError(
+            "secure = true hides updates from an organiser, and engine = local has none; use engine = flower."
+        )
+    check_engine(asked)
+    inputs = InputFinder().find(asked, model)
+    job_maker = JobMaker(asked, data, model)
+    folder = RunFolder.create(out, job_maker.settings)
+    job = job_maker.make(folder.path)
+    folder.write_inputs(inputs)
+    folder.write_settings(job.settings)
+    folder.write_names(job.federation.names if job.federation.source.user_names is not None else None)
+    with choose_display(progress) as display:
+        execute(job, folder, display)
+    return Result(folder.path, job.settings, job_maker.net, kept_object(data))
+
+
+def resume(
+    folder: str | Path,
+    *,
+    method: MethodLike | None = None,
+    data: object = None,
+    model: Net | None = None,
+    changed_code: bool = False,
+    progress: bool | Display = True,
+) -> Result:
+    """Go on with a run that was stopped; a finished one is returned as it is.
+
+    A method, data or a net that were objects are given again. A run whose files have changed since it began is
+    refused, unless `changed_code` says that it shall go on with them as they are now.
+    """
+    run_folder = RunFolder.open(folder)
+    settings = run_folder.settings()
+    if settings.data == REMOTE_DATA and data is None:
+        return resume_federation(run_folder)
+    confirm_method(settings.method, method)
+    if not run_folder.finished:
+        accept_inputs(run_folder, model, changed_code)
+    job_maker = JobMaker(settings, data, model)
+    if not run_folder.finished:
+        job = job_maker.make(run_folder.path)
+        with choose_display(progress) as display:
+            execute(job, run_folder, display)
+    return Result(run_folder.path, job_maker.settings, job_maker.net, kept_object(data))
+
+
+def accept_inputs(folder: RunFolder, net: object, changed_code: bool) -> None:
+    """Refuse to go on where a file that the run depends on has changed, unless that is wished; then keep a record."""
+    recorded = folder.inputs()
+    if not recorded:
+        return
+    now = InputFinder(lambda: recorded).find(folder.settings(), net)
+    changed = changed_inputs(recorded, now)
+    if not changed:
+        return
+    names = ", ".join(changed)
+    if not changed_code:
+        raise DataError(
+            f"{names} changed since {folder.path} was begun; put it back as it was, start a new run, or go on with it "
+            "as it is now: --changed-code (in Python: changed_code=True)."
+        )
+    found = folder.checkpoint()
+    done = 0 if found is None else found[0]
+    folder.write_inputs(now, until_round=done)
+    folder.log(f"Going on after round {done} although {names} changed.")
+
+
+def resume_federation(folder: RunFolder) -> Result:
+    """A federation's run that is finished; to go on with one is another command, with its nodes."""
+    path = folder.path
+    if (path / MODEL).exists() and not is_organisers(path):
+        raise SettingError(not_here(path))
+    if not folder.finished:
+        raise SettingError(f"{path} is a federation's run, whose data stay at the nodes: {how_it_ends(path)}")
+    return Result(folder.path, folder.settings())
+
+
+def kept_object(data: object) -> object:
+    """Data that a result needs again to be looked at: those that are no name."""
+    return None if isinstance(data, str) else data

@@ -1,0 +1,117 @@
+"""What is wrong with a part's class, found before it trains: a hook that is never called is worse than an error."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import sys
+from collections.abc import Iterator
+from types import CodeType, FunctionType
+from typing import Any
+
+from fedframe.core.part import ATTRIBUTES, HOOKS, PROPERTIES, Part, overrides
+from fedframe.errors import SettingError, nearest
+
+# Names of earlier versions, and what has taken their place.
+RENAMED = {
+    "absorb": "declare the tensor in 'uploads' and read server.total(name) in 'after_merge'",
+    "after_step": "fill 'step' with context.compute_gradient() and context.apply_gradient()",
+    "broadcast": "return State(tensor, broadcast=True) from 'server_state'",
+    "by_sample": "override the property 'samplewise'",
+    "check": "call it 'check_settings'",
+    "choose": "call it 'select_clients'",
+    "claims": "leave it out: the hooks that a part overrides say which slots it fills",
+    "conclude": "call it 'server_stage'",
+    "finish_personal": "give the last of 'head_stages' an 'after'",
+    "fits": "call it 'check_method'",
+    "own": "call it 'load_personal'",
+    "pools_data": "override the property 'server_samples' to return ALL_DATA",
+    "remembers": "name what is kept: memory: ClassVar[tuple[str, ...]] = ('my_part/name',)",
+    "reserve": "override the property 'server_samples'",
+    "statistics_shapes": "declare them in 'uploads' with when='statistics'",
+    "sums": "leave it out: 'uploads' says how each tensor is aggregated",
+}
+
+
+def check_part(kind: type[Part]) -> None:
+    """Refuse a class with anything that would be ignored."""
+    where = place(kind)
+    settings = {field.name for field in dataclasses.fields(kind)}
+    for name, value in own_names(kind):
+        if name in RENAMED and name not in settings:
+            raise SettingError(f"{where}.{name} is not used any more; {RENAMED[name]}.")
+        if name in HOOKS:
+            if name in settings or not callable(getattr(kind, name)):
+                raise SettingError(f"{where}.{name} has the name of a hook and is none; call it otherwise.")
+            check_signature(kind, name, where)
+        elif is_method(value) and name not in settings and not is_called(kind, name):
+            known = (*HOOKS, *PROPERTIES, *ATTRIBUTES)
+            raise SettingError(
+                f"{where}.{name} is no hook of a part, and nothing in the file calls it; {nearest(name, known)} "
+                "(The name of a helper starts with an underscore.)"
+            )
+    if overrides(kind, "server_step") and overrides(kind, "merger"):
+        raise SettingError(f"{where} overrides 'server_step' and 'merger', of which a method uses one; leave one out.")
+    for hook, needed in (("statistics", "server_stage"), ("row_losses", "loss"), ("probabilities", "loss")):
+        if overrides(kind, hook) and not overrides(kind, needed):
+            raise SettingError(f"{where}.{hook} would never be called: override '{needed}' too.")
+
+
+def place(kind: type[Part]) -> str:
+    """Where a class is defined, for a sentence: `mine.py: MyPart`."""
+    try:
+        return f"{inspect.getfile(kind)}: {kind.__name__}"
+    except (OSError, TypeError):  # of a notebook
+        return kind.__name__
+
+
+def own_names(kind: type[Part]) -> Iterator[tuple[str, Any]]:
+    """Public names that a class and its bases below `Part` define."""
+    for each in kind.__mro__:
+        if each is Part:
+            return
+        yield from ((name, value) for name, value in vars(each).items() if not name.startswith("_"))
+
+
+def is_method(value: object) -> bool:
+    """Whether a class attribute is called as a method."""
+    return isinstance(value, FunctionType | classmethod | staticmethod)
+
+
+def check_signature(kind: type[Part], hook: str, where: str) -> None:
+    """Refuse a hook that cannot be called as the loops call it."""
+    wanted = [name for name in inspect.signature(getattr(Part, hook)).parameters if name != "self"]
+    try:
+        inspect.signature(getattr(kind, hook)).bind(None, *wanted)
+    except TypeError:
+        raise SettingError(f"{where}.{hook} must take (self, {', '.join(wanted)}).") from None
+
+
+def is_called(kind: type[Part], name: str) -> bool:
+    """Whether other code of the classes, or of the files that they are in, mentions the name."""
+    codes: dict[int, CodeType] = {}
+    for each in kind.__mro__[: kind.__mro__.index(Part)]:
+        for value in (*vars(each).values(), *vars(sys.modules.get(each.__module__, each)).values()):
+            for code in codes_of(value):
+                codes[id(code)] = code
+    own = {id(code) for each in kind.__mro__ for code in codes_of(vars(each).get(name))}
+    return any(name in code.co_names for key, code in codes.items() if key not in own)
+
+
+def codes_of(value: object) -> Iterator[CodeType]:
+    """The code objects of a function or of a class's functions, nested ones included."""
+    if isinstance(value, classmethod | staticmethod):
+        value = value.__func__
+    if isinstance(value, property):
+        value = value.fget
+    value = inspect.unwrap(value) if callable(value) and not isinstance(value, type) else value
+    if isinstance(value, FunctionType):
+        waiting = [value.__code__]
+        while waiting:
+            code = waiting.pop()
+            yield code
+            waiting += [const for const in code.co_consts if isinstance(const, CodeType)]
+    elif isinstance(value, type):
+        for each in vars(value).values():
+            if isinstance(each, FunctionType | property | classmethod | staticmethod):
+                yield from codes_of(each)

@@ -1,0 +1,229 @@
+"""What a run's result depends on beside its settings: the user's own files and code, each with a digest.
+
+Built-in methods, nets and data sets have none. A run keeps the record in `inputs.json`, and the folders of a
+comparison's cells are named after it: results of a file that has changed since never pass for those of the new one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any
+
+from torch import nn
+
+from fedframe.core.part import Part
+from fedframe.data.images import listed_images
+from fedframe.data.load import read_spec
+from fedframe.errors import FedframeError
+from fedframe.methods.recipes import PYTHON, find_recipes
+from fedframe.models import NETS
+from fedframe.settings import Settings
+from fedframe.util.locate import code_files
+
+SMALL = 1 << 20  # bytes: a file up to this size is always read, because its time of change may be too coarse
+NOT_OURS = ("fedframe.", "torch.")  # how the modules begin whose code is not the user's own
+
+
+@dataclass(frozen=True)
+class Input:
+    """A file, a folder of images or a piece of Python code that a run depends on."""
+
+    path: str  # absolute; of code that was given in Python its name, behind `python:`
+    size: int
+    mtime_ns: int
+    blake2b: str
+
+
+@dataclass
+class InputFinder:
+    """Finds the inputs of runs; what is asked for again is not looked at again."""
+
+    known: Callable[[], Iterable[Input]] = tuple  # records of earlier runs, whose digests of large files still hold
+    _found: dict[tuple[object, ...], tuple[Input, ...]] = field(default_factory=dict)
+    _records: dict[tuple[str, int, int], str] | None = None
+
+    def find(self, settings: Settings, net: object = None) -> tuple[Input, ...]:
+        """The inputs of a run with these settings; `net` is one that was given in Python."""
+        key = (settings.method, settings.data, settings.model, id(net))
+        if key not in self._found:
+            self._found[key] = tuple(sorted(self._look(settings, net), key=lambda each: each.path))
+        return self._found[key]
+
+    def _look(self, settings: Settings, net: object) -> Iterator[Input]:
+        files = {file: None for place in own_places(settings) for file in code_files(place)}
+        files |= dict.fromkeys(data_files(settings.data))
+        yield from (self._file(file) for file in files if file.is_file())
+        folders = image_files(settings.data)
+        if folders is not None:
+            yield folders
+        code = {name: kind for recipe in python_recipes(settings.method) for name, kind in part_classes(recipe)}
+        code |= dict(net_classes(net))
+        yield from (Input(name, 0, 0, code_digest(thing)) for name, thing in code.items())
+
+    def _file(self, path: Path) -> Input:
+        found = path.stat()
+        key = (str(path), found.st_size, found.st_mtime_ns)
+        if found.st_size <= SMALL:
+            return Input(*key, file_digest(path))
+        if self._records is None:
+            self._records = {(each.path, each.size, each.mtime_ns): each.blake2b for each in self.known()}
+        return Input(*key, self._records.get(key) or large_file_digest(*key))
+
+
+def contents(inputs: Sequence[Input]) -> list[list[str]]:
+    """What decides on a result: names and digests, not the times of change."""
+    return [[each.path, each.blake2b] for each in inputs]
+
+
+def changed_inputs(before: Sequence[Input], now: Sequence[Input]) -> list[str]:
+    """The names of the inputs that are not what they were."""
+    old, new = (dict(contents(inputs)) for inputs in (before, now))
+    return [path for path in sorted({*old, *new}) if old.get(path) != new.get(path)]
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+def own_places(settings: Settings) -> list[str]:
+    """The files and modules in which the user's own method and net are."""
+    pieces = [piece.strip() for piece in settings.method.split("+") if not piece.strip().startswith(PYTHON)]
+    named = [piece.rpartition(":")[0] for piece in (*pieces, settings.model)]
+    return [place for place in named if place and place not in NETS]
+
+
+def data_files(data: str) -> list[Path]:
+    """The files that data of one's own are read from, without images."""
+    kind, colon, _ = data.partition(":")
+    if not colon or kind not in ("npz", "csv", "parquet", "list"):
+        return []
+    request = read_spec(data)
+    assert request.path is not None
+    path = request.path.resolve()
+    return [path, *([path.parent / Path(request.options["test"]).expanduser()] if "test" in request.options else [])]
+
+
+def image_files(data: str) -> Input | None:
+    """The images of a folder or a list as one input: a digest over names, sizes and times of change, not of pixels."""
+    kind, _, _ = data.partition(":")
+    if kind not in ("imagefolder", "list"):
+        return None
+    request = read_spec(data)
+    assert request.path is not None
+    folder = request.path.resolve()
+    if kind == "list":
+        try:
+            paths = listed_images(request)
+        except FedframeError:  # loading the data says so
+            return None
+    else:
+        paths = [Path(place, name) for place, _, names in os.walk(folder) for name in names]
+    digest, total, newest = hashlib.blake2b(digest_size=16), 0, 0
+    for path in sorted(paths):
+        try:
+            found = path.stat()
+        except OSError:
+            continue
+        total, newest = total + found.st_size, max(newest, found.st_mtime_ns)
+        digest.update(f"{path}\0{found.st_size}\0{found.st_mtime_ns}\n".encode())
+    return Input(str(folder) if kind == "imagefolder" else f"images of {folder}", total, newest, digest.hexdigest())
+
+
+def file_digest(path: Path) -> str:
+    """A digest of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
+@lru_cache
+def large_file_digest(path: str, size: int, mtime_ns: int) -> str:
+    """The same, computed once in a process for a size and a time of change."""
+    return file_digest(Path(path))
+
+
+# -- code that was given in Python -------------------------------------------------------------------------------------
+def python_recipes(method: str) -> list[Sequence[Part]]:
+    """The parts of those pieces of a method that were given as objects."""
+    pieces = [piece.strip() for piece in method.split("+") if piece.strip().startswith(PYTHON)]
+    return [recipe.parts for piece in pieces for recipe in find_recipes(piece)]
+
+
+def part_classes(parts: Sequence[Part]) -> Iterator[tuple[str, type]]:
+    """The user's own classes behind parts, by name."""
+    for part in parts:
+        for kind in type(part).__mro__:
+            if is_own(kind):
+                yield f"{PYTHON}{kind.__name__}", kind
+
+
+def net_classes(net: object) -> Iterator[tuple[str, Any]]:
+    """The user's own classes or function behind a net that was given in Python, by name."""
+    if isinstance(net, nn.Module):
+        kinds = {kind: None for module in net.modules() for kind in type(module).__mro__}
+        yield from ((f"{PYTHON}{kind.__name__}", kind) for kind in kinds if is_own(kind))
+    elif net is not None and not isinstance(net, str) and is_own(net):
+        yield f"{PYTHON}{getattr(net, '__name__', type(net).__name__)}", net
+
+
+def is_own(thing: object) -> bool:
+    """Whether a class or function is the user's own."""
+    module = f"{getattr(thing, '__module__', None) or 'builtins'}."
+    return not module.startswith((*NOT_OURS, "builtins.", "abc.", "typing."))
+
+
+def code_digest(thing: object) -> str:
+    """A digest of what a function or class does: of its bytecode, because a notebook has no file to look at."""
+    digest = hashlib.blake2b(digest_size=16)
+    for piece in code_pieces(thing, set()):
+        digest.update(piece.encode() + b"\0")
+    return digest.hexdigest()
+
+
+def code_pieces(thing: object, seen: set[int]) -> Iterator[str]:
+    """The texts that make up a piece of code, with the functions of the same module that it calls."""
+    if isinstance(thing, staticmethod | classmethod):
+        thing = thing.__func__
+    if isinstance(thing, property):
+        for each in (thing.fget, thing.fset):
+            yield from code_pieces(each, seen)
+    elif isinstance(thing, type):
+        if id(thing) in seen:
+            return
+        seen.add(id(thing))
+        for name, value in sorted(vars(thing).items()):
+            if not (name.startswith("__") and not isinstance(value, FunctionType)):
+                yield name
+                yield from code_pieces(value, seen)
+    elif isinstance(thing, FunctionType):
+        if id(thing) in seen or thing.__code__.co_filename == "<string>":  # made by dataclass
+            return
+        seen.add(id(thing))
+        yield from code_pieces(thing.__code__, seen)
+        yield plain_text((thing.__defaults__, thing.__kwdefaults__))
+        for name in thing.__code__.co_names:
+            called = thing.__globals__.get(name)
+            if isinstance(called, FunctionType | type) and called.__module__ == thing.__module__:
+                yield from code_pieces(called, seen)
+    elif isinstance(thing, CodeType):
+        yield thing.co_code.hex()
+        yield plain_text((thing.co_names, thing.co_varnames))
+        for constant in thing.co_consts:
+            yield from code_pieces(constant, seen)
+    else:
+        yield plain_text(thing)
+
+
+def plain_text(value: object) -> str:
+    """A constant as a text that is the same in every process; of anything else its type."""
+    if isinstance(value, frozenset | set):
+        return f"{{{', '.join(sorted(map(plain_text, value)))}}}"
+    if isinstance(value, tuple | list):
+        return f"({', '.join(map(plain_text, value))})"
+    if isinstance(value, dict):
+        return plain_text([*value.items()])
+    if value is None or isinstance(value, int | float | complex | str | bytes | bool):
+        return repr(value)
+    return type(value).__qualname__

@@ -1,0 +1,129 @@
+"""The clients: which classes each of them holds, and how well each of them is served."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from statistics import fmean
+
+from fedframe.metrics.accuracy import spread
+from fedframe.report.page.runs import Group, Run, Subject
+from fedframe.report.page.scores import NAMES
+from fedframe.report.page.section import Data, Section, of_single_runs, rounded, shown_classes
+from fedframe.util.text import percent, plural
+
+PARTITION = Section(
+    "partition",
+    "Who has what",
+    "Each column is a client, each row a class; the stronger the colour, the more training samples of that class the "
+    "client holds. Uneven columns are what makes federated learning hard.",
+)
+MOST_CLIENTS = 1000  # whose samples an examination counts
+
+
+def partition_section(subject: Subject) -> Section:
+    """The heat map of clients and classes."""
+    return of_single_runs(subject, PARTITION, partition_data, partition_text)
+
+
+def partition_data(run: Run) -> Data | None:
+    """Counts, names and sizes of a run's clients."""
+    found = run.examination.get("partition")
+    if not found or not found.get("counts"):
+        return None
+    counts = found["counts"]
+    names = found.get("names") or [run.client_name(client) for client in found["clients"]]
+    return {
+        "classes": shown_classes(run.examination, len(counts[0])),
+        "clients": [str(name) for name in names],
+        "counts": counts,
+        "sizes": found.get("sizes") or [sum(row) for row in counts],
+        "note": partition_note(len(counts), int(run.config.get("clients") or len(counts))),
+    }
+
+
+def partition_note(shown: int, total: int) -> str:
+    """Which clients are left out, and why."""
+    if shown >= total:
+        return ""
+    if shown >= MOST_CLIENTS:
+        return f"{shown:,} of {total:,} clients are shown."
+    return f"{plural(total - shown, 'client')} kept out of the training, to be scored as new, not shown."
+
+
+def partition_text(data: Data) -> str:
+    """The spread of sizes and of classes in words."""
+    sizes = data["sizes"]
+    held = [sum(count > 0 for count in row) for row in data["counts"]]
+    return (
+        f"{len(sizes)} clients hold {min(sizes):,} to {max(sizes):,} training samples each, of {min(held)} to "
+        f"{max(held)} of {len(data['classes'])} classes."
+    )
+
+
+SPREAD = Section(
+    "spread",
+    "Spread over clients",
+    "Every client's accuracy on its own test data, from the worst served to the best; a flat, high line means that "
+    "nobody is left behind, which a mean alone does not tell.",
+)
+NO_CLIENT_SCORES = (
+    "This run has no scores by client (client_scores.json); runs of this version write them when they finish."
+)
+SPREAD_LATER = "Appears when the run is finished: every client is scored after the last round."
+
+
+def spread_section(subject: Subject) -> Section:
+    """Sorted accuracies of the shared and the personal models."""
+    panels: list[Data] = [
+        {"key": kind, "label": NAMES[kind], "series": lines}
+        for kind in ("client", "personal")
+        if (lines := [line for group in subject.groups if (line := spread_data(group, kind)) is not None])
+    ]
+    if not panels:
+        finished = any(run.summary for run in subject.runs)
+        return replace(SPREAD, missing=NO_CLIENT_SCORES if finished else SPREAD_LATER)
+    if subject.single:  # shared and personal models side by side
+        lines = [{**line, "label": panel["label"]} for panel in panels for line in panel["series"]]
+        panels = [{"key": "both", "label": "both", "series": lines}]
+    return replace(SPREAD, data={"panels": panels}, alt=spread_text(panels[0]))
+
+
+def spread_data(group: Group, kind: str) -> Data | None:
+    """The clients of a method's first run, worst first."""
+    run: Run = group.first
+    scores = run.client_scores
+    rows = [
+        (float(accuracy), str(name), train, test)
+        for name, accuracy, train, test in zip(
+            scores.get("clients", []),
+            scores.get(kind, []),
+            scores.get("train_samples", []),
+            scores.get("test_samples", []),
+            strict=False,
+        )
+        if accuracy is not None
+    ]
+    if not rows:
+        return None
+    rows.sort(key=lambda row: row[0])
+    values = [row[0] for row in rows]
+    found = spread(values) or {}
+    return {
+        "label": group.label,
+        "values": [rounded(value, 4) for value in values],
+        "clients": [row[1] for row in rows],
+        "train": [row[2] for row in rows],
+        "test": [row[3] for row in rows],
+        "mean": rounded(fmean(values)),
+        "worst": rounded(found.get("worst_tenth")),
+        "std": rounded(found.get("std")),
+    }
+
+
+def spread_text(panel: Data) -> str:
+    """Mean, worst tenth and range in words."""
+    return " ".join(
+        f"{line['label']}: mean {percent(line['mean'])}, worst tenth {percent(line['worst'])}, from "
+        f"{percent(line['values'][0])} to {percent(line['values'][-1])} over {len(line['values'])} clients."
+        for line in panel["series"]
+    )

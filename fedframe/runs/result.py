@@ -1,0 +1,54 @@
+"""The result of a run, read from its folder: scores, history and models."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from fedframe.jobs.build import Net
+from fedframe.runs.folder import SUMMARY, RunFolder
+from fedframe.runs.personalise import Newcomer, personalise
+from fedframe.runs.predictor import Predictor
+from fedframe.settings import Settings
+from fedframe.util.files import read_json
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run gave: its folder, and from it scores, history and models."""
+
+    folder: Path
+    settings: Settings
+    net: Net = "auto"
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """Everything in summary.json: final scores, definitions, time, memory."""
+        content: dict[str, Any] = read_json(self.folder / SUMMARY)
+        return content
+
+    @property
+    def scores(self) -> dict[str, dict[str, float | None]]:
+        """Final scores: `result.scores["generic"]["last"]`."""
+        scores: dict[str, dict[str, float | None]] = self.summary["scores"]
+        return scores
+
+    @cached_property
+    def history(self) -> list[dict[str, Any]]:
+        """A dictionary per round."""
+        return RunFolder(self.folder).metrics()
+
+    @cached_property
+    def model(self) -> Predictor:
+        """The shared model, ready to predict."""
+        return self.personal(None)
+
+    def personal(self, client: int | str | None) -> Predictor:
+        """A client's own model, by number or name, ready to predict."""
+        return Predictor.load(self.folder, client=client, net=None if isinstance(self.net, str) else self.net)
+
+    def personalise(self, data: object, **options: Any) -> Newcomer:
+        """Make a personal model for a client that was not in the training; options as in `fedframe.personalise`."""
+        return personalise(self.folder, data, model=None if isinstance(self.net, str) else self.net, **options)

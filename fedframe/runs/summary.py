@@ -1,0 +1,131 @@
+"""What is kept of a run at its end: final scores with their definitions, client by client as well, and the costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from fedframe.core.evaluation import ByClient, Scores, definitions
+from fedframe.core.job import Job
+from fedframe.metrics.accuracy import accuracy_by_group, spread
+from fedframe.metrics.cost import bytes_by_part
+from fedframe.runs.new_client_scores import DEFINITION, NewScores
+
+SCORES = ("client", "personal")  # those that are kept client by client
+
+
+def summarise(
+    job: Job,
+    history: Sequence[dict[str, Any]],
+    final: Scores,
+    new: NewScores | None,
+    costs: dict[str, Any],
+    traffic: Mapping[str, Mapping[str, int]],
+) -> dict[str, Any]:
+    """The content of summary.json; `costs` and `traffic` are over all sessions of the run."""
+    classes = job.federation.source.classes
+    means = definitions(job.settings.validate_share)
+    per_class = dict(zip(classes, final.per_class, strict=False))
+    train_per_class = train_counts(job)
+    return {
+        "method": job.settings.method,
+        "data": job.settings.data,
+        "partition": job.settings.partition,
+        "clients": len(job.federation),
+        "rounds": job.settings.rounds,
+        "seed": job.settings.seed,
+        "scores": {
+            "generic": {**over_rounds(history, "generic"), "final": final.generic},
+            "client": {
+                **over_rounds(history, "client"),
+                "final": final.client,
+                "weighted": final.client_weighted,
+                "clients": final.client_count,
+                **without_reply(job, final.client_count, personal=False),
+            },
+            "personal": {
+                **over_rounds(history, "personal"),
+                "final": final.personal,
+                "weighted": final.personal_weighted,
+                "clients": final.personal_count,
+                **without_reply(job, final.personal_count, personal=True),
+            },
+            **({} if new is None else {"new": new.summary()}),
+        },
+        "per_class": per_class,
+        "personal_per_class": dict(zip(classes, final.personal_per_class, strict=False)),
+        "train_per_class": train_per_class,
+        "per_group": accuracy_by_group(per_class, train_per_class),
+        "definitions": means if new is None else {**means, "new": DEFINITION},
+        "shares_a_model": job.shares_a_model,
+        "server_stage": job.method.optional_slot("server_stage") is not None,
+        "evaluations": sum("generic" in line or "personal" in line for line in history),
+        "parameters": job.parameters,
+        "seconds": round(costs["seconds"], 3),
+        "seconds_in_rounds": round(sum(line["seconds"] for line in history), 3),
+        "cpu_seconds": round(costs["cpu_seconds"], 3),
+        "peak_memory_mb": round(costs["peak_memory"] / 2**20, 1),
+        "bytes_up": sum(line["bytes_up"] for line in history),
+        "bytes_down": sum(line["bytes_down"] for line in history),
+        "bytes_by_part": bytes_by_part(traffic, job.roles.layout),
+        "bytes_once": job.bytes_once * len(job.federation),
+        "privacy": privacy_spent(job, history),
+        "updates_refused": sum(line["dropped"] - line.get("lost", 0) for line in history),
+        "replies_missing": sum(line.get("lost", 0) for line in history),
+    }
+
+
+def without_reply(job: Job, counted: int, personal: bool) -> dict[str, int]:
+    """How many clients with test data are not in a final score (the key `unheard`): over a network some are away."""
+    if not counted:
+        return {}
+    everyone = range(len(job.federation))
+    asked = [client for group in job.personal_groups for client in group] if personal else everyone
+    missing = sum(len(job.federation.local_test[client]) > 0 for client in asked) - counted
+    return {"unheard": missing} if missing > 0 else {}
+
+
+def privacy_spent(job: Job, history: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """What the run has spent of its clients' privacy, if it keeps count."""
+    settings = job.settings
+    if settings.privacy_clip is None:
+        return None
+    covers = "the shared model" + (" and single updates" if settings.privacy_at == "node" else "")
+    return {"epsilon": history[-1]["epsilon"], "delta": settings.privacy_delta, "covers": covers}
+
+
+def train_counts(job: Job) -> dict[str, int]:
+    """Training samples of every class, over all clients; empty where labels stay with the clients."""
+    source = job.federation.source
+    if not len(source.train):
+        return {}
+    labels = source.train.y[job.federation.train.values]
+    return dict(zip(source.classes, labels.bincount(minlength=len(source.classes)).tolist(), strict=True))
+
+
+def over_rounds(history: Sequence[dict[str, Any]], score: str) -> dict[str, float | None]:
+    """A score after the last round, and its mean over the last five evaluations."""
+    values = [line[score] for line in history if line.get(score) is not None]
+    return {"last": values[-1] if values else None, "last_five": fmean(values[-5:]) if values else None}
+
+
+# -- client by client --------------------------------------------------------------------------------------------------
+def client_table(job: Job, final: Scores) -> dict[str, list[Any]]:
+    """A column per figure, a row per client that was scored; the means in summary.json are those of its columns."""
+    found: dict[str, ByClient] = {score: final.by_client[score] for score in SCORES if score in final.by_client}
+    rows = sorted({client for counted in found.values() for client in counted.clients})
+    accuracies = {score: counted.accuracies() for score, counted in found.items()}
+    names = job.federation.names if job.federation.source.user_names is not None else None
+    train, tests = job.federation.train.sizes().tolist(), job.federation.local_test.sizes().tolist()
+    return {
+        "clients": [client if names is None else names[client] for client in rows],
+        "train_samples": [train[client] for client in rows],
+        "test_samples": [tests[client] for client in rows],
+        **{score: [accuracies.get(score, {}).get(client) for client in rows] for score in SCORES},
+    }
+
+
+def spreads(table: dict[str, list[Any]]) -> dict[str, dict[str, float] | None]:
+    """The spread of each score over the clients."""
+    return {score: spread([value for value in table[score] if value is not None]) for score in SCORES}

@@ -1,0 +1,140 @@
+"""What a run depends on beside its settings: recorded, and compared when it goes on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import fedframe
+from fedframe.errors import DataError
+from fedframe.jobs.gather import gather
+from fedframe.jobs.inputs import InputFinder, code_digest
+from fedframe.runs.progress import Display
+from fedframe.util.locate import code_files
+from tests.own_code import HELPER, SMALL, write_own
+
+
+@pytest.fixture(autouse=True)
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's folder, which is the current one."""
+    monkeypatch.chdir(write_own(tmp_path))
+    return tmp_path
+
+
+class StopAfterOne(Display):
+    """Stops a run after its first round, as Ctrl-C does."""
+
+    def round(self, record: Any) -> None:
+        raise KeyboardInterrupt
+
+
+def stopped(**given: Any) -> Path:
+    """The folder of a run that was stopped after one round."""
+    asked = {**SMALL, "data": "npz:mine.npz", "model": "net.py:Net", "out": "run", "progress": StopAfterOne(), **given}
+    with pytest.raises(KeyboardInterrupt):
+        fedframe.run("mine.py:Decay", **asked)
+    return Path("run")
+
+
+def test_record_names_every_file_of_ones_own(own: Path) -> None:
+    folder = stopped()
+    files = json.loads((folder / "inputs.json").read_text())["files"]
+    names = [str(own / name) for name in ("helper.py", "mine.npz", "mine.py", "net.py")]
+    assert [file["path"] for file in files] == names
+    assert [file["size"] for file in files] == [Path(name).stat().st_size for name in names]
+    assert all(len(file["blake2b"]) == 32 and file["mtime_ns"] > 0 for file in files)
+    fedframe.run("fedavg", data="digits", model="mlp:4", rounds=1, clients=2, workers=1, out="plain", progress=False)
+    assert not Path("plain/inputs.json").exists()
+
+
+def test_run_goes_on_from_any_folder_while_nothing_changed(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped()
+    (own / "elsewhere").mkdir()
+    monkeypatch.chdir(own / "elsewhere")
+    write_own(own)  # written again, with the same content
+    assert len(fedframe.resume(own / "run", progress=False).history) == 2
+
+
+@pytest.mark.parametrize("name", ["helper.py", "mine.py", "net.py", "mine.npz"])
+def test_changed_file_is_named_and_refused(own: Path, name: str) -> None:
+    folder = stopped()
+    (own / name).write_bytes((own / name).read_bytes() + (b"\n" if name.endswith("py") else b""))
+    if name == "mine.npz":
+        write_own(own, seed=3)
+    with pytest.raises(DataError, match=f"{name} changed since run was begun; .* --changed-code"):
+        fedframe.resume(folder, progress=False)
+
+
+def test_changed_code_goes_on_when_asked_and_is_recorded(own: Path) -> None:
+    folder = stopped()
+    (own / "helper.py").write_text(HELPER.format(strength=3.0))
+    assert len(fedframe.resume(folder, changed_code=True, progress=False).history) == 2
+    record = json.loads((folder / "inputs.json").read_text())
+    assert [each["until_round"] for each in record["before"]] == [1]
+    assert record["files"][0]["blake2b"] != record["before"][0]["files"][0]["blake2b"]
+    assert "although" in (folder / "log.txt").read_text()
+    write_own(own, strength=9.0)
+    assert fedframe.resume(folder, progress=False).summary["rounds"] == 2  # it is finished: nothing is trained with it
+
+
+def test_run_of_an_earlier_version_goes_on_as_it_is(own: Path) -> None:
+    folder = stopped()
+    (folder / "inputs.json").unlink()
+    (own / "helper.py").write_text(HELPER.format(strength=3.0))
+    assert len(fedframe.resume(folder, progress=False).history) == 2
+
+
+def test_images_of_folders_and_lists_count_by_names_sizes_and_times(own: Path) -> None:
+    for label in ("a", "b"):
+        (own / "pictures" / label).mkdir(parents=True)
+        for number in range(3):
+            Image.fromarray(np.zeros((4, 4), np.uint8)).save(own / "pictures" / label / f"{number}.png")
+    lines = [f"pictures/{label}/{number}.png {label}" for label in "ab" for number in range(3)]
+    (own / "list.txt").write_text("\n".join(lines))
+    (own / "test.txt").write_text("\n".join(lines[:2]))
+
+    def found() -> list[tuple[str, ...]]:
+        specs = ("imagefolder:pictures", "list:list.txt?test=test.txt")
+        return [tuple(e.blake2b for e in InputFinder().find(gather({"data": spec}, None))) for spec in specs]
+
+    before = found()
+    assert [len(each) for each in before] == [1, 3]
+    assert found() == before
+    Image.fromarray(np.ones((5, 5), np.uint8)).save(own / "pictures" / "a" / "0.png")
+    changed = [[one != two for one, two in zip(*pair, strict=True)] for pair in zip(before, found(), strict=True)]
+    assert [sum(each) for each in changed] == [1, 1]
+
+
+def test_imports_of_packages_and_of_other_folders(own: Path) -> None:
+    package = own / "kit"
+    (package / "deep").mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "deep" / "__init__.py").write_text("from . import last\n")
+    (package / "deep" / "last.py").write_text("import json\n")
+    (package / "parts.py").write_text("import torch\nfrom .deep import last\nfrom fedframe import Part\n")
+    (own / "user.py").write_text("import kit.parts\nimport numpy\n")
+    names = ["kit/__init__.py", "kit/deep/__init__.py", "kit/deep/last.py", "kit/parts.py", "user.py"]
+    assert code_files("user.py") == [own / name for name in names]
+    assert code_files("kit.parts") == [own / name for name in names[1:4]]
+    assert code_files("no_such_module_at_all") == []
+    (own / "user.py").write_text("this is no Python")
+    assert code_files("user.py") == [own / "user.py"]
+
+
+def test_digest_of_code_changes_with_what_it_does() -> None:
+    def one(x: int) -> bool:
+        return x in {1, 2, 3}
+
+    def same(x: int) -> bool:
+        # a remark
+        return x in {1, 2, 3}
+
+    def other(x: int) -> bool:
+        return x in {1, 2, 4}
+
+    assert code_digest(one) == code_digest(same) != code_digest(other)
