@@ -49,7 +49,8 @@ class Federation:
     names: Sequence[str]
     partition: str = ""
     notes: tuple[str, ...] = ()  # for the user, e.g. that samples had to be moved between clients
-    server_rows: torch.Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))  # the server's rows
+    # Rows of source.train that the server holds.
+    server_rows: torch.Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
     with_new_clients: Federation | None = None  # also the clients that are held out of training, last
 
     def __len__(self) -> int:

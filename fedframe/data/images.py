@@ -198,9 +198,8 @@ def load_imagefolder(spec: DataSpec) -> RawData:
     if test is not None and y_test is not None:
         second_paths = [test.joinpath(*path) for path in paths[1]]
         second = Samples(image_inputs(second_paths, shape), torch.from_numpy(y_test), user_test)
-    notes = (
-        conversion_notes(first, shape) if spec.image_shape else ()
-    )  # only if the shape is a run's, not the images' own
+    # A run's shape, unlike the images' own, may require conversions that the user should know of.
+    notes = conversion_notes(first, shape) if spec.image_shape else ()
     return RawData(base.name or "imagefolder", made, second, classes, users, notes=notes)
 
 
