@@ -62,8 +62,8 @@ def watch(
             if not is_loopback(host):
                 warning = f"Everybody who can reach {host} can see this page, names of clients and classes included."
                 typer.secho(warning, fg=typer.colors.YELLOW, err=True)
-            typer.echo(f"Live at {server.url} (Ctrl-C ends it)")
             with contextlib.suppress(KeyboardInterrupt):
+                typer.echo(f"Live at {server.url} (Ctrl-C ends it)")
                 server.serve_forever()
             typer.echo("\nThe page is closed; a run that goes on is not touched by that.")
 

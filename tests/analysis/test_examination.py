@@ -111,6 +111,7 @@ def test_classifiers_of_personal_models_are_compared(run_folder: Path, found: di
     assert drift["mean_cosine"] == pytest.approx(np.mean([cosines[i][j] for i, j in others]), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_collapse_at_the_end_is_that_of_the_last_round(run_folder: Path, found: dict[str, Any]) -> None:
     """FedAvg has no server stage, and all training samples fit into both draws."""
     last = json.loads((run_folder / "metrics.jsonl").read_text().splitlines()[-1])
@@ -154,6 +155,7 @@ def test_every_figure_is_told_with_a_sentence(run_folder: Path, found: dict[str,
     assert {key for key in measured if key.startswith(("nc", "drift", "classifier", "proto", "step"))} <= set(READINGS)
 
 
+@pytest.mark.slow
 def test_command_prints_figures_and_how_to_read_them(run_folder: Path) -> None:
     done = CliRunner().invoke(app, ["measure", str(run_folder), "--samples", "100", "--embedding", "pca"])
     assert done.exit_code == 0, done.output

@@ -126,6 +126,7 @@ def test_new_clients_are_scored_and_never_trained_on(tmp_path: Path, method: str
     assert "new" not in other.scores
 
 
+@pytest.mark.slow
 def test_new_clients_are_the_same_for_any_number_of_workers_and_after_a_resume(tmp_path: Path) -> None:
     more = {**SMALL, "partition": "user", "new_clients": 0.4}
     one = fedframe.run("fedavg", data=blobs(clients=5), out=tmp_path / "one", **more)

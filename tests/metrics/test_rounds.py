@@ -59,6 +59,7 @@ def test_measuring_changes_no_bit_of_any_model_and_finite_figures_come_out(tmp_p
     assert not (plain.path / "drift.jsonl").exists()
 
 
+@pytest.mark.slow
 def test_measures_are_the_same_for_any_number_of_workers_and_after_a_resume(tmp_path: Path) -> None:
     more: dict[str, Any] = {"measure": "all", "rounds": 3, "data": blobs(clients=6), "participation": 0.7}
     whole = run(tmp_path / "whole", "fedper", **more)

@@ -13,7 +13,7 @@ import pytest
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-PATIENCE = 60_000  # milliseconds: on a busy machine everything takes longer, and nothing here is about speed
+PATIENCE = 300_000  # milliseconds: on a busy machine everything takes longer, and nothing here is about speed
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 

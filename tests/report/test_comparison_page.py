@@ -12,6 +12,8 @@ from fedframe.experiments.tables import Chapter, Document, Table, page
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
+pytestmark = pytest.mark.slow
+
 SCORES = Table(
     "Accuracy in percent, mean and 95 % interval over 3 seeds",
     ("method", "generic", "generic, last five", "client", "personal"),

@@ -209,6 +209,7 @@ def python(code: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.slow
 def test_importing_the_table_is_cheap_and_only_figures_load_matplotlib() -> None:
     heavy = "print({'torch', 'rich', 'matplotlib'} & set(sys.modules))"
     assert python(f"import sys, fedframe.report.tables; {heavy}") == "set()"
@@ -216,6 +217,7 @@ def test_importing_the_table_is_cheap_and_only_figures_load_matplotlib() -> None
     assert python(f"{pages}; print('matplotlib' in sys.modules)") == "False"
 
 
+@pytest.mark.slow
 def test_figures_need_no_display_and_leave_the_state_of_matplotlib_alone(tmp_path: Path) -> None:
     code = f"""
 import sys, matplotlib, numpy as np

@@ -339,6 +339,7 @@ def test_a_comparison_that_still_goes_on_shows_the_runs_there_are(tmp_path: Path
 
 
 # -- size --------------------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_the_largest_page_is_below_six_megabytes(tmp_path: Path) -> None:
     folder = made_run(tmp_path / "run", clients=1000, classes=100, rounds=450, samples=2000)
     html = make_page(open_runs([folder]))
@@ -350,6 +351,7 @@ def test_the_largest_page_is_below_six_megabytes(tmp_path: Path) -> None:
     assert len(section(data, "curves")["data"]["panels"][0]["series"][0]["points"]) == MOST_POINTS
 
 
+@pytest.mark.slow
 def test_a_comparison_of_many_large_runs_fits_too_and_says_what_it_leaves_out(tmp_path: Path) -> None:
     folder = made_comparison(
         tmp_path / "all", ("fedavg", "fedprox", "fedetf", "fedrane"), 1, clients=1000, classes=100, rounds=150

@@ -19,6 +19,8 @@ from tests.report.made import made_cases, made_comparison, made_run
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
+pytestmark = pytest.mark.slow
+
 EVIL = "</script><script>document.title='broken'</script><img src=x onerror=alert(1)>"
 # How many pixels of a canvas are painted, and how many marks a drawing has.
 PAINTED = """canvas => {

@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +23,8 @@ from tests.report.made import made_run
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
+
+PATIENCE = 300  # seconds: only a test that hangs waits for so long
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ def server(folder: Path) -> Iterator[Server]:
 
 
 def ask(server: Server, path: str = "/data.json", method: str = "GET", **headers: str) -> http.client.HTTPResponse:
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=PATIENCE)
     connection.putrequest(method, path, skip_host=True)
     for name, value in {"Host": f"127.0.0.1:{server.server_port}", **headers}.items():
         connection.putheader(name.replace("_", "-"), value)
@@ -136,7 +137,7 @@ def test_a_tab_that_is_closed_early_leaves_the_terminal_quiet(
         ended.clear()
         with pytest.raises((http.client.HTTPException, OSError)):
             ask(server)
-        assert ended.wait(30)
+        assert ended.wait(PATIENCE)
         assert ("on the way" in capfd.readouterr().err) is said
 
 
@@ -153,6 +154,7 @@ def test_a_port_that_is_taken_is_said_with_one_that_works(server: Server, folder
         Server([folder], "127.0.0.1", server.server_port)
 
 
+@pytest.mark.slow
 def test_the_live_page_redraws_and_keeps_what_the_reader_chose(server: Server, folder: Path, browser: Browser) -> None:
     seen = Seen(browser, server.url)
     page = seen.page
@@ -172,6 +174,7 @@ def test_the_live_page_redraws_and_keeps_what_the_reader_chose(server: Server, f
     seen.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("polite", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_and_kill_end_the_command(folder: Path, polite: signal.Signals) -> None:
     command = [sys.executable, "-c", "from fedframe.cli import main; main()", "watch", str(folder), "--port", "0"]
@@ -186,9 +189,8 @@ def test_ctrl_c_and_kill_end_the_command(folder: Path, polite: signal.Signals) -
     try:
         assert process.stdout is not None
         assert process.stdout.readline().startswith("Live at http://127.0.0.1:")
-        time.sleep(0.2)
         process.send_signal(polite)
-        assert process.wait(30) == 0
+        assert process.wait(PATIENCE) == 0
         assert "closed" in process.stdout.read()
     finally:
         process.kill()
