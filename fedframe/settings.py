@@ -163,68 +163,25 @@ class Settings(BaseModel):
         return text
 
 
-# Settings by the question they answer: the panels of `fedframe run --help`.
-PANELS: dict[str, tuple[str, ...]] = {
-    "Data": (
-        "data",
-        "data_dir",
-        "label",
-        "client_column",
-        "partition",
-        "clients",
-        "min_client_size",
-        "test_share",
-        "validate_share",
-        "data_share",
-        "local_test",
-        "new_clients",
-        "augment",
-    ),
-    "Training": (
-        "model",
-        "rounds",
-        "participation",
-        "epochs",
-        "steps",
-        "batch",
-        "optimizer",
-        "lr",
-        "lr_schedule",
-        "momentum",
-        "nesterov",
-        "weight_decay",
-        "clip",
-        "keep_optimizer",
-        "weighting",
-        "buffers",
-    ),
-    "Privacy": (
-        "privacy_clip",
-        "privacy_noise",
-        "privacy_delta",
-        "privacy_at",
-    ),
-    "Scores": (
-        "eval_every",
-        "eval_batch",
-        "eval_clients",
-        "personal",
-        "personal_clients",
-        "save_personal",
-        "measure",
-    ),
-    "Machine": (
-        "seed",
-        "engine",
-        "nodes",
-        "min_clients",
-        "patience",
-        "secure",
-        "workers",
-        "device",
-        "log",
-    ),
+# The panels of `fedframe run --help`, each by its first setting: the fields above are in their order.
+PANEL_STARTS = {
+    "Data": "data",
+    "Training": "model",
+    "Privacy": "privacy_clip",
+    "Scores": "eval_every",
+    "Machine": "seed",
 }
+
+
+def make_panels() -> dict[str, tuple[str, ...]]:
+    """The settings of every panel."""
+    names = list(Settings.model_fields)
+    starts = [names.index(first) for first in PANEL_STARTS.values()]
+    ends = [*starts[1:], len(names)]
+    return {panel: tuple(names[a:b]) for panel, a, b in zip(PANEL_STARTS, starts, ends, strict=True)}
+
+
+PANELS = make_panels()
 
 
 def logger_names(text: str) -> list[str]:

@@ -14,9 +14,9 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from fedframe.core import Method, Part
 from fedframe.core.hook_errors import named_errors
-from fedframe.core.method import Method, combine
-from fedframe.core.part import Part
+from fedframe.core.method import combine
 from fedframe.errors import SettingError, nearest
 from fedframe.methods.parts import DEFAULTS, PARTS
 from fedframe.methods.parts.alone import Central, Local

@@ -9,19 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
+from fedframe.core import ALL_DATA, ClientContext, Method, Model, Part, Server
 from fedframe.core.layout import named_tensors
-from fedframe.core.model import Model
-from fedframe.core.part import ALL_DATA, Part, overrides
+from fedframe.core.part import overrides
 from fedframe.errors import SettingError
 from fedframe.methods.parts.mean import Mean
-
-if TYPE_CHECKING:
-    from fedframe.core.client_context import ClientContext
-    from fedframe.core.method import Method
-    from fedframe.core.server import Server
-    from fedframe.settings import Settings
+from fedframe.settings import Settings
 
 
 def needing_shared_weights(method: Method) -> list[Part]:

@@ -16,17 +16,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedframe.core.scratch import Key
+from fedframe.core import ClientContext, Key
 from fedframe.methods.parts.model_per_client import ModelPerClient
-
-if TYPE_CHECKING:
-    from fedframe.core.client_context import ClientContext
 
 LOWEST = 1e-3  # where the exponential schedule ends
 

@@ -18,23 +18,16 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedframe.core.message import Message
-from fedframe.core.model import Model
+from fedframe.core import ClientContext, Message, Method, Model, ModelSize, Part, Server, Upload
 from fedframe.core.optimizers import FusedSGD
-from fedframe.core.part import ModelSize, Part, Upload
 from fedframe.errors import SettingError
-
-if TYPE_CHECKING:
-    from fedframe.core.client_context import ClientContext
-    from fedframe.core.method import Method
-    from fedframe.core.server import Server
 
 MOMENTUM = 0.9  # of the SGD on the server
 MOST_BYTES = 2 << 30  # of one client's covariances: the server holds two sets of them

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedframe.core.part import Part
-
-if TYPE_CHECKING:
-    from fedframe.core.client_context import ClientContext
+from fedframe.core import ClientContext, Part
 
 
 @dataclass(frozen=True)

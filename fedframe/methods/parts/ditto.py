@@ -15,18 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
+from fedframe.core import ClientContext, Part
 from fedframe.core.model import copy_tensors, load_tensors
-from fedframe.core.part import Part
 from fedframe.errors import SettingError
 from fedframe.methods.parts.prox import Prox
-
-if TYPE_CHECKING:
-    from fedframe.core.client_context import ClientContext
-    from fedframe.settings import Settings
+from fedframe.settings import Settings
 
 
 @dataclass(frozen=True)

@@ -14,19 +14,15 @@ the same with or without `normalise`; sqrt(E_W E_H) is the setting `scale`, 1 by
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from fedframe.core.part import Part
+from fedframe.core import ClientContext, Method, Part
 from fedframe.errors import SettingError
 from fedframe.methods.parts.linear_head import LinearHead
-
-if TYPE_CHECKING:
-    from fedframe.core.client_context import ClientContext
-    from fedframe.core.method import Method
 
 
 @dataclass(frozen=True)

@@ -10,18 +10,14 @@ a normalisation after the scale would undo it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedframe.core.model import Model
-from fedframe.core.part import Part
-
-if TYPE_CHECKING:
-    from fedframe.core.client_context import ClientContext
+from fedframe.core import ClientContext, Model, Part
 
 
 @dataclass(frozen=True)

@@ -16,20 +16,16 @@ lambda eta = 1 overshoots, and class vectors are nearer after it than before.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from fedframe.core.part import Part
+from fedframe.core import Method, Part, Server
 from fedframe.errors import SettingError
 from fedframe.methods.parts.linear_head import LinearHead
-
-if TYPE_CHECKING:
-    from fedframe.core.method import Method
-    from fedframe.core.server import Server
 
 HEAD = "head.weight"
 

@@ -16,8 +16,8 @@ from typing import ClassVar
 
 from torch import nn
 
-from fedframe.core.model import Model, has_batch_norm
-from fedframe.core.part import Part
+from fedframe.core import Model, Part
+from fedframe.core.model import has_batch_norm
 from fedframe.errors import SettingError
 
 

@@ -22,19 +22,13 @@ weights by giving small clients a larger alpha, which can make their steps diver
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedframe.core.aggregation import RunningMean
-from fedframe.core.part import Part, State
-from fedframe.core.scratch import Key
-
-if TYPE_CHECKING:
-    from fedframe.core.client_context import ClientContext
-    from fedframe.core.server import Server
+from fedframe.core import ClientContext, Key, Part, RunningMean, Server, State
 
 SHIFT = Key[dict[str, Tensor]]("feddyn/shift")  # d_k - theta_{t-1} by name
 DRIFT = "feddyn/drift"  # d_k in a client's memory, D in the server's state

@@ -13,17 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from fedframe.core.model import Model
-from fedframe.core.part import HeadStage, Part
+from fedframe.core import ClientContext, HeadStage, Method, Model, Part
 from fedframe.methods.parts.cross_entropy import CrossEntropy
-
-if TYPE_CHECKING:
-    from fedframe.core.client_context import ClientContext
-    from fedframe.core.method import Method
 
 
 @dataclass(frozen=True)

@@ -16,25 +16,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedframe.core.message import Message
-from fedframe.core.model import Model
-from fedframe.core.part import HeadStage, Part
+from fedframe.core import ClientContext, HeadStage, Message, Method, Model, Part, Server
 from fedframe.errors import SettingError
 from fedframe.methods.parts.cross_entropy import CrossEntropy
 from fedframe.methods.parts.fine_tune import FineTune
 from fedframe.methods.parts.frame_head import Orthonormal, SimplexETF, SparseETF
-
-if TYPE_CHECKING:
-    from fedframe.core.client_context import ClientContext
-    from fedframe.core.method import Method
-    from fedframe.core.server import Server
 
 PAPER = "Xiao et al., FedLoGe: Joint Local and Generic Federated Learning under Long-tailed Data, ICLR 2024"
 PSI, PHI, REALIGNED = "extras.auxiliary.psi", "extras.auxiliary.phi", "extras.auxiliary.realigned"

@@ -16,19 +16,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
+from fedframe.core import ClientContext, Key, Model, Part
 from fedframe.core.layout import named_tensors
-from fedframe.core.model import Model, load_tensors
-from fedframe.core.part import Part
-from fedframe.core.scratch import Key
-
-if TYPE_CHECKING:
-    from fedframe.core.client_context import ClientContext
+from fedframe.core.model import load_tensors
 
 Width = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 

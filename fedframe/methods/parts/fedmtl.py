@@ -15,20 +15,14 @@ make W'W singular; a ridge times its mean diagonal is added (the code lifts eige
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedframe.core.part import State
-from fedframe.core.scratch import Key
+from fedframe.core import ClientContext, Key, Server, State
 from fedframe.methods.parts.model_per_client import ModelPerClient
-
-if TYPE_CHECKING:
-    from fedframe.core.client_context import ClientContext
-    from fedframe.core.server import Server
-
 
 PULL = Key[tuple[float, dict[str, Tensor]]]("fedmtl/pull")  # Omega_kk, and the sum of the others' by name
 

@@ -15,20 +15,15 @@ etf` has the largest angles that there are. s starts at 10 and not at 1 (see `te
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from fedframe.core.model import Model
-from fedframe.core.part import ModelSize, Part, Upload
+from fedframe.core import ClientContext, Model, ModelSize, Part, Server, Upload
 from fedframe.methods.parts.frame_head import Orthonormal, SimplexETF
-
-if TYPE_CHECKING:
-    from fedframe.core.client_context import ClientContext
-    from fedframe.core.server import Server
 
 HEAD = "head.weight"
 

@@ -16,18 +16,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from torch import Tensor
 
-from fedframe.core.aggregation import RunningMean
-from fedframe.core.message import Message
+from fedframe.core import ClientContext, Merger, Message, Part, RunningMean, Server
 from fedframe.core.optimizers import normalised_steps
-from fedframe.core.part import Merger, Part
-
-if TYPE_CHECKING:
-    from fedframe.core.client_context import ClientContext
-    from fedframe.core.server import Server
 
 REPORTED = "fednova/norm"
 

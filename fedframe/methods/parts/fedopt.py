@@ -25,17 +25,13 @@ optimised.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedframe.core.aggregation import RunningMean
-from fedframe.core.part import Part, State
-
-if TYPE_CHECKING:
-    from fedframe.core.server import Server
+from fedframe.core import Part, RunningMean, Server, State
 
 Decay = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]

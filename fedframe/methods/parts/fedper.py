@@ -12,17 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 from torch import nn
 
-from fedframe.core.model import Model
-from fedframe.core.part import Part
+from fedframe.core import Method, Model, Part
 from fedframe.errors import SettingError
-
-if TYPE_CHECKING:
-    from fedframe.core.method import Method
 
 
 def layers_of(model: nn.Module) -> list[list[str]]:

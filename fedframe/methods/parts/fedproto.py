@@ -18,21 +18,15 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedframe.core.model import Model
-from fedframe.core.part import ModelSize, Part, Upload
+from fedframe.core import ClientContext, Method, Model, ModelSize, Part, Server, Upload
 from fedframe.errors import SettingError
 from fedframe.methods.parts.alone import Local, needing_shared_weights
-
-if TYPE_CHECKING:
-    from fedframe.core.client_context import ClientContext
-    from fedframe.core.method import Method
-    from fedframe.core.server import Server
 
 PLACE = "extras.fedproto."
 

@@ -13,16 +13,13 @@ the paper's plain mean. Every head starts from the same initial model.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from fedframe.core.part import Part
+from fedframe.core import ClientContext, Part
 from fedframe.errors import SettingError
-
-if TYPE_CHECKING:
-    from fedframe.core.client_context import ClientContext
-    from fedframe.settings import Settings
+from fedframe.settings import Settings
 
 
 @dataclass(frozen=True)

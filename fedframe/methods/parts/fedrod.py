@@ -15,19 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedframe.core.model import Model
-from fedframe.core.part import Part
+from fedframe.core import ClientContext, Method, Model, Part
 from fedframe.errors import SettingError
-
-if TYPE_CHECKING:
-    from fedframe.core.client_context import ClientContext
-    from fedframe.core.method import Method
 
 
 class OwnHead(nn.Module):

@@ -16,19 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from fedframe.core.part import Part
-from fedframe.core.scratch import Key
+from fedframe.core import ClientContext, Key, Part
 from fedframe.methods.parts.cross_entropy import CrossEntropy
-
-if TYPE_CHECKING:
-    from fedframe.core.client_context import ClientContext
-
 
 SCALES = Key[Tensor]("fedrs/scales")  # a_c by class
 

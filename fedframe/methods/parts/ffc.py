@@ -13,19 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from fedframe.core.message import Message
-from fedframe.core.part import ModelSize, Part, Upload
-
-if TYPE_CHECKING:
-    from fedframe.core.client_context import ClientContext
-    from fedframe.core.server import Server
+from fedframe.core import ClientContext, Message, ModelSize, Part, Server, Upload
 
 
 @dataclass(frozen=True)

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from fedframe.core.model import Model
-from fedframe.core.part import HeadStage, Part
-
-if TYPE_CHECKING:
-    from fedframe.core.client_context import ClientContext
-    from fedframe.core.method import Method
+from fedframe.core import ClientContext, HeadStage, Method, Model, Part
 
 
 @dataclass(frozen=True)

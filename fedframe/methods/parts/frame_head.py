@@ -19,8 +19,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedframe.core.model import Model
-from fedframe.core.part import Part
+from fedframe.core import Model, Part
 from fedframe.models import frames
 
 

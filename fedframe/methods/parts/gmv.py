@@ -20,16 +20,12 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedframe.core.model import Model
-from fedframe.core.part import ModelSize, Part, State, Upload
-from fedframe.core.scratch import Key
+from fedframe.core import ClientContext, Key, Model, ModelSize, Part, Server, State, Upload
 from fedframe.errors import SettingError
+from fedframe.settings import Settings
 
 if TYPE_CHECKING:
-    from fedframe.core.client_context import ClientContext
     from fedframe.core.job import Job
-    from fedframe.core.server import Server
-    from fedframe.settings import Settings
 
 
 SHIFT = Key[Tensor]("gmv/shift")  # alpha mu_c by class

@@ -7,8 +7,7 @@ from typing import ClassVar
 
 from torch import nn
 
-from fedframe.core.model import Model
-from fedframe.core.part import Part
+from fedframe.core import Model, Part
 
 
 @dataclass(frozen=True)

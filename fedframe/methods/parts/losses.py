@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from fedframe.core.part import Part
-from fedframe.core.scratch import Key
-
-if TYPE_CHECKING:
-    from fedframe.core.client_context import ClientContext
-
+from fedframe.core import ClientContext, Key, Part
 
 PRIOR = Key[Tensor]("balanced_ce/prior")  # gamma log n_k by class
 

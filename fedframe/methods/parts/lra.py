@@ -20,20 +20,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedframe.core.model import Model
-from fedframe.core.part import Part
-from fedframe.core.scratch import Key
-
-if TYPE_CHECKING:
-    from fedframe.core.client_context import ClientContext
-
+from fedframe.core import ClientContext, Key, Model, Part
 
 VIEWS = Key[tuple[Tensor, Tensor]]("lra/views")  # the batch before and after message passing
 

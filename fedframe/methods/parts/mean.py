@@ -7,15 +7,11 @@ w <- w + sum_k p_k (w_k - w), with p_k the client's share of the round's samples
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from torch import Tensor
 
-from fedframe.core.aggregation import RunningMean
-from fedframe.core.part import Part
-
-if TYPE_CHECKING:
-    from fedframe.core.server import Server
+from fedframe.core import Part, RunningMean, Server
 
 
 @dataclass(frozen=True)

@@ -9,22 +9,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedframe.core.message import Message
-from fedframe.core.model import Model, count_parameters
-from fedframe.core.part import Merger, Part, State
+from fedframe.core import ClientContext, Merger, Message, Method, Model, Part, Server, State
+from fedframe.core.model import count_parameters
 from fedframe.errors import SettingError
-
-if TYPE_CHECKING:
-    from fedframe.core.client_context import ClientContext
-    from fedframe.core.method import Method
-    from fedframe.core.server import Server
-
 
 PIECE = 1 << 16  # numbers per model of which the mean is taken at once
 

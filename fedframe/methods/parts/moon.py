@@ -12,20 +12,15 @@ also under the methods it compares with; here the net stays as it is, and `moon+
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from fedframe.core.model import Model, copy_tensors, load_tensors
-from fedframe.core.part import Part
-from fedframe.core.scratch import Key
-
-if TYPE_CHECKING:
-    from fedframe.core.client_context import ClientContext
-
+from fedframe.core import ClientContext, Key, Model, Part
+from fedframe.core.model import copy_tensors, load_tensors
 
 NETS = Key[list[tuple[Model, Tensor]]]("moon/nets")  # the server's and the previous local model, each with its vector
 

@@ -24,16 +24,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from fedframe.core.message import Message
-from fedframe.core.part import Merger, Part, State
-
-if TYPE_CHECKING:
-    from fedframe.core.server import Server
+from fedframe.core import Merger, Message, Part, Server, State
 
 EXACT = 1e-8  # the largest residual that counts as solved
 RIDGE = 1e-3  # added to the cosine of every update with itself, as if 3 % of its length were noise of its own

@@ -16,22 +16,16 @@ asks for the paper's plain mean. `eta` is larger than the paper's .005, which is
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedframe.core.aggregation import RunningMean
+from fedframe.core import ClientContext, Key, Part, RunningMean, Server
 from fedframe.core.model import load_tensors
-from fedframe.core.part import Part
-from fedframe.core.scratch import Key
 from fedframe.methods.parts.ditto import check_pull
-
-if TYPE_CHECKING:
-    from fedframe.core.client_context import ClientContext
-    from fedframe.core.server import Server
-    from fedframe.settings import Settings
+from fedframe.settings import Settings
 
 PAPER = "Dinh, Tran, Nguyen: Personalized Federated Learning with Moreau Envelopes, NeurIPS 2020"
 LOCAL = Key[dict[str, Tensor]]("pfedme/w")  # the local model w before the step

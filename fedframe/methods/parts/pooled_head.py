@@ -13,23 +13,18 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
+from fedframe.core import ALL_DATA, Message, Method, Part, Server
 from fedframe.core.batches import plain_batches
-from fedframe.core.message import Message
 from fedframe.core.optimizers import FusedSGD
-from fedframe.core.part import ALL_DATA, Part
 from fedframe.errors import SettingError
-
-if TYPE_CHECKING:
-    from fedframe.core.method import Method
-    from fedframe.core.server import Server
-    from fedframe.settings import Settings
+from fedframe.settings import Settings
 
 MOMENTUM = 0.9  # of the SGD on the server
 

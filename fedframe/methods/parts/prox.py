@@ -7,17 +7,12 @@ Its gradient mu (w - w_t) is added to the batch's gradient in every step, the fi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 from torch import Tensor
 
-from fedframe.core.part import Part
-from fedframe.core.scratch import Key
-
-if TYPE_CHECKING:
-    from fedframe.core.client_context import ClientContext
-
+from fedframe.core import ClientContext, Key, Part
 
 ANCHOR = Key[dict[str, Tensor]]("prox/anchor")  # w_t by name
 

@@ -20,25 +20,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
+from fedframe.core import ClientContext, Key, Method, Part, Server, State
 from fedframe.core.batches import plain_batches
-from fedframe.core.part import Part, State
-from fedframe.core.scratch import Key
 from fedframe.errors import SettingError
 from fedframe.methods.parts.cross_entropy import CrossEntropy
-
-if TYPE_CHECKING:
-    from fedframe.core.client_context import ClientContext
-    from fedframe.core.method import Method
-    from fedframe.core.server import Server
-    from fedframe.settings import Settings
-
+from fedframe.settings import Settings
 
 WEIGHTS = Key[Tensor]("ratioloss/weights")  # alpha + beta R_c by class
 

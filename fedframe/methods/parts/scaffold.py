@@ -18,22 +18,15 @@ round after round (Fashion-MNIST, 20 clients, dirichlet:0.1: every learning rate
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from fedframe.core import ClientContext, Key, Method, ModelSize, Part, Server, State, Upload
 from fedframe.core.optimizers import normalised_steps
-from fedframe.core.part import ModelSize, Part, State, Upload
-from fedframe.core.scratch import Key
 from fedframe.errors import SettingError
-
-if TYPE_CHECKING:
-    from fedframe.core.client_context import ClientContext
-    from fedframe.core.method import Method
-    from fedframe.core.server import Server
-    from fedframe.settings import Settings
-
+from fedframe.settings import Settings
 
 SHIFT = Key[dict[str, Tensor]]("scaffold/shift")  # c - c_k by name
 
