@@ -164,7 +164,7 @@ class Settings(BaseModel):
 
 
 # The panels of `fedframe run --help`, each by its first setting: the fields above are in their order.
-PANEL_STARTS = {
+STARTS = {
     "Data": "data",
     "Training": "model",
     "Privacy": "privacy_clip",
@@ -176,9 +176,9 @@ PANEL_STARTS = {
 def make_panels() -> dict[str, tuple[str, ...]]:
     """The settings of every panel."""
     names = list(Settings.model_fields)
-    starts = [names.index(first) for first in PANEL_STARTS.values()]
+    starts = [names.index(first) for first in STARTS.values()]
     ends = [*starts[1:], len(names)]
-    return {panel: tuple(names[a:b]) for panel, a, b in zip(PANEL_STARTS, starts, ends, strict=True)}
+    return {panel: tuple(names[a:b]) for panel, a, b in zip(STARTS, starts, ends, strict=True)}
 
 
 PANELS = make_panels()
