@@ -82,8 +82,8 @@ def request_record(node: Membership, folder: Path, round: int) -> RecordDict:
 
 
 def test_a_damaged_image_is_not_reported_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(images, "IN_MEMORY", 0)  # as with large sets: files are read while the net trains
-    monkeypatch.setattr(images, "CACHE", 0)
+    monkeypatch.setattr(images, "MAX_IN_MEMORY", 0)  # as with large sets: files are read while the net trains
+    monkeypatch.setattr(images, "CACHE_SIZE", 0)
     node = member(tmp_path, "fedavg")
     record = request_record(node, tmp_path, 1)
     for path in (tmp_path / "scans" / "malignant").glob("*.png"):

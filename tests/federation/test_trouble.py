@@ -24,6 +24,7 @@ from fedframe.util.processes import free_ports
 from tests.federation.commands import LONG, MEMBERS, Commands, Process, until, variates_add_up, write_data
 from tests.federation.proxy import Proxy
 
+pytestmark = pytest.mark.slow
 PATIENCE = "15"
 CUT = 90.0
 NET = """
@@ -31,8 +32,6 @@ import os
 from pathlib import Path
 
 from torch import nn
-
-pytestmark = pytest.mark.slow
 
 
 class Net(nn.Module):
