@@ -24,7 +24,7 @@ def open_browser() -> Iterator[Browser]:
     if CHROMIUM is None:
         pytest.skip("there is no Chromium on this machine")
     with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"], timeout=PATIENCE)
         try:
             yield browser
         finally:

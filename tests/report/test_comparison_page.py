@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fedframe.experiments.tables import Chapter, Document, Table, page
+from tests.report.browser import PATIENCE
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -29,6 +30,7 @@ TEXT = Document(
 def test_it_fits_every_screen_and_follows_the_system(browser: Browser, tmp_path: Path, width: int, scheme: str) -> None:
     (tmp_path / "comparison.html").write_text(page(TEXT), "utf-8")
     tab = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)  # type: ignore[arg-type]
+    tab.set_default_timeout(PATIENCE)
     complaints: list[str] = []
     tab.on("console", lambda message: complaints.append(message.text))
     tab.goto((tmp_path / "comparison.html").as_uri())

@@ -107,6 +107,7 @@ LOOK = """new MutationObserver(() => {
 
 def test_what_can_be_seen_is_drawn_first_and_the_rest_follows(browser: Browser, pages: dict[str, Path]) -> None:
     tab = browser.new_page(viewport={"width": 1280, "height": 900})
+    tab.set_default_timeout(PATIENCE)
     tab.add_init_script(LOOK)
     tab.goto(address(pages["thousand"]))
     tab.wait_for_selector("html[data-drawn=all]", state="attached", timeout=PATIENCE)
