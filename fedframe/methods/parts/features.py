@@ -45,7 +45,7 @@ class Projection(Part):
         return True
 
     def transform(self, model: Model, features: Tensor, context: ClientContext | None) -> Tensor:
-        """g(p; h)."""
+        """Map the features linearly: g(p; h)."""
         projected: Tensor = model.extras["projection"](features)
         return projected
 
@@ -94,7 +94,7 @@ class Temperature(Part):
         return True
 
     def transform(self, model: Model, features: Tensor, context: ClientContext | None) -> Tensor:
-        """beta mu."""
+        """Multiply by beta."""
         beta = model.extras["temperature"].beta
         assert isinstance(beta, Tensor)
         return features * beta
