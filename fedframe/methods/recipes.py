@@ -322,7 +322,7 @@ def own_recipe(path: str) -> Recipe:
 
 
 def check_own(path: str, kind: type[Part]) -> None:
-    """Refuse what would be ignored without a word: settings that are none, and a name that is another's."""
+    """Refuse what would be ignored silently: fields that are no settings, and a name that is another part's."""
     name = getattr(kind, "name", "")
     if not name:
         raise SettingError(f"{path}: {kind.__name__} has no name; write in it: name: ClassVar[str] = 'my_part'.")

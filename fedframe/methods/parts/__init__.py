@@ -103,5 +103,5 @@ PARTS: dict[str, type[Part]] = {
     )
 }
 
-# What fills a slot that no part of a recipe claims: together they are FedAvg with plain fine-tuning.
+# What fills a slot that no part of a recipe fills: together they are FedAvg with plain fine-tuning.
 DEFAULTS: tuple[type[Part], ...] = (LinearHead, CrossEntropy, Mean, FineTune)

@@ -34,16 +34,16 @@ class Local(Part):
     shares_a_model = False
 
     def check_method(self, method: Method) -> None:
-        """What works through the server, or compares with its model, has nothing to work with."""
-        talks = [other for hook in ("uploads", "after_merge") for other in method.parts_with(hook)]
-        for other in (*talks, *needing_shared_weights(method)):
+        """Refuse parts that work through the server or compare with its model: they would have nothing to work with."""
+        senders = [other for hook in ("uploads", "after_merge") for other in method.parts_with(hook)]
+        for other in (*senders, *needing_shared_weights(method)):
             raise SettingError(
                 f"{method.name!r} cannot be combined: 'local' sends nothing, so that {other.name!r} would have nothing "
                 "to work with; leave one of them out."
             )
 
     def private(self, model: Model) -> Collection[str]:
-        """Everything but what is frozen."""
+        """Everything but frozen weights."""
         frozen = {name for name, p in model.named_parameters() if not p.requires_grad}
         tensors = named_tensors(model)
         return [name for name, tensor in tensors.items() if tensor.is_floating_point() and name not in frozen]
@@ -58,7 +58,7 @@ class Central(Part):
     server_samples = ALL_DATA
 
     def check_method(self, method: Method) -> None:
-        """In its rounds there are no clients that could keep something."""
+        """Refuse parts that keep something on clients: there are none in its rounds."""
         for other in method.parts:
             if other.memory or overrides(type(other), "private"):
                 raise SettingError(
@@ -67,15 +67,15 @@ class Central(Part):
                 )
 
     def check_settings(self, settings: Settings) -> None:
-        """The same for BatchNorm's statistics."""
+        """Refuse private BatchNorm statistics for the same reason."""
         if settings.buffers == "private":
             raise SettingError("central has no clients in its rounds, so that buffers cannot be private; use average.")
 
     def select_clients(self, server: Server, round: int, clients: Sequence[int]) -> Sequence[int]:
-        """One place, whoever was drawn."""
+        """Train in one place, whichever clients were drawn."""
         return [0]
 
     def begin(self, context: ClientContext) -> None:
-        """All training data, in rounds."""
+        """Use all training data, in rounds."""
         if context.training:
             context.rows = context.job.federation.train.values

@@ -41,7 +41,7 @@ class Mixture:
     velocity: Tensor
 
     def mixed(self) -> Tensor:
-        """v_k."""
+        """The client's own model v_k."""
         others = self.p[: len(self.models)].clone()
         others[self.mine : self.mine + 1] = 0.0
         return others @ self.models + self.p[self.mine] * self.core
@@ -95,7 +95,7 @@ class Apple(ModelPerClient):
 
     @torch.no_grad()
     def correct(self, context: ClientContext) -> None:
-        """From the gradient at v_k to those of p_k and w_k; the optimiser then finds w_k in the model."""
+        """Turn the gradient at v_k into those of p_k and w_k, and put w_k into the model for the optimiser."""
         mixture = context.scratch[MIXTURE]
         g = torch.zeros_like(mixture.core)
         gradients, cores = (context.job.roles.layout.trainable_views(flat) for flat in (g, mixture.core))
@@ -130,14 +130,14 @@ class Apple(ModelPerClient):
         context.runtime.flat[: len(mixture.core)] = mixture.mixed()
 
     def finish(self, context: ClientContext) -> None:
-        """What changed in w_k for the server; p_k stays."""
+        """Send the change of w_k; p_k stays on the client."""
         mixture = context.scratch[MIXTURE]
         core = torch.cat([mixture.core, context.runtime.flat[len(mixture.core) :]])
         context.reply["update"] = (core - self.model_of(context)).cpu()
         context.memory["apple/p"] = mixture.p.cpu()
 
     def load_personal(self, context: ClientContext) -> None:
-        """v_k; a client that was in no round learns a core model, from the mean, and its weights."""
+        """Load v_k; a client that was in no round learns a core model, from the mean, and its weights."""
         self.mix(context)
         if not self.was_in_training(context) and context.kind == "personalise":
             context.train_missed_rounds((*context.job.method.parts_with("predict"), self))

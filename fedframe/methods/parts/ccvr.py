@@ -49,7 +49,7 @@ class CCVR(Part):
     relu: bool = False  # virtual features below zero become zero: for nets whose features end in a ReLU
 
     def check_method(self, method: Method) -> None:
-        """The classifier that it trains must be one that predicts."""
+        """Refuse a method in which another classifier predicts than the one that is trained here."""
         for other in method.parts_with("predict"):
             raise SettingError(
                 f"{method.name!r} cannot be combined: {other.name!r} predicts with a classifier of its own, so that "
@@ -96,7 +96,7 @@ class CCVR(Part):
             server.set_tensor(f"head.{name}", tensor.cpu())
 
     def draw(self, pool: Pool, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """M_c features of every class that somebody has."""
+        """Draw M_c features of every class that some client has."""
         known = pool.counts > 0
         wanted = known * self.samples
         if self.share == "data":

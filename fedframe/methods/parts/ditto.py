@@ -40,11 +40,11 @@ class Ditto(Part):
     epochs: Annotated[int, Field(ge=1)] | None = None  # of the own model in a round; None: as many as the shared one's
 
     def check_settings(self, settings: Settings) -> None:
-        """A pull that is too strong for the step length throws the own model ever further."""
+        """Refuse a pull that is too strong for the step length: the own model would diverge."""
         check_pull("ditto", self.lam, settings)
 
     def finish(self, context: ClientContext) -> None:
-        """A round of the own model; at first it is the initial one."""
+        """Train the own model for a round; it starts from the initial one."""
         settings = context.job.settings
         if not context.load_model("ditto"):
             load_tensors(context.model, copy_tensors(context.job.template, context.job.roles.changing))
@@ -55,13 +55,13 @@ class Ditto(Part):
         context.keep_model("ditto")
 
     def load_personal(self, context: ClientContext) -> None:
-        """v_k; a client that was in no round trains it from the shared model."""
+        """Load v_k; a client that was in no round trains it from the shared model."""
         if not context.load_model("ditto") and context.kind == "personalise":
             context.train_missed_rounds(pulled(context, self.lam))
 
 
 def check_pull(part: str, strength: float, settings: Settings) -> None:
-    """SGD along lambda (v - w) alone ends nowhere unless lr lambda < 2."""
+    """Refuse a pull for which SGD along lambda (v - w) alone would diverge: lr lambda must be below 2."""
     if settings.optimizer == "sgd" and settings.lr * strength >= 2:
         raise SettingError(
             f"{part}.lam = {strength:g} is too strong a pull for lr = {settings.lr:g}: the model would be thrown ever "
@@ -70,9 +70,9 @@ def check_pull(part: str, strength: float, settings: Settings) -> None:
 
 
 def pulled(context: ClientContext, strength: float) -> Sequence[Part]:
-    """Who has a say when an own model is trained near the server's: the pull, which is FedProx's, and a classifier
-    that predicts in the place of the head. The method's corrections are about the shared model.
+    """The parts whose hooks count when an own model is trained near the server's: the pull, which is FedProx's, and a
+    classifier that predicts in the place of the head. The method's corrections are about the shared model.
     """
-    pull = Prox(strength)
+    pull = Prox(strength)  # Eq. 2: its second term
     pull.begin(context)
     return (*context.job.method.parts_with("predict"), pull)

@@ -35,7 +35,7 @@ class DotRegression(Part):
     scale: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0  # sqrt(E_W E_H)
 
     def check_method(self, method: Method) -> None:
-        """A learned classifier would fall together: all class vectors and all features on one ray have loss zero."""
+        """Refuse a learned classifier, which would collapse: class vectors and features on one ray have loss zero."""
         if isinstance(method.slot("head"), LinearHead):
             raise SettingError(
                 f"{method.name!r} cannot be combined: 'dot_regression' pushes no classes apart, so the learned "

@@ -41,7 +41,7 @@ class Projection(Part):
         return True
 
     def transform(self, model: Model, features: Tensor, context: ClientContext | None) -> Tensor:
-        """g(p; h)."""
+        """Map the features linearly: g(p; h)."""
         projected: Tensor = model.extras["projection"](features)
         return projected
 
@@ -90,7 +90,7 @@ class Temperature(Part):
         return True
 
     def transform(self, model: Model, features: Tensor, context: ClientContext | None) -> Tensor:
-        """beta mu."""
+        """Multiply by beta."""
         beta = model.extras["temperature"].beta
         assert isinstance(beta, Tensor)
         return features * beta

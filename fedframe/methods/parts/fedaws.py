@@ -4,9 +4,9 @@ Yu et al., Federated Learning with Only Positive Labels, ICML 2020. With u_c = w
 d(u, v) = 1 - u'v, the server takes one step of size lambda eta (eta the round's local learning rate) down
     reg(W) = sum_c sum_{c' in N_k(c)} max(0, nu - d(u_c, u_c'))^2
 N_k(c) are the k classes nearest to c: the paper's mining of hard negatives for many classes. nu = 1 asks for vectors
-that are at least orthogonal. Clients that see one class each would otherwise let all class vectors fall together.
+that are at least orthogonal. Clients that see one class each would otherwise let all class vectors collapse.
 
-Differs from the paper in: clients train as the method says, with cross-entropy and all class vectors at hand, where
+Differs from the paper in: clients train as the method says, with cross-entropy and all class vectors, where
 the paper's have one class and only its own vector. The classifier's vectors are not kept at length 1: the step turns
 them (the gradient is that of the directions) and leaves their lengths and the bias alone. The paper mines without a
 margin, among a random subset of the classes; here both count, among all of them. lambda is small: a step of
@@ -42,7 +42,7 @@ class FedAwS(Part):
     nearest: Annotated[int, Field(ge=1)] = 10  # k
 
     def check_method(self, method: Method) -> None:
-        """There must be learned class vectors on the server."""
+        """Refuse methods without learned class vectors on the server."""
         head = method.slot("head")
         if not isinstance(head, LinearHead):
             raise SettingError(
@@ -56,7 +56,7 @@ class FedAwS(Part):
             )
 
     def after_merge(self, server: Server, clients: int) -> None:
-        """One step, and how near the two nearest classes have come."""
+        """Take one step, and record the distance of the two nearest classes."""
         if not self.weight:
             return
         spread = spread_out(server.tensor(HEAD).double(), self.weight * server.lr, self.margin, self.nearest)

@@ -32,7 +32,7 @@ class FedBN(Part):
     shares_a_model = False
 
     def check_model(self, model: Model, clients: int) -> None:
-        """Without BatchNorm there is nothing to keep."""
+        """Refuse nets without BatchNorm: there would be nothing to keep."""
         if not has_batch_norm(model):
             raise SettingError(
                 "fedbn keeps BatchNorm on the client, and this net has none; use one that has, e.g. model = resnet20."

@@ -45,7 +45,7 @@ class FedDyn(Part):
     alpha: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
 
     def begin(self, context: ClientContext) -> None:
-        """Have d_k - theta_{t-1} at hand by name."""
+        """Prepare d_k - theta_{t-1} by name."""
         if context.training and self.alpha:
             start = context.start[: context.job.roles.layout.trainable]
             own = context.memory.setdefault(DRIFT, torch.zeros(len(start))).to(start.device)
@@ -56,7 +56,7 @@ class FedDyn(Part):
         shift = context.scratch.get(SHIFT, {})
         for name, weight in context.named.items():
             if weight.grad is not None and name in shift:  # what is private has no counterpart on the server
-                weight.grad.add_(weight.detach() + shift[name], alpha=self.alpha)
+                weight.grad.add_(weight.detach() + shift[name], alpha=self.alpha)  # Algorithm 1: theta_k
 
     def finish(self, context: ClientContext) -> None:
         """d_k <- d_k + theta_k - theta_{t-1}."""
@@ -64,13 +64,13 @@ class FedDyn(Part):
             context.memory[DRIFT] = context.memory[DRIFT] + context.reply["update"][: len(context.memory[DRIFT])]
 
     def server_state(self, server: Server) -> dict[str, State]:
-        """D = 0."""
+        """Start with D = 0."""
         return {DRIFT: State(torch.zeros(server.layout.trainable))} if self.alpha else {}
 
     def server_step(self, server: Server, updates: RunningMean) -> Tensor:
-        """The mean update and the new D, which every client's update moves by its share of all clients."""
+        """Add the mean update and the new D, which every client's update moves by its share of all clients."""
         if not self.alpha:
             return updates.mean()
-        drift = server.state[DRIFT].double() + updates.total / server.weight_of_all
+        drift = server.state[DRIFT].double() + updates.total / server.weight_of_all  # Algorithm 1: h
         server.state[DRIFT] = drift.float()
-        return updates.mean() + drift
+        return updates.mean() + drift  # Algorithm 1: theta_t

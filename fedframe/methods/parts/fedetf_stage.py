@@ -35,7 +35,7 @@ class AlternatingAdaptation(Part):
     projection_lr: Annotated[float, Field(gt=0)] = 0.05
 
     def personalise(self, context: ClientContext) -> None:
-        """The feature extractor."""
+        """Train the feature extractor."""
         trained = ("backbone.", "extras.temperature.")
         context.fit(self.feature_epochs, only=lambda name: name.startswith(trained), loss=CrossEntropy())
 

@@ -52,7 +52,7 @@ class AuxiliaryHeads(Part):
     rank: ClassVar[int] = 20  # built for the features that all transforms leave
 
     def check_method(self, method: Method) -> None:
-        """psi predicts: what a stage that knows nothing of it puts in the head's place would never be used."""
+        """Refuse stages that fit another head than psi, which predicts: their result would never be used."""
         stages = [method.optional_slot("server_stage")]
         if not isinstance(stages[0], GlobalRealignment):
             stages.append(method.slot("client_stage"))  # after GA-FR the head predicts, and may be trained
@@ -67,23 +67,23 @@ class AuxiliaryHeads(Part):
             )
 
     def build(self, model: Model) -> None:
-        """Both start alike; the features they see are those that reach the classifier."""
+        """Add both, with the same initial weights, for the features that reach the classifier."""
         model.extras["auxiliary"] = Auxiliary(model.classes, model.dim)
 
     def private(self, model: Model) -> Collection[str]:
-        """phi_k."""
+        """phi_k stays on the client."""
         return (PHI,)
 
     def penalty(self, context: ClientContext) -> Tensor:
-        """The losses of psi and phi_k on detached features (lines 5 and 6)."""
+        """The losses of psi and phi_k on detached features."""
         heads = context.model.extras["auxiliary"]
         assert isinstance(heads, Auxiliary)
         features = context.embedding.detach()
         shared = F.cross_entropy(F.linear(features, heads.psi), context.labels)
-        return shared + F.cross_entropy(F.linear(features, heads.phi), context.labels)
+        return shared + F.cross_entropy(F.linear(features, heads.phi), context.labels)  # ClientUpdate, line 5
 
     def predict(self, model: Model, features: Tensor) -> Tensor:
-        """psi, until a realigned classifier stands in `head`."""
+        """Predict with psi until a realigned classifier is in `head`."""
         heads = model.extras["auxiliary"]
         assert isinstance(heads, Auxiliary)
         logits: Tensor = model.head(features) if bool(heads.realigned) else F.linear(features, heads.psi)
@@ -98,7 +98,7 @@ class GlobalRealignment(Part):
     paper: ClassVar[str] = PAPER
 
     def check_method(self, method: Method) -> None:
-        """Class vectors that all have one length stay as they are."""
+        """Refuse heads whose class vectors all have one length: they would stay as they are."""
         head = method.slot("head")
         equal = isinstance(head, Orthonormal | SimplexETF | SparseETF)
         if equal and not any(isinstance(part, AuxiliaryHeads) for part in method.parts):
@@ -108,8 +108,9 @@ class GlobalRealignment(Part):
             )
 
     def server_stage(self, server: Server, replies: Iterable[Message]) -> None:
-        """psi_c / ||psi_c|| (Eq. 6), or the same for the method's own classifier where there is no psi."""
+        """Put psi_c / ||psi_c|| into the head; where there is no psi, normalise the method's own classifier."""
         auxiliary = PSI in dict(server.job.template.named_parameters())
+        # Eq. 6
         server.set_tensor("head.weight", F.normalize(server.tensor(PSI if auxiliary else "head.weight"), dim=1))
         if auxiliary:
             server.set_tensor(REALIGNED, torch.ones(()))
@@ -132,7 +133,7 @@ class LocalRealignment(Part):
     )
 
     def check_method(self, method: Method) -> None:
-        """There are no psi and phi_k without the part that trains them."""
+        """Refuse methods without the part that trains psi and phi_k."""
         if not any(isinstance(part, AuxiliaryHeads) for part in method.parts):
             raise SettingError(
                 f"{method.name!r} cannot be combined: 'la_fr' needs 'auxiliary_heads'; write it as "
@@ -140,7 +141,7 @@ class LocalRealignment(Part):
             )
 
     def personalise(self, context: ClientContext) -> None:
-        """phi'_k,c = psi_c ||phi_k,c|| (Eq. 7)."""
+        """Put phi'_k,c = psi_c ||phi_k,c|| into the head."""
         heads = context.model.extras["auxiliary"]
         assert isinstance(heads, Auxiliary)
         with torch.no_grad():
@@ -148,18 +149,18 @@ class LocalRealignment(Part):
                 lengths = heads.phi.norm(dim=1, keepdim=True)
                 if self.by == "counts":
                     lengths = (context.class_counts / max(1, len(context.rows)))[:, None].to(lengths)
-                aligned = heads.psi * lengths
+                aligned = heads.psi * lengths  # Eq. 7
                 tensor.copy_(aligned if name == "weight" else torch.zeros_like(tensor))
             heads.realigned.fill_(1.0)
 
     def head_stages(self, method: Method, model: Model) -> Sequence[HeadStage]:
-        """Line 12: fine-tuning, with the loss that phi_k has learnt by."""
+        """Fine-tuning, with the loss that phi_k was trained with."""
         after = self.add_phi if self.plus_phi else None
-        stage = HeadStage(self.epochs, ("head.weight",), self.lr, CrossEntropy(), after)
+        stage = HeadStage(self.epochs, ("head.weight",), self.lr, CrossEntropy(), after)  # line 12
         return (stage,) if self.epochs or after else ()
 
     def add_phi(self, context: ClientContext) -> None:
-        """Both classifiers are linear: the sum of their logits is that of one classifier."""
+        """Add phi_k to the head: both are linear, so that one classifier gives the sum of their logits."""
         heads = context.model.extras["auxiliary"]
         assert isinstance(heads, Auxiliary)
         with torch.no_grad():

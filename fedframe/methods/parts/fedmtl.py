@@ -48,7 +48,7 @@ class FedMTL(ModelPerClient):
     ridge: Annotated[float, Field(gt=0, le=1)] = 0.001
 
     def server_state(self, server: Server) -> dict[str, State]:
-        """Sigma = I/K."""
+        """Start with Sigma = I/K, that is Omega = K I."""
         clients = len(server.job.federation)
         return {**super().server_state(server), "fedmtl/omega": State(clients * torch.eye(clients), broadcast=True)}
 
@@ -71,19 +71,19 @@ class FedMTL(ModelPerClient):
         own, others = context.scratch[PULL]
         for name, weight in context.named.items():
             if self.lam and weight.grad is not None and name in others:
-                weight.grad.add_(own * weight.detach() + others[name], alpha=self.lam)
+                weight.grad.add_(own * weight.detach() + others[name], alpha=self.lam)  # Eq. 1: its second term
 
     def finish(self, context: ClientContext) -> None:
-        """What changed in the client's own model."""
+        """Send the change of the client's own model."""
         context.reply["update"] = (context.runtime.flat - self.model_of(context)).cpu()
 
     def after_merge(self, server: Server, clients: int) -> None:
-        """The relations of the models as they are now."""
+        """Compute the relations of the new models."""
         models = server.state["fedmtl/models"][:, : server.layout.trainable]
         server.state["fedmtl/omega"] = relations(models, self.ridge).float()
 
     def load_personal(self, context: ClientContext) -> None:
-        """w_k; a client that was in no round trains the mean of the others' alone."""
+        """Load w_k; a client that was in no round trains the mean of the others' alone."""
         if self.was_in_training(context):
             with torch.no_grad():
                 context.runtime.flat.copy_(self.model_of(context))

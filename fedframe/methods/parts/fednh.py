@@ -5,10 +5,10 @@ vectors that start spread out evenly and are fixed in local training, where logi
 learned number s (the parts `normalise` and `temperature`). With m_k,c the normalised mean of z over the client's
 samples of class c, under its final local model, and n_k,c their number, after every round
     m_c = normalise( sum_k n_k,c m_k,c ),       w_c <- normalise( rho w_c + (1 - rho) m_c )
-so that classes that look alike may come to lie closer. A class that nobody of the round has stays where it is. rho = 1
-never moves W: a frozen orthonormal classifier, bit for bit.
+so that classes that look alike may come to lie closer. A class that no client of the round has stays where it is.
+rho = 1 never moves W: a frozen orthonormal classifier, bit for bit.
 
-Differs from the paper in: it asks for the most even spread and its code takes orthonormal vectors, as here; `spread =
+Differs from the paper in: it calls for the most even spread and its code takes orthonormal vectors, as here; `spread =
 etf` has the largest angles that there are. s starts at 10 and not at 1 (see `temperature`).
 """
 
@@ -45,7 +45,7 @@ class FedNH(Part):
         (Orthonormal() if self.spread == "orthonormal" else SimplexETF()).build_head(model)
 
     def finish(self, context: ClientContext) -> None:
-        """n_k,c m_k,c; of features in their full length, if the method does not normalise them."""
+        """Send n_k,c m_k,c; features count in their full length if the method does not normalise them."""
         sums, counts = context.class_sums()
         context.reply["fednh/sums"] = counts[:, None] * F.normalize(sums, dim=1)
 

@@ -1,4 +1,4 @@
-"""FedNova: updates are made comparable before they are averaged, so that who takes more local steps does not pull more.
+"""FedNova: updates are normalised before they are averaged, so that clients with more local steps do not pull more.
 
 Wang et al., Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization, NeurIPS 2020. A
 client's update is -lr sum_s a_s g_s, with a_s the weight with which the gradient of step s enters it; the server takes
@@ -71,7 +71,7 @@ class NovaMerger:
         self.relative += weight * (norm / self.first)
 
     def finish(self) -> Tensor:
-        """tau_eff times the mean of the normalised updates."""
+        """The step: tau_eff times the mean of the normalised updates."""
         if not self.weight:
             return self.running.total
         tau = self.relative / self.weight  # tau_eff in units of the first norm

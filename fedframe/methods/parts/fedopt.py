@@ -85,15 +85,15 @@ class Adaptive(ServerOptimizer):
         zero = torch.zeros(server.layout.trainable, dtype=torch.float64)
         return {
             f"{self.name}/m": State(zero),
-            f"{self.name}/v": State(zero + self.tau**2),
-        }  # Algorithm 2: v_-1 >= tau^2
+            f"{self.name}/v": State(zero + self.tau**2),  # Algorithm 2: v_-1 >= tau^2
+        }
 
     def move(self, mean: Tensor, state: dict[str, Tensor]) -> Tensor:
         """Algorithm 2, from the moments to the step."""
         m, v = f"{self.name}/m", f"{self.name}/v"
-        state[m] = self.beta1 * state[m] + (1 - self.beta1) * mean
-        state[v] = self.second(state[v], mean * mean)
-        return self.lr * state[m] / (state[v].sqrt() + self.tau)
+        state[m] = self.beta1 * state[m] + (1 - self.beta1) * mean  # Algorithm 2: m_t
+        state[v] = self.second(state[v], mean * mean)  # Algorithm 2: v_t
+        return self.lr * state[m] / (state[v].sqrt() + self.tau)  # Algorithm 2: x_{t+1}
 
     def second(self, v: Tensor, square: Tensor) -> Tensor:
         """The new second moment."""

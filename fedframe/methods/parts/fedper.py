@@ -49,7 +49,7 @@ class FedPer(Part):
         return self.layers == 0
 
     def check_method(self, method: Method) -> None:
-        """What a server stage fits is the shared classifier, which nobody here has."""
+        """Refuse server stages: they fit a shared classifier, which no client here uses."""
         stage = method.optional_slot("server_stage")
         if stage is not None and self.layers:
             raise SettingError(
@@ -58,7 +58,7 @@ class FedPer(Part):
             )
 
     def check_model(self, model: Model, clients: int) -> None:
-        """Something must be left to share."""
+        """Refuse to keep all layers private: something must be shared."""
         total = len(layers_of(model))
         if self.layers >= total:
             raise SettingError(
@@ -67,6 +67,6 @@ class FedPer(Part):
             )
 
     def private(self, model: Model) -> Collection[str]:
-        """W_P."""
+        """W_P: the tensors of the last layers."""
         layers = layers_of(model)
         return [name for layer in layers[len(layers) - self.layers :] for name in layer]

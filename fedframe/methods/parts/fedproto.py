@@ -6,8 +6,8 @@ class j is the mean feature of its samples of it; the server's is the mean of th
     l     = CE + lambda mean_i ||f_k(x_i) - C_{y_i}||^2 / dim                         (Eq. 7)
 Prototypes are taken with the final local model, in a pass of its own over all of the client's data. The whole model
 stays on the client, so there is no generic score. A client predicts with its own classifier or, with `predict_by =
-prototypes`, the class of the nearest prototype (Eq. 4). A class that nobody of a round has keeps its prototype; before
-it has one, the penalty leaves it alone.
+prototypes`, the class of the nearest prototype (Eq. 4). A class that no client of a round has keeps its prototype;
+before it has one, the penalty leaves it alone.
 
 Differs from the paper in: Eq. 6 as printed divides by the number of clients once more, which would shrink prototypes;
 its appendix has weights that sum to one, as here. Eq. 8 compares class means; the authors' code and the appendix
@@ -53,7 +53,7 @@ class FedProto(Part):
     predict_by: Literal["head", "prototypes"] = "head"
 
     def check_method(self, method: Method) -> None:
-        """What works on shared weights has nothing to work with."""
+        """Refuse parts that work on shared weights: there are none."""
         for other in needing_shared_weights(method):
             raise SettingError(
                 f"{method.name!r} cannot be combined: 'fedproto' shares no weights, so that {other.name!r} would have "
@@ -61,7 +61,7 @@ class FedProto(Part):
             )
 
     def build(self, model: Model) -> None:
-        """No prototypes yet."""
+        """Add prototypes, none of them known yet."""
         model.extras["fedproto"] = Prototypes(model.classes, model.dim)
 
     def private(self, model: Model) -> Collection[str]:
@@ -69,26 +69,26 @@ class FedProto(Part):
         return Local().private(model)
 
     def penalty(self, context: ClientContext) -> Tensor:
-        """lambda times the mean squared distance from the prototypes (Eq. 7)."""
+        """lambda times the mean squared distance from the prototypes."""
         own = prototypes(context.model)
         if not self.weight:
             return context.embedding.new_zeros(())
         distance = (context.embedding - own.means[context.labels]).square().mean(1)
-        return self.weight * (distance * own.known[context.labels]).mean()
+        return self.weight * (distance * own.known[context.labels]).mean()  # Eq. 7
 
     def predict(self, model: Model, features: Tensor) -> Tensor:
-        """The client's classifier, or minus the distance from every prototype that there is (Eq. 4)."""
+        """The client's classifier, or minus the distance from every prototype that there is."""
         if self.predict_by == "head":
             logits: Tensor = model.head(features)
             return logits
         own = prototypes(model)
         distance = torch.cdist(features, own.means)
-        return -distance.masked_fill(own.known == 0, torch.inf)
+        return -distance.masked_fill(own.known == 0, torch.inf)  # Eq. 4
 
     def finish(self, context: ClientContext) -> None:
-        """The client's prototypes (Eq. 3), zero for classes that it lacks, and its label counts."""
+        """Send the client's prototypes, zero for classes that it lacks, and its label counts."""
         sums, counts = context.class_sums()
-        context.reply |= {"fedproto/means": sums / counts.clamp_min(1)[:, None], "fedproto/counts": counts}
+        context.reply |= {"fedproto/means": sums / counts.clamp_min(1)[:, None], "fedproto/counts": counts}  # Eq. 3
 
     def uploads(self, size: ModelSize) -> dict[str, Upload]:
         """A prototype and a count per class; prototypes are weighted by the counts, class by class."""
@@ -98,12 +98,12 @@ class FedProto(Part):
         }
 
     def after_merge(self, server: Server, clients: int) -> None:
-        """New prototypes for the classes that somebody had (Eq. 6); clients get them with the next request."""
+        """Set new prototypes for the classes that some client had; clients receive them with the next request."""
         total, seen = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
         for means, counts in zip(server.each("fedproto/means"), server.each("fedproto/counts"), strict=True):
             total = total + counts.double()[:, None] * means  # |D_k,j| C_k,j
             seen = seen + counts.double()
-        fresh = (total / seen.clamp_min(1)[:, None]).float()
+        fresh = (total / seen.clamp_min(1)[:, None]).float()  # Eq. 6
         old, known = server.tensor(f"{PLACE}means"), server.tensor(f"{PLACE}known")
         server.set_tensor(f"{PLACE}means", torch.where(seen[:, None] > 0, fresh, old))
         server.set_tensor(f"{PLACE}known", torch.maximum(known, (seen > 0).float()))

@@ -34,7 +34,7 @@ class FedRep(Part):
     body_epochs: Annotated[int, Field(ge=1)] = 1
 
     def check_settings(self, settings: Settings) -> None:
-        """Both must have their epochs."""
+        """Refuse settings that leave no epochs for the heads or for the body."""
         if settings.steps is not None:
             raise SettingError(
                 f"fedrep trains heads and body in epochs, so that steps = {settings.steps} cannot be used; use epochs."
@@ -46,12 +46,12 @@ class FedRep(Part):
             )
 
     def begin_epoch(self, context: ClientContext, epoch: int) -> None:
-        """Let only heads, or only what is shared, have a gradient."""
+        """Train only the private heads, or only the shared weights."""
         private = {*context.job.roles.private} & context.named.keys()
         if not private:  # fedper.layers = 0: all is shared
             return
         heads = context.job.settings.epochs - self.body_epochs
         for name, weight in context.named.items():
-            weight.requires_grad_((name in private) == (epoch < heads))
+            weight.requires_grad_((name in private) == (epoch < heads))  # Algorithm 1: h_k, then phi_k
         if epoch == heads:
             context.steps = 0  # of the steps so far none has moved what is sent; normalised averaging counts those

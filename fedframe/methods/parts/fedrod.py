@@ -34,7 +34,7 @@ class OwnHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(classes))
 
     def forward(self, features: Tensor) -> Tensor:
-        """phi z."""
+        """Logits phi z."""
         return F.linear(features, self.weight, self.bias)
 
 
@@ -49,7 +49,7 @@ class FedRoD(Part):
     rank: ClassVar[int] = 20  # built for the features that all transforms leave
 
     def check_method(self, method: Method) -> None:
-        """phi_k is learnt for the classifier that rounds leave; another one in its place would spoil the sum."""
+        """Refuse parts that replace the rounds' classifier, for which phi_k is trained."""
         others = [part for part in method.parts_with("predict") if part is not self]
         stage = method.optional_slot("server_stage")
         for other in (*others, *([stage] if stage else [])):
@@ -59,19 +59,19 @@ class FedRoD(Part):
             )
 
     def build(self, model: Model) -> None:
-        """phi."""
+        """Add phi."""
         model.extras["fedrod"] = OwnHead(model.classes, model.dim)
 
     def private(self, model: Model) -> Collection[str]:
-        """phi_k."""
+        """phi_k stays on the client."""
         return ("extras.fedrod.weight", "extras.fedrod.bias")
 
     def penalty(self, context: ClientContext) -> Tensor:
-        """The personal loss (Eq. 7)."""
+        """The personal loss."""
         own: Tensor = context.model.extras["fedrod"](context.embedding.detach())
-        return F.cross_entropy(context.logits.detach() + own, context.labels)
+        return F.cross_entropy(context.logits.detach() + own, context.labels)  # Eq. 7
 
     def predict(self, model: Model, features: Tensor) -> Tensor:
-        """psi z + phi z."""
+        """Predict with psi z + phi z."""
         logits: Tensor = model.head(features) + model.extras["fedrod"](features)
         return logits

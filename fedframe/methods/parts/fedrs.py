@@ -38,7 +38,7 @@ class FedRS(Part):
     alpha: Annotated[float, Field(ge=0, le=1)] = 0.5
 
     def begin(self, context: ClientContext) -> None:
-        """a_c for every class."""
+        """Compute a_c for every class."""
         if context.training:
             has = (context.class_counts > 0).to(context.start.device, context.start.dtype)
             context.scratch[SCALES] = has + (1 - has) * self.alpha

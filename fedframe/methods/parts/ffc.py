@@ -36,7 +36,7 @@ class FFC(Part):
         """V_k and U_k from features in evaluation mode."""
         z = context.embeddings().double().cpu()
         labels = context.job.federation.source.train.y[context.rows]
-        return {"ffc/v": z.T @ z, "ffc/u": z.T @ F.one_hot(labels, context.model.classes).double()}
+        return {"ffc/v": z.T @ z, "ffc/u": z.T @ F.one_hot(labels, context.model.classes).double()}  # Eq. 9
 
     def uploads(self, size: ModelSize) -> dict[str, Upload]:
         """(dim, dim) and (dim, classes)."""
@@ -49,15 +49,15 @@ class FFC(Part):
         """Sum, solve, and replace the classifier."""
         dim, classes = server.job.template.dim, server.job.template.classes
         v, u = torch.zeros(dim, dim, dtype=torch.float64), torch.zeros(dim, classes, dtype=torch.float64)
-        told = 0
+        received = 0
         for reply in replies:
-            told += 1
+            received += 1
             v += reply.tensors["ffc/v"]
             u += reply.tensors["ffc/u"]
-        if not told:
+        if not received:
             server.note("ffc: no client's sums could be used; the classifier stays as it is.")
             return
-        server.set_tensor("head.weight", least_squares(v, u, self.ridge).T)
+        server.set_tensor("head.weight", least_squares(v, u, self.ridge).T)  # Eq. 10
         if "head.bias" in dict(server.job.template.named_parameters()):
             server.set_tensor("head.bias", torch.zeros(classes))
 

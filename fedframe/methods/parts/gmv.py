@@ -5,7 +5,7 @@ only, from round `warm` on, h = f + alpha mu_y. mu_c is the mean, over the round
 class mean f_c. It is kept up from the first round on, so that every class that was seen has a memory when it is needed.
 
 Differs from the paper in: Algorithm 1 as printed divides 0 by 0 for clients that lack a class; here they do not count,
-a class that nobody held keeps its old memory, and before it has one it is left alone. `warm` may be a share of all
+a class that no client held keeps its old memory, and before it has one it is left alone. `warm` may be a share of all
 rounds. Algorithm 1 writes f for the features of the training loop; they are those of the last local epoch, which is
 next to free although the weights still move in it. `means = final` takes them from the final local model, in evaluation
 mode, in a pass of its own that costs nearly half an epoch in every round.
@@ -45,7 +45,7 @@ class GlobalMemory(Part):
     means: Literal["training", "final"] = "training"  # features as training sees them, or of the final local model
 
     def check_settings(self, settings: Settings) -> None:
-        """Memory that would never be used is a mistake."""
+        """Refuse a warm-up after which memory would never be used."""
         if self.warm >= 1 and (self.warm != int(self.warm) or self.warm > settings.rounds):
             raise SettingError(
                 f"gmv.warm = {self.warm:g} is neither a share of the rounds nor one of {settings.rounds} rounds; "
@@ -57,12 +57,12 @@ class GlobalMemory(Part):
         return max(1, round(self.warm * job.settings.rounds)) if self.warm < 1 else int(self.warm)
 
     def begin(self, context: ClientContext) -> None:
-        """alpha mu_c by class, zero where there is no memory."""
+        """Prepare alpha mu_c by class, zero where there is no memory."""
         if context.training and context.round >= self.first_round(context.job):
             context.scratch[SHIFT] = self.alpha * context.received["gmv/memory"]
 
     def begin_epoch(self, context: ClientContext, epoch: int) -> None:
-        """Only the last epoch counts: its features are the nearest to those of the final model."""
+        """Start the sums anew: only the last epoch counts, whose features are nearest to those of the final model."""
         if self.means == "training" and context.training:
             sums = torch.zeros(context.model.classes, context.model.dim, device=context.start.device)
             context.scratch[SUMS] = (sums, torch.zeros(context.model.classes, device=context.start.device))
@@ -76,7 +76,7 @@ class GlobalMemory(Part):
         if context is None or SHIFT not in context.scratch:
             return features
         shift: Tensor = context.scratch[SHIFT][context.labels]
-        return features + shift
+        return features + shift  # Algorithm 1: h
 
     @property
     def samplewise(self) -> bool:
@@ -84,7 +84,7 @@ class GlobalMemory(Part):
         return True
 
     def finish(self, context: ClientContext) -> None:
-        """The class means, zero for classes that the client lacks, and which classes it holds."""
+        """Send the class means, zero for classes that the client lacks, and which classes it holds."""
         gathered = context.scratch.get(SUMS)
         sums, counts = context.class_sums() if gathered is None else (tensor.cpu() for tensor in gathered)
         context.reply |= {"gmv/means": sums / counts.clamp_min(1)[:, None], "gmv/held": (counts > 0).float()}
@@ -99,7 +99,7 @@ class GlobalMemory(Part):
         return {"gmv/means": Upload([size.classes, size.dim], "sum"), "gmv/held": Upload([size.classes], "sum")}
 
     def after_merge(self, server: Server, clients: int) -> None:
-        """A new memory for the classes that somebody held, the old one for the others."""
+        """Set a new memory for the classes that some client held; the others keep theirs."""
         total, count = server.total("gmv/means"), server.total("gmv/held")
-        fresh = (total / count.clamp_min(1)[:, None]).float()
+        fresh = (total / count.clamp_min(1)[:, None]).float()  # Algorithm 1: mu_c
         server.state["gmv/memory"] = torch.where(count[:, None] > 0, fresh, server.state["gmv/memory"])

@@ -24,7 +24,7 @@ class SquaredError(Part):
 
     def loss(self, logits: Tensor, labels: Tensor, context: ClientContext) -> Tensor:
         """The mean over classes makes its gradient 2/C of a plain squared norm: it wants a larger learning rate."""
-        return F.mse_loss(logits, F.one_hot(labels, logits.shape[-1]).to(logits.dtype))
+        return F.mse_loss(logits, F.one_hot(labels, logits.shape[-1]).to(logits.dtype))  # SphereFed, Eq. 5
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """Least squares fits probabilities themselves; what lies below 0 is cut off, and the rest made to sum to 1."""
@@ -33,7 +33,7 @@ class SquaredError(Part):
 
     def row_losses(self, logits: Tensor, labels: Tensor, contexts: Sequence[ClientContext]) -> Tensor:
         """The same for every sample of a stack of clients."""
-        return (logits - F.one_hot(labels, logits.shape[-1]).to(logits.dtype)).square().mean(-1)
+        return (logits - F.one_hot(labels, logits.shape[-1]).to(logits.dtype)).square().mean(-1)  # SphereFed, Eq. 5
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ Attention is multiplied by A and kept to each sample's strongest neighbours, so 
 is mixed with the sample's own feature (four parts of five), so that both live on one scale; Eq. 5 has the messages
 alone, `own_share` 0. The contrast weighs a tenth of the paper's: it drives samples of one class apart, too, and the
 more it weighs, the lower Fashion-MNIST ends (docs/methods/fedrane.md). Prediction does without messages (it must not
-depend on the neighbours in a batch; the contrast ties the two views together) unless `relational` asks.
+depend on the neighbours in a batch; the contrast ties the two views together) unless `relational` is set.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def pearson(features: Tensor) -> Tensor:
 
 
 def mine_relations(similarity: Tensor, weight: float, iterations: int, smooth: float = 1e-3) -> Tensor:
-    """B of Eq. 2 by alternating exact minimisation; zero diagonal.
+    """B of Eq. 2 and 3 by alternating exact minimisation; zero diagonal.
 
     P'P squares the condition number, and features that have collapsed make its largest entry the square of the batch:
     it is solved in float64. Phi, whose eigenvalues cost the most, is found in the precision of what is given.
@@ -55,11 +55,11 @@ def mine_relations(similarity: Tensor, weight: float, iterations: int, smooth: f
     for iteration in range(iterations):
         if iteration:
             values, vectors = torch.linalg.eigh((relations @ relations.T + smooth * eye).to(similarity.dtype))
-            phi = ((vectors * values.clamp_min(smooth).rsqrt()) @ vectors.T).double()
+            phi = ((vectors * values.clamp_min(smooth).rsqrt()) @ vectors.T).double()  # Eq. 3: (B B')^(-1/2)
         # Phi is symmetric, so Phi + Phi' = 2 Phi; the small ridge counts only where the weight is next to nothing.
         inverse = torch.cholesky_inverse(torch.linalg.cholesky(square + 2 * weight * phi + 1e-6 * eye))
         free = inverse @ square
-        relations = free - inverse * (free.diagonal() / inverse.diagonal())
+        relations = free - inverse * (free.diagonal() / inverse.diagonal())  # in place of Eq. 4
         relations.fill_diagonal_(0.0)
     return relations.to(similarity.dtype)
 
@@ -81,12 +81,12 @@ def strongest_neighbours(relations: Tensor, count: int) -> Tensor:
 
 
 def contrast(before: Tensor, after: Tensor, temperature: float) -> Tensor:
-    """Eq. 7: each sample finds its own augmented view among all 2 (B - 1) others."""
+    """Each sample finds its own augmented view among all 2 (B - 1) others."""
     count = len(before)
     similar = pearson(torch.cat([before, after])) / temperature
     itself = torch.eye(2 * count, dtype=torch.bool, device=similar.device)
     rows = similar.masked_fill(itself, -torch.inf)[:count]
-    return F.cross_entropy(rows, torch.arange(count, 2 * count, device=similar.device))
+    return F.cross_entropy(rows, torch.arange(count, 2 * count, device=similar.device))  # Eq. 7
 
 
 class Messages(nn.Module):
@@ -102,14 +102,14 @@ class Messages(nn.Module):
             self.value.weight.copy_(torch.eye(dim))  # at first a message is the neighbours' mean
 
     def forward(self, features: Tensor, graph: Tensor) -> Tensor:
-        """Eq. 5 and 6 on a graph of strengths; samples without neighbours keep their feature."""
-        scores = self.receive(features) @ self.send(features).T / math.sqrt(features.shape[1])
+        """Pass messages on a graph of strengths; samples without neighbours keep their feature."""
+        scores = self.receive(features) @ self.send(features).T / math.sqrt(features.shape[1])  # Eq. 6
         linked = graph > 0
         alone = ~linked.any(1, keepdim=True)
         # Strengths multiply attention before it is normalised: their logarithms are added, which cannot underflow.
         scores = scores + torch.where(linked, graph, graph.new_ones(())).log()
         attention = scores.masked_fill(~linked, -torch.inf).masked_fill(alone, 0.0).softmax(1)
-        messages = attention @ self.value(features)
+        messages = attention @ self.value(features)  # Eq. 5
         return torch.where(alone, features, self.own_share * features + (1 - self.own_share) * messages)
 
 
@@ -137,7 +137,7 @@ class RelationalAugmentation(Part):
         model.extras["lra"] = nn.ModuleList(Messages(model.dim, self.own_share) for _ in range(self.steps))
 
     def transform(self, model: Model, features: Tensor, context: ClientContext | None) -> Tensor:
-        """From Z to the augmented Z."""
+        """Augment the features of a batch by its relations."""
         wanted = self.relational or (context is not None and context.training)  # personal models as they will predict
         if not wanted or len(features) < 3:  # two samples have no relation to compare
             return features
@@ -164,9 +164,9 @@ class RelationalAugmentation(Part):
         return strongest_neighbours(relations, self.neighbours)
 
     def penalty(self, context: ClientContext) -> Tensor:
-        """lambda_CD times Eq. 7."""
+        """lambda_CD times the contrast."""
         views = context.scratch.pop(VIEWS)
         if views is None or not self.contrast_weight:
             return context.embedding.new_zeros(())
         before, after = views
-        return self.contrast_weight * contrast(before, after, self.temperature)
+        return self.contrast_weight * contrast(before, after, self.temperature)  # Eq. 9: its second term

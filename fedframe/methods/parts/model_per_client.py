@@ -1,7 +1,7 @@
 """The base of APPLE and FedMTL: the server keeps a model per client and sends all of them to every client of a round.
 
 A client's update is that of its own model. The server's `model` is the mean of those that were trained, by samples:
-nobody's model, but where a newcomer starts. What a round costs in bytes stands in the run's metrics like all that is
+no client's model, but where a new client starts. What a round costs in bytes is in the run's metrics like all that is
 sent; a federation for which it would be too much is refused with the number.
 """
 
@@ -32,7 +32,7 @@ class ModelPerClient(Part):
     most_gb: Annotated[float, Field(gt=0)] = 1.0  # of what one client downloads in a round
 
     def check_method(self, method: Method) -> None:
-        """There is no shared model that could be fitted, or from which a client could drift."""
+        """Refuse server stages: there is no shared model that could be fitted."""
         stage = method.optional_slot("server_stage")
         if stage is not None:
             raise SettingError(
@@ -41,7 +41,7 @@ class ModelPerClient(Part):
             )
 
     def check_model(self, model: Model, clients: int) -> None:
-        """Refuse what would not fit."""
+        """Refuse more clients, or a larger net, than `most_gb` allows."""
         statistics = sum(buffer.numel() for buffer in model.buffers() if buffer.is_floating_point())
         each = 4 * (count_parameters(model) + statistics) / 1e9
         total = each * (clients + 1)  # with their mean
@@ -90,7 +90,7 @@ class RowsMerger:
         self.updates: dict[int, Tensor] = {}
 
     def add(self, reply: Message, weight: float) -> None:
-        """Keep one update: until the round is over, its clients must see the models that it began with."""
+        """Keep one update: until the round is over, its clients must receive the models that it began with."""
         self.updates[reply.unit] = reply.tensors["update"].clone()
 
     def finish(self) -> Tensor:

@@ -9,7 +9,7 @@ By default clients bargain with the weights that they have in the mean: M p = w/
 asymmetric bargain of Harsanyi and Selten, 1972).
 
 Differs from the paper in:
-- There every client has an equal say, however few samples it has. With clients of very different sizes the smallest
+- There every client counts the same, however few samples it has. With clients of very different sizes the smallest
   then lead the rest astray; `say` = `equal` is the paper's.
 - The paper approximates p by a sequence of convex problems (Eq. 15, 16). M p = 1/p is the gradient equation of the one
   strictly convex function 1/2 p'Mp - sum_k log p_k, which Newton's method minimises exactly, in milliseconds.
@@ -41,7 +41,7 @@ BLOCK = 2**21  # numbers that are held in float64 at a time
 class Bargain:
     """The solution p of M p = w/p, or of (M + ridge diag M) p = w/p where the updates cannot agree."""
 
-    p: Tensor  # (clients,) float64; 0 for a client whose update is zero, which has no say
+    p: Tensor  # (clients,) float64; 0 for a client whose update is zero, which does not bargain
     residual: float  # max |p (M p) / w - 1|: the certificate
     iterations: int
     agreed: bool  # whether the direction G p helps every client
@@ -83,7 +83,7 @@ def newton(matrix: Tensor, w: Tensor, most: int = 100) -> tuple[Tensor, float, i
     best, least, stale = q, math.inf, 0
     for iteration in range(most):
         image = matrix @ q
-        gradient = q * image - w  # in relative variables; zero where C q = w/q
+        gradient = q * image - w  # in relative variables; zero where C q = w/q (Eq. 14)
         residual = float((gradient / w).abs().max())
         # Near the end every iteration squares the residual; where it does not, rounding is all that is left.
         stale = stale + 1 if residual > least / 2 and least < 0.1 else 0
@@ -165,14 +165,14 @@ class NashMerger:
         total = max(float(found.p.sum()), torch.finfo(torch.float64).tiny)
         shares = found.p / total
         here = norm(gram, shares)
-        # Where the updates cancel, what is left of the direction is rounding: nobody agreed to go there.
+        # Where the updates cancel, what is left of the direction is rounding: no client agreed to it.
         vanished = here <= 1e-6 * float(shares @ gram.diagonal().sqrt())
         factors = {"fedavg_norm": 0.0 if vanished else usual / here, "sum": 1.0, "radius": total}
-        self.tell(found, here / usual if usual else 0.0, vanished)
-        return combination(self.updates, shares * factors[self.part.length])
+        self.report(found, here / usual if usual else 0.0, vanished)
+        return combination(self.updates, shares * factors[self.part.length])  # Eq. 11
 
-    def tell(self, found: Bargain, ratio: float, vanished: bool) -> None:
-        """Figures in every round; a sentence in the log the first time that no agreement was possible."""
+    def report(self, found: Bargain, ratio: float, vanished: bool) -> None:
+        """Record figures in every round, and log the first one in which no agreement was possible."""
         server = self.server
         server.figures |= {
             "gne/residual": found.residual,

@@ -48,16 +48,16 @@ class PFedMe(Part):
     eta: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.05
 
     def check_settings(self, settings: Settings) -> None:
-        """A pull that is too strong for the step length throws theta ever further."""
+        """Refuse a pull that is too strong for the step length: theta would diverge."""
         check_pull("pfedme", self.lam, settings)
 
     def step(self, context: ClientContext) -> Tensor:
-        """Lines 7 and 8; the loss is that of the local model."""
+        """Solve for theta on this batch, then move w towards it; the loss is that of the local model."""
         before = {name: weight.detach().clone() for name, weight in context.named.items()}
         context.scratch[LOCAL] = before
         loss = context.compute_gradient()
         context.apply_gradient()
-        for _ in range(self.steps - 1):
+        for _ in range(self.steps - 1):  # line 7
             context.compute_gradient()
             context.apply_gradient()
         context.scratch[THETA] = {name: weight.detach().clone() for name, weight in context.named.items()}
@@ -72,7 +72,7 @@ class PFedMe(Part):
         """g <- g + lambda (theta - w)."""
         for name, weight in context.named.items():
             if weight.grad is not None:
-                weight.grad.add_(weight.detach() - context.scratch[LOCAL][name], alpha=self.lam)
+                weight.grad.add_(weight.detach() - context.scratch[LOCAL][name], alpha=self.lam)  # Eq. 3
 
     def finish(self, context: ClientContext) -> None:
         """Keep theta."""
@@ -80,7 +80,7 @@ class PFedMe(Part):
         context.keep_model("pfedme")
 
     def load_personal(self, context: ClientContext) -> None:
-        """theta; a client that was in no round takes the same steps from the shared model, alone."""
+        """Load theta; a client that was in no round takes the same steps from the shared model, alone."""
         if not context.load_model("pfedme") and context.kind == "personalise":
             context.train_missed_rounds((*context.job.method.parts_with("predict"), self))
             load_tensors(context.model, context.scratch.get(THETA, {}))
@@ -97,4 +97,4 @@ class Mix(Part):
 
     def server_step(self, server: Server, updates: RunningMean) -> Tensor:
         """(1 - beta) w + beta mean of w_k = w + beta mean of (w_k - w)."""
-        return self.beta * updates.mean()
+        return self.beta * updates.mean()  # line 12

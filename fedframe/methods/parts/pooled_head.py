@@ -2,7 +2,7 @@
 
 Dong et al., SphereFed, ECCV 2022, Table 4, "Sanity check": beside FFC and CCVR, which must do without the data, the
 training sets of all clients are collected and the classifier alone is fine-tuned on them, from where training left it
-(frozen classifiers too). Nobody could do so in a federation; it shows how much calibration leaves to be gained.
+(frozen classifiers too). A federation could not do so; it shows how much calibration leaves to be gained.
 
 Differs from the paper in: it tries cross-entropy and squared error with several learning rates and prints the best
 result on the test set. Here loss and learning rate are settings; squared error is that of FFC's closed form.
@@ -43,7 +43,7 @@ class PooledHead(Part):
     batch: Annotated[int, Field(ge=1)] = 64
 
     def check_method(self, method: Method) -> None:
-        """The classifier that it trains must be one that predicts, on features of a shared model."""
+        """Refuse methods in which another classifier predicts, or without a shared model."""
         for other in method.parts_with("predict"):
             raise SettingError(
                 f"{method.name!r} cannot be combined: {other.name!r} predicts with a classifier of its own, so that "
@@ -56,12 +56,12 @@ class PooledHead(Part):
             )
 
     def check_settings(self, settings: Settings) -> None:
-        """The same for BatchNorm's statistics."""
+        """Refuse private BatchNorm statistics for the same reason."""
         if settings.buffers == "private":
             raise SettingError("pooled_head needs a shared model that predicts: buffers = 'private'; use average.")
 
     def server_stage(self, server: Server, replies: Iterable[Message]) -> None:
-        """Nobody is asked: the data are here, as nowhere but in a simulation."""
+        """Train the classifier on all data, which only a simulation has here; no client sends anything."""
         source, rows = server.job.federation.source, server.job.federation.train.values
         net, device = server.net(), server.job.settings.device
         with torch.no_grad():

@@ -28,7 +28,7 @@ class Prox(Part):
     mu: Annotated[float, Field(ge=0)] = 0.01
 
     def begin(self, context: ClientContext) -> None:
-        """See the server's weights by name."""
+        """Keep the server's weights by name."""
         context.pull = self.mu
         context.scratch[ANCHOR] = context.job.roles.layout.views(context.start)
 

@@ -50,7 +50,7 @@ class RatioLoss(Part):
     most: Annotated[float, Field(gt=0)] = 50.0  # R_p is cut off here
 
     def check_method(self, method: Method) -> None:
-        """The server looks at its samples through the shared model."""
+        """Refuse methods without a shared model, through which the server looks at its samples."""
         if not method.shares_a_model:
             raise SettingError(
                 f"{method.name!r} cannot be combined: 'ratioloss' needs a shared model that predicts, and here a part "
@@ -58,7 +58,7 @@ class RatioLoss(Part):
             )
 
     def check_settings(self, settings: Settings) -> None:
-        """The same for BatchNorm's statistics."""
+        """Refuse private BatchNorm statistics for the same reason."""
         if settings.buffers == "private":
             raise SettingError("ratioloss needs a shared model that predicts: buffers = 'private'; use average.")
 
@@ -68,7 +68,7 @@ class RatioLoss(Part):
         return self.samples if self.beta else 0
 
     def begin(self, context: ClientContext) -> None:
-        """Have the class weights at hand."""
+        """Keep the class weights of the round."""
         if context.training and self.beta:
             context.scratch[WEIGHTS] = context.received["ratioloss/weights"]
 
@@ -91,7 +91,7 @@ class RatioLoss(Part):
         return {"ratioloss/weights": State(weights, broadcast=True)} if self.beta else {}
 
     def after_merge(self, server: Server, clients: int) -> None:
-        """New weights from the new model."""
+        """Compute new class weights with the new model."""
         if not self.beta:
             return
         source, rows = server.job.federation.source, server.job.federation.server_rows

@@ -41,7 +41,7 @@ class Scaffold(Part):
     compares_with_server: ClassVar[bool] = True
 
     def check_method(self, method: Method) -> None:
-        """Variates are read from steps of length lr, away from one shared model."""
+        """Refuse steps that are not lr times a gradient, and methods without a shared model."""
         step, merge = method.optional_slot("step"), method.slot("merge")
         if step is not None and not step.sgd_steps:
             raise SettingError(
@@ -55,7 +55,7 @@ class Scaffold(Part):
             )
 
     def check_settings(self, settings: Settings) -> None:
-        """Option II divides by the step length, which only SGD has."""
+        """Refuse optimisers without a step length, by which option II divides."""
         if settings.optimizer != "sgd":
             raise SettingError(f"scaffold needs optimizer = 'sgd', not {settings.optimizer!r}.")
         if settings.keep_optimizer:
@@ -65,29 +65,29 @@ class Scaffold(Part):
             )
 
     def begin(self, context: ClientContext) -> None:
-        """Have c - c_k at hand by name."""
+        """Prepare c - c_k by name."""
         server = context.received["scaffold/c"]
         own = context.memory.setdefault("scaffold/c", torch.zeros_like(server))
         context.scratch[SHIFT] = context.job.roles.layout.trainable_views(server - own)
 
     def correct(self, context: ClientContext) -> None:
-        """g <- g - c_k + c (line 9)."""
+        """g <- g - c_k + c."""
         shift = context.scratch[SHIFT]
         for name, weight in context.named.items():
             if weight.grad is not None and name in shift:
-                weight.grad.add_(shift[name])
+                weight.grad.add_(shift[name])  # line 9
 
     def finish(self, context: ClientContext) -> None:
-        """The client's new variate, and its change for the server (line 10)."""
+        """The client's new variate, and its change for the server."""
         server, own = context.received["scaffold/c"], context.memory["scaffold/c"]
         moved = context.reply["update"][: len(server)]  # y - x
         mass = normalised_steps(context.steps, context.job.settings.momentum, context.job.settings.nesterov)
-        new = own - server - moved / (mass * context.lr)
+        new = own - server - moved / (mass * context.lr)  # line 10, option II
         context.reply["scaffold/change"] = new - own
         context.memory["scaffold/c"] = new
 
     def server_state(self, server: Server) -> dict[str, State]:
-        """c = 0."""
+        """Start with c = 0."""
         return {"scaffold/c": State(torch.zeros(server.layout.trainable), broadcast=True)}
 
     def uploads(self, size: ModelSize) -> dict[str, Upload]:
@@ -95,6 +95,6 @@ class Scaffold(Part):
         return {"scaffold/change": Upload([size.trainable], "weighted_sum")}
 
     def after_merge(self, server: Server, clients: int) -> None:
-        """c <- c + the changes, each with the client's share in the mean over all clients (line 17)."""
+        """Add the changes to c, each with the client's share in the mean over all clients."""
         total = server.total("scaffold/change") / server.weight_of_all
-        server.state["scaffold/c"] = (server.state["scaffold/c"].double() + total).float()
+        server.state["scaffold/c"] = (server.state["scaffold/c"].double() + total).float()  # line 17
