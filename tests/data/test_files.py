@@ -17,7 +17,7 @@ from tests.data.conftest import sentence
 
 
 @pytest.fixture
-def runtime(tmp_path: Path) -> Iterator[str]:
+def site(tmp_path: Path) -> Iterator[str]:
     """A small web server for a folder with one file."""
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "a.bin").write_bytes(b"content")

@@ -65,6 +65,10 @@ COMPOSITIONS = [
     "moon+fedmtl",
     "local+fedetf",
     "central+spherefed",
+    "scaffold+fedsam",
+    "fedper+fedsam",
+    "fedprox+fedexp",
+    "fedsam+qfedavg",
 ]
 # What a part needs to work at all, beside the brief settings of all.
 NEEDS: dict[str, dict[str, Any]] = {

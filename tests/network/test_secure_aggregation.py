@@ -31,7 +31,18 @@ from tests.helpers import Recorder, nothing
 from tests.network.in_process import InProcessTransport, clock, make, remote_engine
 
 __all__ = ["clock"]
-METHODS = ["fedavg", "scaffold", "fedadam", "feddyn", "spherefed", "fedavg+etf+gmv", "fednh", "fedloge"]
+METHODS = [
+    "fedavg",
+    "scaffold",
+    "fedadam",
+    "feddyn",
+    "spherefed",
+    "fedavg+etf+gmv",
+    "fednh",
+    "fedloge",
+    "fedexp",
+    "qfedavg",
+]
 
 
 def engine_at(folder: Path, job: Job, note: Any) -> engine_module.NetworkEngine:
