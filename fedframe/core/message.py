@@ -20,7 +20,7 @@ from fedframe.errors import DataError
 from fedframe.util.files import tensors_to_bytes
 
 Number = int | float | str
-NO_NUMBERS = ("nan", "inf", "-inf")  # as texts: letters between organisations hold finite numbers only
+NO_NUMBERS = ("nan", "inf", "-inf")  # as texts: messages between organisations hold finite numbers only
 LAST = "last"  # a number in the last request of a run, whatever its kind: clients keep the model that comes with it
 LOST = "lost"  # the kind of a message that stands in for a reply that never came, with the reason
 

@@ -186,7 +186,7 @@ class Membership:
             tensors = ", ".join(log_tensor(name, tensor) for name, tensor in reply.tensors.items())
             numbers = ", ".join(f"{name}={value}" for name, value in reply.numbers.items())
             lines.append(f"round {reply.round} {reply.kind}: {tensors or 'no tensors'}; {numbers}")
-        self.log_lines([*lines, f"letter of {size:,} bytes"])
+        self.log_lines([*lines, f"message of {size:,} bytes"])
 
     def log_error(self, text: str) -> None:
         """Log what the organiser learns of an error."""

@@ -38,7 +38,7 @@ def encode_envelope(messages: Sequence[Message], notes: Mapping[str, Any]) -> by
 def decode_envelope(content: bytes, max_bytes: int = MAX_BYTES) -> tuple[list[Message], dict[str, Any]]:
     """The messages and notes of an envelope; anything else is refused."""
     if len(content) > max_bytes:
-        raise ProtocolError(f"A letter of {len(content):,} bytes is larger than the {max_bytes:,} that are allowed.")
+        raise ProtocolError(f"A message of {len(content):,} bytes is larger than the {max_bytes:,} that are allowed.")
     head = read_head(content)
     described = [read_message_head(each) for each in head["messages"]]
     try:
@@ -101,4 +101,4 @@ def is_plain(number: object) -> bool:
 
 def invalid_envelope(reason: str) -> ProtocolError:
     """The error for bytes that are no envelope."""
-    return ProtocolError(f"This is not a Fedframe letter: {reason}.")
+    return ProtocolError(f"This is not a Fedframe message: {reason}.")

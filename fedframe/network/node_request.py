@@ -116,6 +116,6 @@ def refuse_stale(folder: Path, clients: Collection[int], number: int) -> None:
     except (DataError, KeyError, TypeError, ValueError):
         newest = 0  # a damaged file must not keep a node out for good
     if number < newest:
-        raise ProtocolError("This letter came after a newer one and is not obeyed.")
+        raise ProtocolError("This message came after a newer one and is not obeyed.")
     if number > newest:
         write_json(path, {"number": number})

@@ -12,7 +12,7 @@ inputs.json              the user's own files and code that the result depends o
 privacy.key              with privacy_clip: who is drawn, and noise at clients, come from it; no part of the results
 log.txt                  what happened on the way (a worker replaced, an update refused)
 clients.json             the clients' names, where the data name them
-letters/                 how many letters went to clients behind a network, and which was the newest there
+letters/                 how many requests went to clients behind a network, and which was the newest there
 clients/, personal/      private state and personal models, where a method has them
 personal/joined/         personal models of clients that came after the training, by name
 """
@@ -94,8 +94,9 @@ class RunFolder:
     def alone(self) -> Iterator[None]:
         """Work on the folder as the only process; the system lets go of it when the process ends, however it does.
 
-        Worker processes inherit the lock: they write private state too, so a folder is free only when the last of
-        them is gone. Workers of a killed run end with it, but not in the same instant: hence the moment of patience.
+        Worker processes inherit the lock, which filelock's would not do: they write private state too, so a folder is
+        free only when the last of them is gone. Workers of a killed run end with it, but not in the same instant: hence
+        the moment of patience.
         """
         try:
             lock = (self.path / LOCK).open("w")

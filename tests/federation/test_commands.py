@@ -71,4 +71,4 @@ def test_a_federation_by_its_commands_equals_one_process_with_all_data(commands:
     assert sent == printed == {"update"}
     assert len(re.findall(r"round \d+ train:", left)) == 3
     # The first reply, three rounds, scores of the last round's model before GA-FR changes it, and the last models.
-    assert left.count(" letter of ") == 6
+    assert left.count(" message of ") == 6

@@ -104,7 +104,7 @@ def test_the_log_of_what_leaves_has_the_value_of_single_numbers(tmp_path: Path) 
     for name, tensor in scores.tensors.items():
         assert f"{name} int64 () = {int(tensor)}" in scored
     assert re.search(r"update float32 \(\d+,\); samples=30, ", trained)
-    assert total.endswith(f"letter of {len(content):,} bytes")
+    assert total.endswith(f"message of {len(content):,} bytes")
 
 
 @pytest.mark.parametrize("secure", [True, False])

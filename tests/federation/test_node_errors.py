@@ -109,5 +109,5 @@ def test_a_torn_state_file_is_not_reported_by_its_path(tmp_path: Path) -> None:
 
 def test_what_is_wrong_with_a_request_is_reported(tmp_path: Path) -> None:
     node = member(tmp_path, "fedavg")
-    assert "not a Fedframe letter" in reported_error(node, to_record(b"garbage"))
-    assert "something else than a letter" in reported_error(node, RecordDict())
+    assert "not a Fedframe message" in reported_error(node, to_record(b"garbage"))
+    assert "something else than a message" in reported_error(node, RecordDict())

@@ -77,12 +77,12 @@ class IncomingReply:
         heads = {name: get_object_head_values_from_object_content(piece) for name, piece in self.pieces.items()}
         kinds = [kind for kind, _, _ in heads.values() if kind != CHUNK]
         if len(set(kinds)) < len(kinds) or not set(kinds) <= set(FRAME):
-            raise DataError("It holds something else than a letter.")
+            raise DataError("It holds something else than a message.")
         for name, (kind, parts, _) in heads.items():
             if kind == "Array":  # a piece of zeros may stand in it many times, and then counts as often
                 chunks = json.loads(get_object_body(self.pieces[name], Array))["arraychunk_ids"]
                 self.check_size(sum(len(self.pieces[parts[number]]) for number in chunks))
         message = inflate_object_from_contents(self.root, self.pieces)
         if not isinstance(message, Message):
-            raise DataError("It holds something else than a letter.")
+            raise DataError("It holds something else than a message.")
         return message

@@ -193,7 +193,7 @@ class Node:
         try:
             return Message(to_record(self.handle(from_record(message.content))), reply_to=message)
         except Exception as error:  # whatever a net or a disk does, the node stays
-            self.notify(f"A letter could not be answered: {type(error).__name__}: {error}")
+            self.notify(f"A message could not be answered: {type(error).__name__}: {error}")
             reason = public_reason(error)
         with contextlib.suppress(OSError):  # on a full disk the organiser should learn at least that it is full
             self.on_error(reason)
@@ -253,11 +253,11 @@ def describe_lost_request(error: Exception) -> str:
     """Why a request has no answer, for the people at the node; the organiser sends another."""
     if isinstance(error, ObjectPullError):
         return (
-            "A letter did not arrive whole: the training was stopped or the line was cut while it was sent. It is left "
-            "unanswered; the organiser sends a new one."
+            "A message did not arrive whole: the training was stopped or the line was cut while it was sent. It is "
+            "left unanswered; the organiser sends a new one."
         )
     return (
-        "A letter or its answer was lost when the SuperNode of this machine ended "
+        "A message or its answer was lost when the SuperNode of this machine ended "
         f"({one_line(error, MAX_REASON_LENGTH)}). The organiser sends a new one."
         "sends a new one."
     )

@@ -23,8 +23,8 @@ def from_record(record: RecordDict) -> bytes:
     """The bytes of a record that holds a payload and nothing else."""
     arrays = record.array_records.get(NAME)
     if len(record) != 1 or arrays is None or list(arrays) != [NAME]:
-        raise ProtocolError("It holds something else than a letter.")
+        raise ProtocolError("It holds something else than a message.")
     array = arrays[NAME]
     if array.stype != KIND or array.shape != (len(array.data),) or len(array.data) > MAX_BYTES:
-        raise ProtocolError("It holds a letter of another kind or size.")
+        raise ProtocolError("It holds a message of another kind or size.")
     return array.data

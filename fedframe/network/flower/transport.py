@@ -50,7 +50,7 @@ class FlowerTransport:
         message = Message(to_record(payload), self._ids[node], KIND, ttl=ttl, group_id=str(round))
         ticket = next(iter(with_retries(lambda: self.grid.push_messages([message]))), None)
         if not ticket:
-            raise DataError("the SuperLink did not take its letter")
+            raise DataError("the SuperLink did not take its message")
         return str(ticket)
 
     def collect(self, tickets: Mapping[str, int]) -> list[Delivery]:
@@ -141,7 +141,7 @@ def to_delivery(ticket: str, message: Message) -> Delivery:
 
 def error_reason(error: Error) -> str:
     """Why there is no reply; in plainer words where Flower itself made the error."""
-    own = {ErrorCode.NODE_UNAVAILABLE: "its node is gone", ErrorCode.MESSAGE_UNAVAILABLE: "its letter has expired"}
+    own = {ErrorCode.NODE_UNAVAILABLE: "its node is gone", ErrorCode.MESSAGE_UNAVAILABLE: "its message has expired"}
     return own.get(error.code) or part_of_sentence(error.reason or f"Flower's error {error.code}")
 
 

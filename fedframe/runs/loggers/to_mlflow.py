@@ -16,10 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
+from filelock import FileLock
 
 from fedframe.runs.loggers import flat_settings, run_name
 from fedframe.util.files import read_json, write_json
@@ -86,9 +83,7 @@ def local_store() -> str:
 def alone(place: str) -> Iterator[None]:
     """One process at a time with a store."""
     name = hashlib.blake2b(place.encode(), digest_size=8).hexdigest()
-    with (Path(tempfile.gettempdir()) / f"fedframe-mlflow-{name}.lock").open("a") as file:
-        if fcntl is not None:
-            fcntl.flock(file, fcntl.LOCK_EX)
+    with FileLock(Path(tempfile.gettempdir()) / f"fedframe-mlflow-{name}.lock"):
         yield
 
 
