@@ -81,7 +81,9 @@ class Settings(BaseModel):
     privacy_noise: float = Field(
         0.0, ge=0, allow_inf_nan=False, description="client-level privacy: noise of the sum, in units of privacy_clip"
     )
-    privacy_delta: float = Field(1e-5, gt=0, lt=1, description="client-level privacy: delta for which epsilon is told")
+    privacy_delta: float = Field(
+        1e-5, gt=0, lt=1, description="client-level privacy: delta for which epsilon is reported"
+    )
     privacy_at: Literal["server", "node"] = Field(
         "server", description="client-level privacy: who adds the noise, the server or every client by itself"
     )
@@ -110,7 +112,7 @@ class Settings(BaseModel):
         False, description="over a network: the organiser sees sums over clients only, never one client's update"
     )
     workers: int | None = Field(None, ge=1, description="worker processes (default: one per core; 1: this process)")
-    device: str = Field("cpu", description="cpu, cuda or cuda:1")
+    device: str = Field("cpu", description="cpu, cuda, cuda:1 or mps")
     log: str = Field("", description="also log to tensorboard, mlflow or wandb (several: separated by commas)")
 
     @model_validator(mode="before")

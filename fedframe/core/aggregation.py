@@ -33,16 +33,14 @@ class RunningMean:
         """The mean so far in float64; zero when nothing was added."""
         return self.total / self.weight if self.weight else self.total
 
-    def perturb(self, noise: Tensor) -> None:
-        """Add noise to the sum."""
-        self.total += noise
-
 
 class MeanMerger:
     """Adds up the updates of the trainable weights and makes a step of their mean."""
 
-    def __init__(self, size: int, step: Callable[[RunningMean], Tensor] = RunningMean.mean) -> None:
-        self.size, self.step = size, step
+    def __init__(
+        self, size: int, step: Callable[[RunningMean], Tensor] = RunningMean.mean, noise: Tensor | None = None
+    ) -> None:
+        self.size, self.step, self.noise = size, step, noise
         self.updates = RunningMean(size)
 
     def add(self, reply: Message, weight: float) -> None:
@@ -50,7 +48,9 @@ class MeanMerger:
         self.updates.add(reply.tensors["update"][: self.size], weight)
 
     def finish(self) -> Tensor:
-        """The step."""
+        """The step, from the sum with its noise."""
+        if self.noise is not None:
+            self.updates.total += self.noise
         return self.step(self.updates)
 
 

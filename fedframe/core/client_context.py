@@ -38,6 +38,8 @@ class ClientContext:
     numbers: dict[str, Number] = field(default_factory=dict)
     scratch: Scratch = field(default_factory=Scratch)  # what parts need only until this work is done
     steps: int = 0
+    gradients: int = 0  # how often the gradient of a batch was computed
+    senders: dict[str, str] = field(default_factory=dict)  # which part has added what to the reply or the memory
     pull: float = 0.0  # the coefficient with which parts pull every step towards the server's weights
     hooks: StepHooks | None = None  # of the training under way
 

@@ -10,11 +10,13 @@ from torch import Tensor, nn
 
 from fedframe.core.batches import training_batches
 from fedframe.core.client_context import ClientContext
+from fedframe.core.hook_errors import returned_tensor
 from fedframe.core.job import Job
 from fedframe.core.method import Method, parts_with
 from fedframe.core.optimizers import make_optimizer
 from fedframe.core.part import Part
 from fedframe.data.augment import read_augment
+from fedframe.errors import RunError
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ def loop_over_batches(context: ClientContext, epochs: int, steps: int | None, ke
             lonely_last=not job.batch_norm,
         ):
             context.inputs, context.labels = inputs.to(device), labels.to(device)
-            loss = gradient_step(context) if hooks.step is None else hooks.step.step(context)
+            loss = gradient_step(context) if hooks.step is None else own_step(context, hooks)
             context.steps += 1
             limit -= 1
             seen += len(labels)
@@ -104,6 +106,20 @@ def loop_over_batches(context: ClientContext, epochs: int, steps: int | None, ke
     if keeps_optimizer:
         keep_optimizer(context)
     return float(total) / max(seen, 1)
+
+
+def own_step(context: ClientContext, hooks: StepHooks) -> Tensor:
+    """A step that a part takes itself; without the loop's gradient, other parts' penalties and corrections are lost."""
+    assert hooks.step is not None
+    before = context.gradients
+    loss = returned_tensor(hooks.step.step(context), hooks.step, "step")
+    silenced = [part for part in (*hooks.penalties, *hooks.corrections) if part is not hooks.step]
+    if context.gradients == before and silenced:
+        raise RunError(
+            f"The part {hooks.step.name!r} takes its step without context.compute_gradient(), so that "
+            f"{silenced[0].name!r} has no effect; call it in 'step', or leave one of them out."
+        )
+    return loss
 
 
 def gradient_step(context: ClientContext) -> Tensor:
@@ -119,12 +135,13 @@ def compute_gradient(context: ClientContext) -> Tensor:
     assert hooks is not None
     context.features = features = context.model(context.inputs)
     for part in hooks.transforms:
-        features = part.transform(context.model, features, context)
+        features = returned_tensor(part.transform(context.model, features, context), part, "transform")
     context.embedding = features
     context.logits = context.model.head(features)
-    loss = hooks.loss.loss(context.logits, context.labels, context)
+    loss = returned_tensor(hooks.loss.loss(context.logits, context.labels, context), hooks.loss, "loss")
     for part in hooks.penalties:
-        loss = loss + part.penalty(context)
+        loss = loss + returned_tensor(part.penalty(context), part, "penalty")
+    context.gradients += 1
     context.optimizer.zero_grad()
     loss.backward()  # type: ignore[no-untyped-call]
     for part in hooks.corrections:

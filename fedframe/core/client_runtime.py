@@ -75,7 +75,8 @@ class ClientRuntime:
         private = copy_tensors(self.model, self.job.roles.private)  # before a part trains another model here
         for part in self.job.method.parts_with("finish"):
             part.finish(context)
-        self.check_uploads(context.reply, "round")
+            self.note_sender(context, part)
+        self.check_uploads(context.reply, "round", context.senders)
         self.remember(context, private)
         self.protect(context, request)
         return Message(request.kind, request.round, client, context.reply, context.numbers)
@@ -94,13 +95,18 @@ class ClientRuntime:
             update = local_noise(update, deviation, self.job.home or self.job.folder, purpose, request.tensors["model"])
         context.reply["update"] = update
 
-    def check_uploads(self, sent: Mapping[str, Tensor], when: str) -> None:
+    def note_sender(self, context: ClientContext, part: Part) -> None:
+        """Note which part has added what to the reply and to the memory."""
+        for name in (*context.reply, *context.memory):
+            context.senders.setdefault(name, part.name)
+
+    def check_uploads(self, sent: Mapping[str, Tensor], when: str, senders: Mapping[str, str]) -> None:
         """Refuse what a part sends without having declared it, or not as declared: an error of the part."""
         declared = {name: upload for name, upload in self.job.uploads.items() if upload.when == when}
         for name, tensor in sent.items():
             if name == "update" and when == "round":
                 continue
-            part = name.partition("/")[0]
+            part = senders.get(name, name.partition("/")[0])
             if name not in declared:
                 raise RunError(
                     f"The part {part!r} sends {name!r} without declaring it; add it to the part's 'uploads': "
@@ -112,7 +118,8 @@ class ClientRuntime:
                     f"{tuple(declared[name].shape)}; make them agree."
                 )
         for name in declared.keys() - sent.keys():
-            raise RunError(f"The part {name.partition('/')[0]!r} declares {name!r} in 'uploads' and does not send it.")
+            owner = self.job.upload_owners[name]
+            raise RunError(f"The part {owner!r} declares {name!r} in 'uploads' and does not send it.")
 
     @torch.no_grad()
     def score(self, request: Message, piece: int) -> Message:
@@ -140,7 +147,8 @@ class ClientRuntime:
         self.catch_up(context)  # features of untrained private layers would spoil the sums over all clients
         self.model.eval()
         tensors = self.job.method.slot("server_stage").statistics(context)
-        self.check_uploads(tensors, "statistics")
+        stage = self.job.method.slot("server_stage")
+        self.check_uploads(tensors, "statistics", dict.fromkeys(tensors, stage.name))
         return Message(request.kind, request.round, client, tensors, {"samples": len(context.rows), "loss": 0.0})
 
     def personalise(self, request: Message, client: int) -> Message:
@@ -189,6 +197,7 @@ class ClientRuntime:
         context = ClientContext(self, request.kind, client, request.round, lr, rows, received, memory, generator)
         for part in job.method.parts_with("begin"):
             part.begin(context)
+            self.note_sender(context, part)
         return context
 
     def load_personal(self, context: ClientContext) -> None:
@@ -218,7 +227,7 @@ class ClientRuntime:
         for name in context.memory:
             if name not in declared and not name.startswith((*prefixes, "model/", "optimizer/")):
                 raise RunError(
-                    f"The part {name.partition('/')[0]!r} keeps {name!r} in a client's memory without declaring it; "
+                    f"The part {context.senders.get(name)!r} keeps {name!r} in a client's memory without declaring it; "
                     f"write in its class: memory: ClassVar[tuple[str, ...]] = ({name!r},)."
                 )
         if not self.job.remembers:

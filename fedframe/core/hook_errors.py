@@ -7,8 +7,15 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from torch import Tensor
+
+from fedframe.core.part_check import place
 from fedframe.errors import FedframeError, RunError
+
+if TYPE_CHECKING:
+    from fedframe.core.part import Part
 
 PACKAGE = Path(__file__).parents[1]
 METHODS = PACKAGE / "methods"
@@ -47,3 +54,16 @@ def named_errors(where: str) -> Iterator[None]:
         if location(error) is None:
             raise
         raise RunError(f"{where}: {describe(error)}") from error
+
+
+def wrong_return(part: Part, hook: str, value: object, wanted: str) -> RunError:
+    """The sentence about a hook that returned something else than it must."""
+    found = f"a {type(value).__name__}" if value is not None else "None: is a return missing?"
+    return RunError(f"{place(type(part))}.{hook} must return {wanted}, and returned {found}")
+
+
+def returned_tensor(value: Tensor, part: Part, hook: str) -> Tensor:
+    """What a hook returned, if it is a tensor; a forgotten `return` is named with its hook."""
+    if not isinstance(value, Tensor):
+        raise wrong_return(part, hook, value, "a tensor")
+    return value

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fedframe.core.hook_errors import wrong_return
 from fedframe.core.layout import named_tensors
 from fedframe.core.method import Method
 from fedframe.core.model import Model, Roles, assign_roles, count_parameters, has_batch_norm
@@ -65,13 +66,25 @@ class Job:
     @cached_property
     def uploads(self) -> dict[str, Upload]:
         """Every tensor that parts send beside the update."""
-        found: dict[str, Upload] = {}
+        return {name: upload for name, (_, upload) in self._declared_uploads.items()}
+
+    @cached_property
+    def upload_owners(self) -> dict[str, str]:
+        """The part that declares each of them."""
+        return {name: part for name, (part, _) in self._declared_uploads.items()}
+
+    @cached_property
+    def _declared_uploads(self) -> dict[str, tuple[str, Upload]]:
+        found: dict[str, tuple[str, Upload]] = {}
         size = ModelSize(self.template.classes, self.template.dim, self.roles.layout.trainable)
         for part in self.method.parts:
-            for name, upload in part.uploads(size).items():
+            declared = part.uploads(size)
+            if not isinstance(declared, dict) or not all(isinstance(each, Upload) for each in declared.values()):
+                raise wrong_return(part, "uploads", declared, "a dict of Upload")
+            for name, upload in declared.items():
                 if name in found or name == "update":
                     raise SettingError(f"The part {part.name!r} uploads {name!r}, and so does another; rename it.")
-                found[name] = upload
+                found[name] = (part.name, upload)
         return found
 
     def expected(self, when: str) -> dict[str, torch.Size]:

@@ -8,12 +8,13 @@ from typing import get_args
 
 from torch import Tensor, nn
 
+from fedframe.core.layout import named_tensors
 from fedframe.core.model import Model
 from fedframe.core.part import Part, Slot, filled_slots, overrides
-from fedframe.core.part_check import check_part
-from fedframe.errors import SettingError
+from fedframe.core.part_check import check_part, place
+from fedframe.errors import SettingError, nearest
 
-OPTIONAL: frozenset[Slot] = frozenset({"step", "load_personal", "server_stage"})
+OPTIONAL: frozenset[Slot] = frozenset({"predict", "step", "load_personal", "server_stage"})
 
 
 def parts_with(parts: Sequence[Part], hook: str) -> tuple[Part, ...]:
@@ -52,12 +53,22 @@ class Method:
         model = Model(backbone, dim, classes)
         for part in self.parts_with("build"):
             part.build(model)
-        self.slot("head").build_head(model)
+        head = self.slot("head")
+        head.build_head(model)
+        if isinstance(model.head, nn.Identity):
+            raise SettingError(f"{place(type(head))}.build_head must set model.head, the classifier.")
         return model
 
     def private(self, model: Model) -> set[str]:
         """Names of the model's tensors that stay on the client."""
-        return {name for part in self.parts_with("private") for name in part.private(model)}
+        found, known = set(), named_tensors(model)
+        for part in self.parts_with("private"):
+            for name in part.private(model):
+                if name not in known:
+                    where = f"{place(type(part))}.private"
+                    raise SettingError(f"{where} names {name!r}, which the model lacks; {nearest(name, known)}")
+                found.add(name)
+        return found
 
     def embed(self, model: Model, inputs: Tensor) -> Tensor:
         """From inputs to what reaches the classifier, in prediction."""
@@ -75,7 +86,8 @@ class Method:
 
     def classify(self, model: Model, features: Tensor) -> Tensor:
         """From what reaches the classifier to class scores, in prediction."""
-        for part in self.parts_with("predict"):
+        part = self.optional_slot("predict")
+        if part is not None:
             return part.predict(model, features)
         logits: Tensor = model.head(features)
         return logits

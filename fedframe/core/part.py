@@ -17,6 +17,7 @@ from torch import Tensor
 from fedframe.core.aggregation import RunningMean
 from fedframe.core.message import Message
 from fedframe.core.model import Model
+from fedframe.errors import SettingError, nearest
 
 if TYPE_CHECKING:
     from fedframe.core.client_context import ClientContext
@@ -24,11 +25,12 @@ if TYPE_CHECKING:
     from fedframe.core.server import Server
     from fedframe.settings import Settings
 
-Slot = Literal["head", "loss", "step", "merge", "load_personal", "server_stage", "client_stage"]
+Slot = Literal["head", "predict", "loss", "step", "merge", "load_personal", "server_stage", "client_stage"]
 
 # Overriding one of these hooks fills the slot.
 SLOTS: Mapping[Slot, tuple[str, ...]] = {
     "head": ("build_head",),
+    "predict": ("predict",),
     "loss": ("loss",),
     "step": ("step",),
     "merge": ("server_step", "merger"),
@@ -36,6 +38,7 @@ SLOTS: Mapping[Slot, tuple[str, ...]] = {
     "server_stage": ("server_stage",),
     "client_stage": ("personalise", "head_stages"),
 }
+AGGREGATES, STAGES = ("sum", "weighted_sum", "each"), ("round", "statistics")  # of an `Upload`
 ALL_DATA = math.inf  # of `Part.server_samples`: the server looks at all clients' training data
 
 
@@ -61,6 +64,11 @@ class Upload:
     aggregate: Literal["sum", "weighted_sum", "each"]
     when: Literal["round", "statistics"] = "round"
 
+    def __post_init__(self) -> None:
+        for name, value, choices in (("aggregate", self.aggregate, AGGREGATES), ("when", self.when, STAGES)):
+            if value not in choices:
+                raise SettingError(f"Upload: {name} = {value!r}: {nearest(str(value), choices)}")
+
 
 @dataclass(frozen=True)
 class State:
@@ -76,7 +84,8 @@ class Merger(Protocol):
     def add(self, reply: Message, weight: float) -> None:
         """Take one client's reply; `weight` is its sample count, or 1 for every client alike.
 
-        Its tensors are lent: clone what is kept beyond this call.
+        `reply.tensors["update"]` holds the trainable weights first, `[: server.layout.trainable]`, then the averaged
+        buffers, which the server merges itself. A part's own merger may keep the tensors.
         """
 
     def finish(self) -> Tensor:
@@ -147,7 +156,7 @@ class Part:
         return ()
 
     def predict(self, model: Model, features: Tensor) -> Tensor:
-        """Class scores in prediction, where another classifier than `model.head` gives them."""
+        """Class scores in prediction, where another classifier than `model.head` gives them (slot `predict`)."""
         raise NotImplementedError
 
     # -- on the client -------------------------------------------------------------------------------------------------

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import dis
 import inspect
 import sys
 from collections.abc import Iterator
+from difflib import get_close_matches
 from types import CodeType, FunctionType
 from typing import Any
 
 from fedframe.core.part import ATTRIBUTES, HOOKS, PROPERTIES, Part, overrides
-from fedframe.errors import SettingError, nearest
+from fedframe.errors import SettingError
 
+KNOWN = (*HOOKS, *PROPERTIES, *ATTRIBUTES)
 # Names of earlier versions, and what has taken their place.
 RENAMED = {
     "absorb": "declare the tensor in 'uploads' and read server.total(name) in 'after_merge'",
@@ -36,6 +39,11 @@ RENAMED = {
 def check_part(kind: type[Part]) -> None:
     """Refuse a class with anything that would be ignored."""
     where = place(kind)
+    for base in kind.__mro__[kind.__mro__.index(Part) + 1 :]:
+        for name in vars(base):
+            if name in HOOKS:
+                late = f"{base.__name__}.{name}"
+                raise SettingError(f"{where}: {late} comes after Part and would be ignored; put {base.__name__} first.")
     settings = {field.name for field in dataclasses.fields(kind)}
     for name, value in own_names(kind):
         if name in RENAMED and name not in settings:
@@ -44,12 +52,14 @@ def check_part(kind: type[Part]) -> None:
             if name in settings or not callable(getattr(kind, name)):
                 raise SettingError(f"{where}.{name} has the name of a hook and is none; call it otherwise.")
             check_signature(kind, name, where)
-        elif is_method(value) and name not in settings and not is_called(kind, name):
-            known = (*HOOKS, *PROPERTIES, *ATTRIBUTES)
-            raise SettingError(
-                f"{where}.{name} is no hook of a part, and nothing in the file calls it; {nearest(name, known)} "
-                "(The name of a helper starts with an underscore.)"
-            )
+        elif name not in (*settings, *PROPERTIES, *ATTRIBUTES) and not is_used(kind, name):
+            near = get_close_matches(name, KNOWN, n=1, cutoff=0.6)
+            if is_method(value) or get_close_matches(name, KNOWN, n=1, cutoff=0.8):
+                hint = f"did you mean {near[0]!r}?" if near else "docs/own-method.md lists the hooks."
+                raise SettingError(
+                    f"{where}.{name} is no hook of a part, and nothing in the file uses it; {hint} (The name of a "
+                    "helper starts with an underscore.)"
+                )
     if overrides(kind, "server_step") and overrides(kind, "merger"):
         raise SettingError(f"{where} overrides 'server_step' and 'merger', of which a method uses one; leave one out.")
     for hook, needed in (("statistics", "server_stage"), ("row_losses", "loss"), ("probabilities", "loss")):
@@ -87,15 +97,29 @@ def check_signature(kind: type[Part], hook: str, where: str) -> None:
         raise SettingError(f"{where}.{hook} must take (self, {', '.join(wanted)}).") from None
 
 
-def is_called(kind: type[Part], name: str) -> bool:
-    """Whether other code of the classes, or of the files that they are in, mentions the name."""
-    codes: dict[int, CodeType] = {}
-    for each in kind.__mro__[: kind.__mro__.index(Part)]:
+def is_used(kind: type[Part], name: str) -> bool:
+    """Whether other code in the classes' files takes the name from a part: `self.name`, `part.name`, `Mine.name`."""
+    classes = kind.__mro__[: kind.__mro__.index(Part)]
+    owners = {"self", "cls", "part", *(each.__name__ for each in classes)}
+    own = {id(code) for each in classes for code in codes_of(vars(each).get(name))}
+    for each in classes:
         for value in (*vars(each).values(), *vars(sys.modules.get(each.__module__, each)).values()):
+            if getattr(value, "__module__", each.__module__) != each.__module__:
+                continue
             for code in codes_of(value):
-                codes[id(code)] = code
-    own = {id(code) for each in kind.__mro__ for code in codes_of(vars(each).get(name))}
-    return any(name in code.co_names for key, code in codes.items() if key not in own)
+                if id(code) not in own and takes(code, owners, name):
+                    return True
+    return False
+
+
+def takes(code: CodeType, owners: set[str], name: str) -> bool:
+    """Whether code reads an attribute of one of these variables, or of one of their attributes of these names."""
+    before = None
+    for step in dis.get_instructions(code):
+        if step.opname in ("LOAD_ATTR", "LOAD_METHOD") and step.argval == name and before in owners:
+            return True
+        before = step.argval if step.opname.startswith("LOAD") else None
+    return False
 
 
 def codes_of(value: object) -> Iterator[CodeType]:

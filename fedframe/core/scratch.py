@@ -24,6 +24,8 @@ class Scratch:
         self._values: dict[str, Any] = {}
 
     def __setitem__(self, key: Key[T], value: T) -> None:
+        if not isinstance(key, Key):
+            raise TypeError(f"scratch takes a key, not {key!r}: write KEY = Key[Tensor]({str(key)!r}) and use that")
         self._values[key.name] = value
 
     def __getitem__(self, key: Key[T]) -> T:

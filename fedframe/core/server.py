@@ -14,12 +14,13 @@ from torch import Tensor
 from fedframe.core.aggregation import MeanMerger, RunningMean, UploadSums
 from fedframe.core.engine import Engine
 from fedframe.core.evaluation import Scores
-from fedframe.core.hook_errors import named_errors
+from fedframe.core.hook_errors import named_errors, returned_tensor, wrong_return
 from fedframe.core.job import Job
 from fedframe.core.layout import named_tensors
 from fedframe.core.message import LOST, Message, all_finite, validate_reply
 from fedframe.core.model import Model, load_tensors
-from fedframe.core.part import Merger
+from fedframe.core.part import Merger, State
+from fedframe.core.part_check import place
 from fedframe.core.privacy import clipped, epsilon, fresh_generator, noise, secret_generator
 from fedframe.errors import DivergedError, RunError
 from fedframe.util.schedule import Schedule
@@ -76,6 +77,7 @@ class Server:
         self.fixed_overrides: dict[str, Tensor] = {}  # fixed tensors of the model that the server has set anew
         self.state: dict[str, Tensor] = {}  # what parts keep on the server, as `server_state` declares it
         self.figures: dict[str, float] = {}  # what parts want to see in the round's line of metrics
+        self.problems: list[str] = []  # why replies of the round under way were refused
         self.round = 0  # the last finished round
         self.last_scores: Scores | None = None  # of the model as it stands
         self.late: Scores | None = None  # what clients have added to the scores of the last round, afterwards
@@ -84,7 +86,10 @@ class Server:
         self._declared: dict[str, bool] = {}  # names of the state, and whether it goes out with every request
         with named_errors("Before the first round"):
             for part in job.method.parts:
-                for name, state in part.server_state(self).items():
+                declared = part.server_state(self)
+                if not isinstance(declared, dict) or not all(isinstance(each, State) for each in declared.values()):
+                    raise wrong_return(part, "server_state", declared, "a dict of State")
+                for name, state in declared.items():
                     self.state[name], self._declared[name] = state.tensor, state.broadcast
             self.expected = job.expected("round")
         self.uploads = UploadSums(job.uploads)  # what parts have had clients send in the round under way
@@ -107,10 +112,10 @@ class Server:
     def run_round(self, round: int, progress: Progress) -> RoundRecord:
         """One round: choose clients, send the model, merge what comes back."""
         began = time.perf_counter()
-        self.figures, self.last_scores = {}, None
+        self.figures, self.last_scores, self.problems = {}, None, []
         clients = self.select_clients(round)
         request = self.build_request("train", round)
-        merger = self.merger()
+        merger, keeps = self.merger(), not self.sums_updates
         self.uploads = UploadSums(self.job.uploads)
         buffers = RunningMean(self.layout.size - self.layout.trainable)
         losses = RunningMean(1)
@@ -127,7 +132,7 @@ class Server:
                 accepted += len(represented)
                 self.engine.mark_merged(represented, round)
                 weight = self.weight(reply)
-                merger.add(reply, weight)
+                merger.add(owned(reply) if keeps else reply, weight)
                 buffers.add(reply.tensors["update"][self.layout.trainable :], weight)
                 losses.add(torch.tensor([float(reply.numbers["loss"])]), float(reply.numbers["samples"]))
                 self.uploads.add(reply, weight)
@@ -136,6 +141,7 @@ class Server:
             progress(done, len(clients))
         record.dropped = len(clients) - accepted
         if accepted == 0 and lost < len(clients):
+            self.blame_uploads(round)
             raise DivergedError(
                 f"Round {round}: not one of {len(clients)} updates could be used; start again with a smaller lr "
                 f"(now {record.lr:g}) or with clip = 10."
@@ -143,13 +149,13 @@ class Server:
         if lost:
             self.figures["lost"] = lost
         record.late = self.engine.evaluation.late(self)
-        self.add_noise(merger, round)
+        self.report_privacy(round)
         record.figures = self.figures
         if accepted == 0:
             self.note(f"Round {round} is given up: no update could be added up, and the model stays as it is.")
             record.seconds = time.perf_counter() - began
             return record
-        self.apply_update(merger.finish(), buffers.mean())
+        self.apply_update(self.checked_step(merger.finish()), buffers.mean())
         if not all_finite(self.model):  # no client could train on it, and nodes would refuse it
             raise DivergedError(
                 f"Round {round}: the mean of {accepted} updates is too large for the weights' type; start again with a "
@@ -160,6 +166,16 @@ class Server:
         record.loss = float(losses.mean())
         record.seconds = time.perf_counter() - began
         return record
+
+    def blame_uploads(self, round: int) -> None:
+        """Say so where every reply was refused for what a part uploads: a smaller learning rate would not help."""
+        names = {name for name in self.job.uploads for problem in self.problems if problem.startswith(f"{name} ")}
+        if names and not any(problem.startswith("update ") for problem in self.problems):
+            name = sorted(names)[0]
+            part = self.job.upload_owners[name]
+            raise RunError(
+                f"Round {round}: every reply was refused for {name!r} of the part {part!r}: {self.problems[0]}."
+            )
 
     # -- its steps -----------------------------------------------------------------------------------------------------
     def select_clients(self, round: int) -> list[int]:
@@ -175,6 +191,10 @@ class Server:
         clients: Sequence[int] = self.job.largest_first(chosen)
         for part in self.job.method.parts_with("select_clients"):
             clients = part.select_clients(self, round, clients)
+            if not clients or not {*clients} <= {*range(total)}:
+                raise RunError(
+                    f"The part {part.name!r} selects the clients {list(clients)[:10]}; use some of 0 to {total - 1}."
+                )
         return list(clients)
 
     def build_request(self, kind: str, round: int) -> Message:
@@ -194,8 +214,25 @@ class Server:
         """What takes the round's updates: a part's own merger, or a running mean from which a part makes the step."""
         part = self.job.method.slot("merge")
         if self.sums_updates:
-            return MeanMerger(self.layout.trainable, lambda updates: part.server_step(self, updates))
-        return part.merger(self)
+            return MeanMerger(
+                self.layout.trainable, lambda updates: part.server_step(self, updates), self.server_noise()
+            )
+        merger = part.merger(self)
+        if not (hasattr(merger, "add") and hasattr(merger, "finish")):
+            raise wrong_return(part, "merger", merger, "an object with 'add' and 'finish'")
+        return merger
+
+    def checked_step(self, step: Tensor) -> Tensor:
+        """The step that a part has made, if it is a vector of the trainable weights."""
+        part = self.job.method.slot("merge")
+        hook = "server_step" if self.sums_updates else "merger"
+        if returned_tensor(step, part, hook).shape != (self.layout.trainable,):
+            shape = tuple(step.shape)
+            raise RunError(
+                f"{place(type(part))}.{hook} gave a step of shape {shape}, not ({self.layout.trainable},): a mean of updates, "
+                "cut to [: server.layout.trainable], has it."
+            )
+        return step
 
     @property
     def sums_updates(self) -> bool:
@@ -223,6 +260,7 @@ class Server:
         limit = self.engine.sample_limit(reply.unit)
         problem = validate_reply(reply, request, expected, limit)
         if problem is not None:
+            self.problems.append(problem)
             self.note(f"Round {request.round}: the reply of client {reply.unit} was refused: {problem}.")
         return problem is None
 
@@ -246,16 +284,19 @@ class Server:
             return reply
         return replace(reply, tensors={"update": clipped(reply.tensors["update"], settings.privacy_clip)})
 
-    def add_noise(self, merger: Merger, round: int) -> None:
-        """Hide single clients in the sum of updates, and report the privacy spent so far."""
+    def server_noise(self) -> Tensor | None:
+        """Noise that hides single clients in the sum of updates, where the server adds it."""
+        settings = self.job.settings
+        if settings.privacy_clip is None or settings.privacy_at != "server":
+            return None
+        return noise(self.layout.trainable, settings.privacy_clip * settings.privacy_noise, fresh_generator())
+
+    def report_privacy(self, round: int) -> None:
+        """Report the privacy spent so far."""
         settings = self.job.settings
         if settings.privacy_clip is None:
             return
         at_server = settings.privacy_at == "server"
-        if at_server:
-            assert isinstance(merger, MeanMerger)  # `check_private` refuses methods that need single updates
-            deviation = settings.privacy_clip * settings.privacy_noise
-            merger.updates.perturb(noise(self.layout.trainable, deviation, fresh_generator()))
         drawn, clients = self.job.clients_per_round, len(self.job.federation)
         self.figures["epsilon"] = epsilon(
             settings.privacy_noise, settings.privacy_delta, round, drawn, clients, at_server
@@ -355,8 +396,10 @@ class Server:
     def tensors(self) -> dict[str, Tensor]:
         """All that a resumed run needs of the server."""
         for name in sorted(self.state.keys() - self._declared):
+            first = name.partition("/")[0]
+            part = f"The part {first!r}" if any(each.name == first for each in self.job.method.parts) else "A part"
             raise RunError(
-                f"The part {name.partition('/')[0]!r} keeps {name!r} in server.state without declaring it; return it "
+                f"{part} keeps {name!r} in server.state without declaring it; return it "
                 f"from the part's 'server_state': {{{name!r}: State(...)}}."
             )
         named = {"state": self.state, "replaced": self.fixed_overrides, "network": self.engine.state()}
@@ -369,7 +412,18 @@ class Server:
             return {name.removeprefix(kind): tensor for name, tensor in tensors.items() if name.startswith(kind)}
 
         self.model = tensors["model"]
-        self.state = named("state/")
+        kept = named("state/")
+        changed = sorted(kept.keys() ^ self._declared.keys())
+        if changed:
+            self.note(
+                f"The method's state on the server has changed ({', '.join(changed[:5])}): what is new starts anew."
+            )
+        self.state |= {name: tensor for name, tensor in kept.items() if name in self._declared}
         self.fixed_overrides = named("replaced/")
         self.engine.restore(named("network/"))
         self.round = round
+
+
+def owned(reply: Message) -> Message:
+    """The reply with tensors of its own, for mergers that keep them: an engine may reuse the memory of those it lends."""
+    return replace(reply, tensors={name: tensor.clone() for name, tensor in reply.tensors.items()})

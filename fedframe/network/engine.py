@@ -335,7 +335,7 @@ def check_hello(job: Job, replies: Mapping[int, Message], digest: str) -> None:
                 f"The initial model of {name} is another than the server's: hand out the kits of this config."
             )
         if job.settings.secure and not re.fullmatch("[0-9a-f]{64}", str(reply.numbers.get("key"))):
-            raise RunError(f"{name} has told no key, and secure = true needs one of everybody; look at its log.")
+            raise RunError(f"{name} has sent no key, and secure = true needs one of everybody; look at its log.")
 
 
 def masking_keys(replies: Mapping[int, Message]) -> dict[int, str]:

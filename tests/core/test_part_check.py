@@ -252,3 +252,107 @@ def test_a_subclass_with_another_loss_is_not_trained_by_the_old_one(tmp_path: Pa
             set={"fine_tune": {"what": "head"}},
             progress=False,
         )
+
+
+# -- what hooks return, and what else would be ignored -----------------------------------------------------------------
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("def loss(self, logits, labels, context):\n    pass", r"Mine\.loss must return a tensor, and returned None"),
+        ("def penalty(self, context):\n    return 0.5", r"Mine\.penalty must return a tensor, and returned a float"),
+        ("def step(self, context):\n    context.compute_gradient()", r"Mine\.step must return a tensor"),
+        ("def transform(self, model, features, context):\n    pass", r"Mine\.transform must return a tensor"),
+        ("def server_step(self, server, updates):\n    pass", r"Mine\.server_step must return a tensor"),
+        (
+            "def server_step(self, server, updates):\n    return updates.mean()[:3]",
+            r"Mine\.server_step gave a step of shape \(3,\)",
+        ),
+        ("def merger(self, server):\n    pass", r"Mine\.merger must return an object with 'add' and 'finish'"),
+        (
+            "def server_state(self, server):\n    return {'mine/x': torch.zeros(1)}",
+            r"Mine\.server_state must return a dict of State",
+        ),
+        ("def uploads(self, size):\n    return ('mine/x',)", r"Mine\.uploads must return a dict of Upload"),
+        ("def select_clients(self, server, round, clients):\n    return []", r"'mine' selects the clients \[\]"),
+        (
+            "def select_clients(self, server, round, clients):\n    return [99]",
+            r"clients \[99\]; use some of 0 to 2",
+        ),
+        (
+            "def finish(self, context):\n    context.reply['up/x'] = torch.zeros(2)",
+            r"The part 'mine' sends 'up/x' without declaring it",
+        ),
+        (
+            "def finish(self, context):\n    context.memory['up/x'] = torch.zeros(2)",
+            r"The part 'mine' keeps 'up/x' in a client's memory",
+        ),
+        (
+            "def begin(self, context):\n    context.scratch['x'] = 1",
+            r"scratch takes a key, not 'x': write KEY = Key\[Tensor\]\('x'\)",
+        ),
+        (
+            "def finish(self, context):\n    context.reply['mine/x'] = torch.full((1,), float('nan'))\n\n"
+            "def uploads(self, size):\n    return {'mine/x': Upload([1], 'sum')}",
+            r"every reply was refused for 'mine/x' of the part 'mine'",
+        ),
+    ],
+)
+def test_what_a_hook_returns_is_checked(tmp_path: Path, body: str, said: str, workers: int) -> None:
+    with pytest.raises(RunError, match=said):
+        run(written(tmp_path, body), tmp_path, workers)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("def build_head(self, model):\n    pass", r"Mine\.build_head must set model\.head"),
+        ("def private(self, model):\n    return ['head.wieght']", r"names 'head\.wieght'.*did you mean 'head\.weight'"),
+        ("def uploads(self, size):\n    return {'mine/x': Upload([1], 'mean')}", r"aggregate = 'mean': "),
+    ],
+)
+def test_mistakes_that_show_with_the_model_are_refused(tmp_path: Path, body: str, said: str) -> None:
+    with pytest.raises(SettingError, match=said):
+        run(written(tmp_path, body), tmp_path)
+
+
+def test_a_step_without_the_gradient_does_not_silence_other_parts(tmp_path: Path) -> None:
+    body = (
+        "def step(self, context):\n    return context.logits.sum() if hasattr(context, 'logits') else torch.zeros(())"
+    )
+    assert run(written(tmp_path, body), tmp_path / "alone").summary["rounds"] == 2
+    with pytest.raises(RunError, match=r"'mine' takes its step without context\.compute_gradient\(\).*'prox'"):
+        run(f"fedprox+{tmp_path / 'mine.py'}:Mine", tmp_path)
+
+
+def test_a_hook_in_a_class_behind_part_is_refused(tmp_path: Path) -> None:
+    text = HEAD.replace("class Mine(Part):", "class Mine(Part, Mixin):").replace(
+        "@dataclass", "class Mixin:\n    def loss(self, logits, labels, context):\n        1 / 0\n\n\n@dataclass", 1
+    )
+    (tmp_path / "mine.py").write_text(text)
+    with pytest.raises(SettingError, match=r"Mixin\.loss comes after Part and would be ignored; put Mixin first"):
+        make_method(f"{tmp_path / 'mine.py'}:Mine", {})
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("def update(self, server, updates):\n    {}.update(a=1)", r"Mine\.update is no hook"),
+        ("@property\ndef shares_model(self):\n    return False", r"did you mean 'shares_a_model'"),
+        ("sgd_step: ClassVar[bool] = False", r"did you mean 'sgd_steps'"),
+        ("memmory: ClassVar[tuple] = ('mine/x',)", r"did you mean 'memory'"),
+    ],
+)
+def test_misspelt_properties_and_attributes_are_refused(tmp_path: Path, body: str, said: str) -> None:
+    with pytest.raises(SettingError, match=said):
+        make_method(written(tmp_path, body), {})
+
+
+def test_two_classifiers_of_their_own_are_refused(tmp_path: Path) -> None:
+    body = "def predict(self, model, features):\n    return model.head(features)"
+    with pytest.raises(SettingError, match="both claim the predict slot"):
+        make_method(f"auxiliary_heads+{written(tmp_path, body)}", {})
+
+
+def test_exports_are_one_table() -> None:
+    assert fedframe.__all__ == sorted({*fedframe.EXPORTS, "__version__", "measure"})

@@ -296,7 +296,13 @@ def test_personal_head_of_fedrod_equals_a_plain_loop_and_predicts_with_the_sum(t
     torch.testing.assert_close(job.method.logits(runtime.model, inputs).double(), personal, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("method", ["fedrod+ffc", "fedrod+auxiliary_heads"])
-def test_another_classifier_in_the_place_of_the_rounds_is_refused(method: str) -> None:
-    with pytest.raises(SettingError, match="'fedrod' adds to the logits of the rounds' classifier"):
+@pytest.mark.parametrize(
+    ("method", "said"),
+    [
+        ("fedrod+ffc", "'fedrod' adds to the logits of the rounds' classifier"),
+        ("fedrod+auxiliary_heads", "both claim the predict slot"),
+    ],
+)
+def test_another_classifier_in_the_place_of_the_rounds_is_refused(method: str, said: str) -> None:
+    with pytest.raises(SettingError, match=said):
         make_method(method, {})

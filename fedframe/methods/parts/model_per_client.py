@@ -91,7 +91,7 @@ class RowsMerger:
 
     def add(self, reply: Message, weight: float) -> None:
         """Keep one update: until the round is over, its clients must receive the models that it began with."""
-        self.updates[reply.unit] = reply.tensors["update"].clone()
+        self.updates[reply.unit] = reply.tensors["update"]
 
     def finish(self) -> Tensor:
         """Move the rows in place, and the mean in pieces: all models together may be as large as memory allows."""

@@ -153,7 +153,7 @@ class NashMerger:
 
     def add(self, reply: Message, weight: float) -> None:
         """Keep one client's update."""
-        self.updates.append(reply.tensors["update"][: self.server.layout.trainable].float().clone())
+        self.updates.append(reply.tensors["update"][: self.server.layout.trainable].float())
         self.weights.append(weight)
 
     def finish(self) -> Tensor:

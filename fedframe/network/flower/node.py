@@ -259,5 +259,4 @@ def describe_lost_request(error: Exception) -> str:
     return (
         "A message or its answer was lost when the SuperNode of this machine ended "
         f"({one_line(error, MAX_REASON_LENGTH)}). The organiser sends a new one."
-        "sends a new one."
     )
