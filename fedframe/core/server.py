@@ -229,8 +229,8 @@ class Server:
         if returned_tensor(step, part, hook).shape != (self.layout.trainable,):
             shape = tuple(step.shape)
             raise RunError(
-                f"{place(type(part))}.{hook} gave a step of shape {shape}, not ({self.layout.trainable},): a mean of updates, "
-                "cut to [: server.layout.trainable], has it."
+                f"{place(type(part))}.{hook} gave a step of shape {shape}, not ({self.layout.trainable},): cut updates "
+                "to [: server.layout.trainable]."
             )
         return step
 
@@ -425,5 +425,5 @@ class Server:
 
 
 def owned(reply: Message) -> Message:
-    """The reply with tensors of its own, for mergers that keep them: an engine may reuse the memory of those it lends."""
+    """The reply with tensors of its own, for mergers that keep them: an engine reuses the memory of those it lends."""
     return replace(reply, tensors={name: tensor.clone() for name, tensor in reply.tensors.items()})

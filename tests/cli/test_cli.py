@@ -159,17 +159,17 @@ from fedframe import Part
 class Broken(Part):
     name: ClassVar[str] = "broken"
 
-    def broadcast(self, server):
-        return {"broken": 1 / 0}
+    def after_merge(self, server, clients):
+        server.figures["broken/one"] = 1 / 0
 """
 
 
 def test_error_in_ones_own_part_is_one_sentence_with_file_and_line(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(BROKEN)
-    line = 1 + BROKEN.splitlines().index('        return {"broken": 1 / 0}')
+    line = 1 + BROKEN.splitlines().index('        server.figures["broken/one"] = 1 / 0')
     asked = ["run", "mine.py:Broken", "--rounds", 2, "--clients", 3, "--workers", 1, "--quiet", "--out"]
     said = fedframe(*asked, "first", folder=tmp_path, ok=False)
-    for piece in (str(tmp_path / "mine.py"), f"line {line}", "broadcast", "ZeroDivisionError: division by zero"):
+    for piece in (str(tmp_path / "mine.py"), f"line {line}", "after_merge", "ZeroDivisionError: division by zero"):
         assert piece in said
     assert "Traceback" not in said
     assert len(said.splitlines()) <= 2
@@ -180,7 +180,7 @@ def test_error_in_ones_own_part_is_one_sentence_with_file_and_line(tmp_path: Pat
 
 
 def test_changed_file_is_refused_until_it_is_meant(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(BROKEN.replace("1 / 0", "server.model[:1]"))
+    (tmp_path / "mine.py").write_text(BROKEN.replace("1 / 0", "1.0"))
     asked = ["run", "mine.py:Broken", "--rounds", 1, "--clients", 3, "--workers", 1, "--quiet", "--out", "run"]
     fedframe(*asked, folder=tmp_path)
     (tmp_path / "run" / "summary.json").unlink()  # as if it had been killed before the end
