@@ -49,7 +49,7 @@ def test_error_in_an_installed_part_names_its_file_and_line(tmp_path: Path, monk
 def test_error_of_ones_own_is_one_sentence(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text("def fail():\n    raise ValueError\n")
-    with pytest.raises(ValueError, match="^$") as caught:
+    with pytest.raises(ValueError, match=r"^$") as caught:
         locate(f"{file}:fail")()  # type: ignore[operator]
     found = own_error(caught.value)
     assert found == f"ValueError ({file}, line 2, in fail)."
