@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fedframe.errors import DataError, SettingError
 from fedframe.jobs.build import JobMaker, Net
 from fedframe.jobs.gather import gather
-from fedframe.jobs.inputs import InputFinder, changed_inputs
+from fedframe.jobs.inputs import Input, InputFinder, changed_inputs
 from fedframe.methods.recipes import MethodLike, confirm_method, method_text
 from fedframe.runs.engine import check_engine
 from fedframe.runs.federated import how_it_ends, is_organisers, not_here, train_again
@@ -19,7 +19,7 @@ from fedframe.runs.progress import Display, choose_display
 from fedframe.runs.result import RunResult
 from fedframe.runs.session import execute
 from fedframe.settings import FROM_PYTHON, REMOTE_DATA, data_text, short_method
-from fedframe.util.text import percent
+from fedframe.util.text import percent, plural
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -63,7 +63,8 @@ class Result(RunResult):
             for name, score in summary["scores"].items()
         )
         method, data = short_method(summary["method"]), data_text(summary["data"])
-        about = f"{method} on {data}: {summary['clients']} clients, {summary['rounds']} rounds, seed {summary['seed']}"
+        size = f"{plural(summary['clients'], 'client')}, {plural(summary['rounds'], 'round')}"
+        about = f"{method} on {data}: {size}, seed {summary['seed']}"
         return f"<p>{html.escape(about)}<br><code>{html.escape(str(self.folder))}</code></p><table>{rows}</table>"
 
 
@@ -125,42 +126,50 @@ def resume(
     """Go on with a run that was stopped; a finished one is returned as it is.
 
     A method, data or a net that were objects are given again. A run whose files have changed since it began is
-    refused, unless `changed_code` says that it shall go on with them as they are now.
+    refused, unless `changed_code` is true: then it goes on with them as they are now.
     """
     run_folder = RunFolder.open(folder)
     settings = run_folder.settings()
     if settings.data == REMOTE_DATA and data is None:
         return resume_federation(run_folder)
     confirm_method(settings.method, method)
-    if not run_folder.finished:
-        accept_inputs(run_folder, model, changed_code)
+    changed = None if run_folder.finished else find_changes(run_folder, model, changed_code)
     job_maker = JobMaker(settings, data, model)
     if not run_folder.finished:
         job = job_maker.make(run_folder.path)
+        if changed is not None:  # after the job was made: code that cannot run must not take the record's place
+            changed.record(run_folder)
         with choose_display(progress) as display:
             execute(job, run_folder, display)
     return Result(run_folder.path, job_maker.settings, job_maker.net, kept_object(data))
 
 
-def accept_inputs(folder: RunFolder, net: object, changed_code: bool) -> None:
-    """Refuse to go on where a file that the run depends on has changed, unless that is wished; then keep a record."""
+@dataclass(frozen=True)
+class InputChange:
+    """What a run depends on as it is now, and the names of those inputs that are not what they were."""
+
+    now: tuple[Input, ...]
+    names: str
+
+    def record(self, folder: RunFolder) -> None:
+        """Keep the inputs as they are now as those that the run goes on with."""
+        found = folder.checkpoint()
+        done = 0 if found is None else found[0]
+        folder.write_inputs(self.now, until_round=done)
+        folder.log(f"Going on after round {done} although {self.names} changed.")
+
+
+def find_changes(folder: RunFolder, net: object, changed_code: bool) -> InputChange | None:
+    """What has changed of the files and code that a run depends on; refused, unless `changed_code` allows it."""
     recorded = folder.inputs()
-    if not recorded:
-        return
-    now = InputFinder(lambda: recorded).find(folder.settings(), net)
-    changed = changed_inputs(recorded, now)
-    if not changed:
-        return
-    names = ", ".join(changed)
-    if not changed_code:
+    now = InputFinder(lambda: recorded).find(folder.settings(), net) if recorded else ()
+    names = ", ".join(changed_inputs(recorded, now))
+    if names and not changed_code:
         raise DataError(
             f"{names} changed since {folder.path} was begun; put it back as it was, start a new run, or go on with it "
             "as it is now: --changed-code (in Python: changed_code=True)."
         )
-    found = folder.checkpoint()
-    done = 0 if found is None else found[0]
-    folder.write_inputs(now, until_round=done)
-    folder.log(f"Going on after round {done} although {names} changed.")
+    return InputChange(now, names) if names else None
 
 
 def resume_federation(folder: RunFolder) -> Result:

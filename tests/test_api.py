@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -199,6 +200,35 @@ def test_result_shows_itself_in_a_notebook_and_makes_page_and_figure() -> None:
     assert figure.axes[0].get_ylabel() == "accuracy (%)"
     result.plot(out="curves.png")
     assert Path("curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_one_round_is_not_plural() -> None:
+    assert "4 clients, 1 round, seed 0" in run("fedavg", rounds=1)._repr_html_()
+
+
+STRENGTH = 0.01
+
+
+@dataclass(frozen=True)
+class Pull(fedframe.Part):
+    """A penalty whose strength is a global, as notebooks have it."""
+
+    name: ClassVar[str] = "pull"
+
+    def penalty(self, context: ClientContext) -> Tensor:
+        return STRENGTH * torch.stack([weights.square().sum() for weights in context.model.parameters()]).sum()
+
+
+def test_changed_global_is_compared_anew(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    def finished_before() -> str:
+        asked = {**SMALL, "workers": None, "progress": True}
+        fedframe.compare(["fedavg", Pull()], seeds=1, data=blobs(), out="c", cores=1, **asked)
+        printed = capfd.readouterr()
+        return next(word for word in "012" if f"2 runs, {word} of them finished before" in printed.out + printed.err)
+
+    assert [finished_before(), finished_before()] == ["0", "2"]
+    monkeypatch.setattr(sys.modules[__name__], "STRENGTH", 0.5)
+    assert finished_before() == "1"
 
 
 def test_comparison_shows_itself_in_a_notebook() -> None:

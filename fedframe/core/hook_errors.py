@@ -2,45 +2,34 @@
 
 from __future__ import annotations
 
-import sysconfig
+import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from fedframe.core.part import Part
 from fedframe.core.part_check import place
 from fedframe.errors import FedframeError, RunError
+from fedframe.util import locate
 
-if TYPE_CHECKING:
-    from fedframe.core.part import Part
-
-PACKAGE = Path(__file__).parents[1]
-METHODS = PACKAGE / "methods"
-LIBRARIES = tuple(str(Path(sysconfig.get_path(name))) for name in ("stdlib", "purelib", "platlib"))
+CORE = Path(__file__).parent
+METHODS = CORE.parent / "methods"
 
 
-def location(error: BaseException) -> str | None:
-    """Where in a part's or a user's file an error was raised: `mine.py, line 12, in Mine.penalty`; None if nowhere.
-
-    The deepest such line counts: a hook that hands torch the wrong shape is at fault, not torch.
-    """
-    found = None
-    for frame, line in traceback.walk_tb(error.__traceback__):
-        file = Path(frame.f_code.co_filename)
-        inside = file.is_relative_to(PACKAGE)
-        if file.is_relative_to(METHODS) or not (inside or str(file).startswith((*LIBRARIES, "<frozen"))):
-            found = f"{file}, line {line}, in {frame.f_code.co_qualname}"
-    return found
+def part_places(error: BaseException) -> list[Path]:
+    """The folder of the built-in parts, and the files of all parts whose hooks were running, even if installed."""
+    running = [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    kinds = {kind for part in running if isinstance(part, Part) for kind in type(part).__mro__}
+    files = {getattr(sys.modules.get(kind.__module__), "__file__", None) for kind in kinds if issubclass(kind, Part)}
+    return [METHODS, *(Path(file) for file in files if file and not Path(file).is_relative_to(CORE))]
 
 
 def describe(error: BaseException) -> str:
     """The kind and text of an error, and where it was raised if that is in a part's or a user's file."""
-    where = location(error)
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}" + (f" ({where})" if where else "")
+    return locate.describe(error, part_places(error))
 
 
 @contextmanager
@@ -51,7 +40,7 @@ def named_errors(where: str) -> Iterator[None]:
     except FedframeError:
         raise
     except Exception as error:
-        if location(error) is None:
+        if locate.location(error, part_places(error)) is None:
             raise
         raise RunError(f"{where}: {describe(error)}") from error
 

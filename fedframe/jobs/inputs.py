@@ -6,16 +6,23 @@ comparison's cells are named after it: results of a file that has changed since 
 
 from __future__ import annotations
 
+import contextlib
+import dis
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
-from pathlib import Path
-from types import CodeType, FunctionType
+from enum import Enum
+from functools import lru_cache, partial
+from pathlib import Path, PurePath
+from types import CodeType, EllipsisType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
-from torch import nn
+import numpy as np
+import torch
+from torch import Tensor, nn
 
 from fedframe.core.part import Part
 from fedframe.data.images import listed_images
@@ -24,10 +31,11 @@ from fedframe.errors import FedframeError
 from fedframe.methods.recipes import PYTHON, find_recipes
 from fedframe.models import NETS
 from fedframe.settings import Settings
-from fedframe.util.locate import code_files
+from fedframe.util.locate import code_files, in_library
 
 SMALL = 1 << 20  # bytes: a file up to this size is always read, because its time of change may be too coarse
 NOT_OURS = ("fedframe.", "torch.")  # how the modules begin whose code is not the user's own
+PLAIN = (int, float, complex, str, bytes, Enum, PurePath, range, slice, EllipsisType, torch.dtype, torch.device)
 
 
 @dataclass(frozen=True)
@@ -175,55 +183,116 @@ def is_own(thing: object) -> bool:
 
 
 def code_digest(thing: object) -> str:
-    """A digest of what a function or class does: of its bytecode, because a notebook has no file to look at."""
+    """A digest of what a function or class does, and of the values of globals and closures that it uses.
+
+    It is taken of the bytecode, because a notebook has no file to look at.
+    """
     digest = hashlib.blake2b(digest_size=16)
-    for piece in code_pieces(thing, set()):
-        digest.update(piece.encode() + b"\0")
+    for piece in code_pieces(thing, {}, getattr(thing, "__module__", "")):
+        digest.update(piece.encode("utf-8", "backslashreplace") + b"\0")
     return digest.hexdigest()
 
 
-def code_pieces(thing: object, seen: set[int]) -> Iterator[str]:
-    """The texts that make up a piece of code, with the functions of the same module that it calls."""
+def code_pieces(thing: object, seen: dict[int, object], home: str) -> Iterator[str]:
+    """The texts that make up code or a value, the same in every process, with all of the user's own that it uses.
+
+    Of an object that is none of the user's and no plain value, it is the type alone. `seen` keeps what was looked at,
+    so that cycles end and no `id` is given anew; `home` is a module that counts as the user's own, even if installed.
+    """
     if isinstance(thing, staticmethod | classmethod):
         thing = thing.__func__
-    if isinstance(thing, property):
-        for each in (thing.fget, thing.fset):
-            yield from code_pieces(each, seen)
-    elif isinstance(thing, type):
-        if id(thing) in seen:
-            return
-        seen.add(id(thing))
-        for name, value in sorted(vars(thing).items()):
-            if not (name.startswith("__") and not isinstance(value, FunctionType)):
-                yield name
-                yield from code_pieces(value, seen)
-    elif isinstance(thing, FunctionType):
-        if id(thing) in seen or thing.__code__.co_filename == "<string>":  # made by dataclass
-            return
-        seen.add(id(thing))
-        yield from code_pieces(thing.__code__, seen)
-        yield plain_text((thing.__defaults__, thing.__kwdefaults__))
-        for name in thing.__code__.co_names:
-            called = thing.__globals__.get(name)
-            if isinstance(called, FunctionType | type) and called.__module__ == thing.__module__:
-                yield from code_pieces(called, seen)
+    if thing is None or isinstance(thing, PLAIN):
+        yield repr(thing)
+    elif isinstance(thing, np.generic | np.ndarray | Tensor):
+        yield from array_pieces(thing, seen, home)
     elif isinstance(thing, CodeType):
         yield thing.co_code.hex()
-        yield plain_text((thing.co_names, thing.co_varnames))
+        yield from code_pieces((thing.co_names, thing.co_varnames), seen, home)
         for constant in thing.co_consts:
-            yield from code_pieces(constant, seen)
+            yield from code_pieces(constant, seen, home)
+    elif isinstance(thing, tuple):  # not kept in `seen`: which of equal constants are one object differs by process
+        yield f"{type(thing).__qualname__} of {len(thing)}"
+        for value in thing:
+            yield from code_pieces(value, seen, home)
+    elif isinstance(thing, frozenset | set):
+        yield f"set of {len(thing)}"
+        yield from sorted("\0".join(code_pieces(value, dict(seen), home)) for value in thing)
+    elif id(thing) not in seen:
+        seen[id(thing)] = thing
+        yield type(thing).__qualname__
+        for piece in inner_things(thing, home):
+            yield from code_pieces(piece, seen, home)
+
+
+def inner_things(thing: object, home: str) -> Iterator[object]:
+    """What a function, a class, a container or an object of the user's is made of and uses."""
+    if isinstance(thing, FunctionType | type) and thing.__module__ != home and is_library(thing.__module__):
+        yield f"{thing.__module__}.{thing.__qualname__}"
+    elif isinstance(thing, FunctionType):
+        if thing.__code__.co_filename != "<string>":  # made by dataclass
+            yield (thing.__code__, thing.__defaults__, thing.__kwdefaults__)
+            yield from used_values(thing)
+    elif isinstance(thing, type):
+        for name, value in sorted(vars(thing).items()):
+            if not (name.startswith("__") and not isinstance(value, FunctionType)):
+                yield (name, value)
+        yield tuple(base for base in thing.__bases__ if is_own(base))
+        yield [each.default_factory for each in vars(thing).get("__dataclass_fields__", {}).values()]
+    elif isinstance(thing, property):
+        yield (thing.fget, thing.fset)
+    elif isinstance(thing, MethodType):
+        yield (thing.__func__, thing.__self__)
+    elif isinstance(thing, partial):
+        yield (thing.func, thing.args, thing.keywords)
+    elif isinstance(thing, Mapping):
+        yield from thing.items()
+    elif isinstance(thing, list | deque):
+        yield from thing
+    elif isinstance(thing, ModuleType):
+        yield thing.__name__
+    elif isinstance(thing, nn.Module):
+        yield (type(thing), [type(module) for module in thing.modules()], dict(thing.state_dict()))
+    elif isinstance(thing, SimpleNamespace) or not is_library(type(thing).__module__):
+        yield (type(thing), vars(thing) if hasattr(thing, "__dict__") else None)
     else:
-        yield plain_text(thing)
+        yield getattr(thing, "__wrapped__", None)  # of a cached function, which is no function
 
 
-def plain_text(value: object) -> str:
-    """A constant as a text that is the same in every process; of anything else its type."""
-    if isinstance(value, frozenset | set):
-        return f"{{{', '.join(sorted(map(plain_text, value)))}}}"
-    if isinstance(value, tuple | list):
-        return f"({', '.join(map(plain_text, value))})"
-    if isinstance(value, dict):
-        return plain_text([*value.items()])
-    if value is None or isinstance(value, int | float | complex | str | bytes | bool):
-        return repr(value)
-    return type(value).__qualname__
+def used_values(function: FunctionType) -> Iterator[object]:
+    """The globals and closure cells that a function reads, by name, and what it reads of the user's own modules."""
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):  # a cell may still be empty
+            yield (name, cell.cell_contents)
+    codes = [function.__code__]
+    for code in codes:  # it grows: functions within the function
+        codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    loads = {"LOAD_GLOBAL", "LOAD_NAME"}
+    read = {step.argval: None for code in codes for step in dis.get_instructions(code) if step.opname in loads}
+    for name in read:
+        value = function.__globals__.get(name)
+        yield (name, value)
+        if isinstance(value, ModuleType) and not is_library(value.__name__):
+            attributes = dict.fromkeys(name for code in codes for name in code.co_names if name in vars(value))
+            yield from ((name, vars(value)[name]) for name in attributes)
+
+
+def is_library(module: str | None) -> bool:
+    """Whether a module belongs to Fedframe, to Python or to an installed package; a notebook's does not."""
+    name = module or "builtins"
+    file = getattr(sys.modules.get(name), "__file__", None)
+    if f"{name}.".startswith(NOT_OURS) or file is None:
+        return f"{name}.".startswith(NOT_OURS) or name.partition(".")[0] in sys.stdlib_module_names
+    return in_library(Path(file))
+
+
+def array_pieces(array: np.generic | np.ndarray | Tensor, seen: dict[int, object], home: str) -> Iterator[str]:
+    """The type, shape and content of an array or a tensor."""
+    yield f"{type(array).__qualname__} {array.dtype} {tuple(array.shape)}"
+    if isinstance(array, Tensor):
+        if array.layout == torch.strided and not array.is_quantized and not array.is_meta:
+            plain = array.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
+            yield hashlib.blake2b(plain.numpy().tobytes()).hexdigest()
+    elif array.dtype.hasobject:
+        yield from code_pieces(array.tolist(), seen, home)
+    else:
+        yield hashlib.blake2b(array.tobytes()).hexdigest()

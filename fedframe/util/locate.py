@@ -10,7 +10,7 @@ import os
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -20,6 +20,8 @@ from fedframe.errors import SettingError, nearest
 
 PACKAGE = Path(__file__).resolve().parents[1]
 LIBRARIES = tuple({Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+INSTALLED = frozenset({"site-packages", "dist-packages"})
+TYPED = ("<stdin", "<ipython", "<input")  # how names begin of code that was typed in, not made as dataclasses do it
 
 
 def locate(path: str, what: str = "net", example: str = "MyNet") -> object:
@@ -34,7 +36,10 @@ def locate(path: str, what: str = "net", example: str = "MyNet") -> object:
     except FileNotFoundError as error:
         raise SettingError(f"The {what} {path!r} could not be loaded: there is no file {error.filename}.") from error
     except Exception as error:  # the user's code may raise anything
-        raise SettingError(f"The {what} {path!r} could not be loaded: {reason(error)}.") from error
+        top = place.partition(".")[0]  # of an installed package, which is the user's own here
+        where = location(error, [Path(folder, name) for folder in sys.path for name in (top, f"{top}.py")])
+        line = f" ({where})" if where else ""
+        raise SettingError(f"The {what} {path!r} could not be loaded: {reason(error)}{line}.") from error
     if not hasattr(module, name):
         known = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         hint = nearest(name, known) if known else "it holds no class or function."
@@ -48,20 +53,40 @@ def reason(error: Exception) -> str:
     return f"{type(error).__name__}: {lines[0].rstrip('.')}" if lines else type(error).__name__
 
 
-def own_error(error: BaseException) -> str | None:
-    """One sentence on an error that a user's own code raised, with file, line and function; None if it was not.
+def in_library(file: Path) -> bool:
+    """Whether a file belongs to Fedframe, to Python or to an installed package, or is code made by one of them."""
+    if str(file).startswith("<") and not str(file).startswith(TYPED):
+        return True
+    return any(file.is_relative_to(place) for place in (PACKAGE, *LIBRARIES)) or not INSTALLED.isdisjoint(file.parts)
 
-    The code to blame is the deepest frame outside of libraries. If that is Fedframe's, the error is ours.
+
+def location(error: BaseException, places: Collection[Path] = ()) -> str | None:
+    """Where in a user's file an error was raised: `mine.py, line 12, in Mine.penalty`; None if nowhere.
+
+    The deepest such line counts: a hook that hands torch the wrong shape is at fault, not torch. Files and folders in
+    `places` count as the user's, wherever they are.
     """
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        path = Path(frame.filename)
-        if path.is_relative_to(PACKAGE):
-            return None
-        if not path.is_absolute() or any(path.is_relative_to(place) for place in LIBRARIES):
+    found = None
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        code = frame.f_code
+        file = Path(code.co_filename)
+        if code.co_filename == "<string>":  # made by dataclasses: the line that called it says more
             continue
-        said = reason(error) if isinstance(error, Exception) else type(error).__name__
-        return f"{frame.filename}, line {frame.lineno}, in {frame.name}: {said}."
-    return None
+        if any(file.is_relative_to(place) for place in places) or not in_library(file):
+            found = f"{file}, line {line}" + ("" if code.co_name == "<module>" else f", in {code.co_qualname}")
+    return found
+
+
+def describe(error: BaseException, places: Collection[Path] = ()) -> str:
+    """The kind and text of an error, and where it was raised if that is in a user's file."""
+    where = location(error, places)
+    text = " ".join(str(error).split())
+    return type(error).__name__ + (f": {text}" if text else "") + (f" ({where})" if where else "")
+
+
+def own_error(error: BaseException) -> str | None:
+    """One sentence on an error that a user's own code raised, with file, line and function; None if it was not."""
+    return None if location(error) is None else f"{describe(error)}."
 
 
 def code_files(place: str) -> list[Path]:

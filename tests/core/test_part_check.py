@@ -287,6 +287,7 @@ def test_a_subclass_with_another_loss_is_not_trained_by_the_old_one(tmp_path: Pa
             "def finish(self, context):\n    context.memory['up/x'] = torch.zeros(2)",
             r"The part 'mine' keeps 'up/x' in a client's memory",
         ),
+        ("def begin(self, context):\n    self.x = 1", r"FrozenInstanceError: .*mine\.py, line 13, in Mine\.begin\)"),
         (
             "def begin(self, context):\n    context.scratch['x'] = 1",
             r"scratch takes a key, not 'x': write KEY = Key\[Tensor\]\('x'\)",

@@ -176,7 +176,7 @@ def test_file_errors_say_why(file: Path) -> None:
     file.write_text("def broken(:\n")
     assert "could not be loaded: SyntaxError" in sentence(f"{file}:MyNet")
     file.write_text("raise ValueError\n")
-    assert "could not be loaded: ValueError." in sentence(f"{file}:MyNet")
+    assert f"could not be loaded: ValueError ({file}, line 1)." in sentence(f"{file}:MyNet")
 
 
 def test_build_errors_say_why() -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +14,11 @@ import pytest
 from PIL import Image
 
 import fedframe
-from fedframe.errors import DataError
+from fedframe.errors import DataError, SettingError
 from fedframe.jobs.gather import gather
 from fedframe.jobs.inputs import InputFinder, code_digest
 from fedframe.runs.progress import Display
-from fedframe.util.locate import code_files
+from fedframe.util.locate import code_files, locate
 from tests.own_code import HELPER, SMALL, write_own
 
 
@@ -138,3 +141,87 @@ def test_digest_of_code_changes_with_what_it_does() -> None:
         return x in {1, 2, 4}
 
     assert code_digest(one) == code_digest(same) != code_digest(other)
+
+
+CODE = """
+import math
+from functools import partial
+
+import numpy as np
+import torch
+
+import values
+
+SCALE = {scale}
+TABLE = {{"a": [{scale}, None], "b": {{"x", "y", "z"}}}}
+TENSOR = torch.tensor([1.0, {scale}], dtype=torch.bfloat16)
+ARRAY = np.array([1.0, {scale}])
+CYCLE = [{scale}]
+CYCLE.append(CYCLE)
+
+class Holder:
+    def __init__(self, amount):
+        self.amount, self.me = amount, self
+
+    def get(self):
+        return self.amount
+
+HOLDER = Holder({scale})
+PARTIAL = partial(math.pow, {scale})
+UNUSED = {unused}
+
+def helper():
+    return SCALE
+
+def closed(cell):
+    return lambda: cell
+
+uses_number = lambda: SCALE
+uses_table = lambda: TABLE
+uses_tensor = lambda: TENSOR
+uses_array = lambda: ARRAY
+uses_cycle = lambda: CYCLE
+uses_object = lambda: HOLDER.get()
+uses_partial = lambda: PARTIAL(2)
+uses_helper = lambda: [helper() for _ in range(2)]
+uses_nested = lambda: [SCALE + number for number in range(2)]
+uses_module = lambda: values.STRENGTH
+uses_cell = closed({scale})
+"""
+
+
+@pytest.mark.parametrize("name", [line.split()[0] for line in CODE.splitlines() if line.startswith("uses_")])
+def test_digest_of_code_changes_with_the_values_that_it_uses(own: Path, name: str) -> None:
+    def digest(scale: float, unused: int = 0) -> str:
+        (own / "values.py").write_text(f"STRENGTH = {scale}\n")
+        (own / "code.py").write_text(CODE.format(scale=scale, unused=unused))
+        return code_digest(locate(f"{own / 'code.py'}:{name}"))
+
+    assert digest(0.0) == digest(0.0, unused=1) != digest(0.5)
+
+
+def test_digest_of_code_is_the_same_in_every_process(own: Path) -> None:
+    (own / "values.py").write_text("STRENGTH = 1\n")
+    (own / "code.py").write_text(CODE.format(scale=0.5, unused=0))
+    names = [line.split()[0] for line in CODE.splitlines() if line.startswith("uses_")]
+    program = (
+        "from fedframe.jobs.inputs import code_digest; from fedframe.util.locate import locate\n"
+        f"print(*(code_digest(locate('code.py:' + name)) for name in {names}))"
+    )
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", program], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, check=True
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert said[0] == said[1]
+    assert len(said[0].split()) == len(names)
+
+
+def test_changed_code_that_cannot_run_leaves_the_refusal(own: Path) -> None:
+    folder = stopped()
+    before = (folder / "inputs.json").read_text()
+    (own / "mine.py").write_text("bar\n")
+    with pytest.raises(SettingError, match=r"NameError: name 'bar' is not defined \(.*mine.py, line 1\)"):
+        fedframe.resume(folder, changed_code=True, progress=False)
+    assert (folder / "inputs.json").read_text() == before
