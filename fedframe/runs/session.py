@@ -146,6 +146,8 @@ def execute_alone(job: Job, folder: RunFolder, display: Display, engine: OpenEng
         session.loggers.close()
         done, rounds = session.server.round, job.settings.rounds
         text = f"{done} of {rounds} rounds are finished and kept; go on with: {again}"
+        if stop.__cause__ is not None:  # an error in the user's own code, of which users see one sentence
+            folder.log("".join(traceback.format_exception(stop)))
         folder.log(f"Stopped ({type(stop).__name__}: {stop}). {text}")
         if not isinstance(stop, DivergedError):
             stop.add_note(text)
