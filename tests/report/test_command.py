@@ -17,6 +17,8 @@ from fedframe.jobs.gather import gather
 from fedframe.report.page.command import command
 from fedframe.settings import PANELS, Settings
 
+pytestmark = pytest.mark.slow  # trains many small runs
+
 
 def settings_of(text: str) -> Settings:
     """What `fedframe run` would make of a command."""

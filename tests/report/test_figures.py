@@ -14,6 +14,8 @@ from fedframe.report.figures.drawing import make_figure
 from fedframe.report.page.runs import open_runs
 from tests.report.made import made_comparison, made_run
 
+pytestmark = pytest.mark.slow  # trains many small runs
+
 STARTS = {".svg": b"<", ".png": b"\x89PNG", ".pdf": b"%PDF"}
 
 

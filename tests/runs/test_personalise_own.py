@@ -16,6 +16,8 @@ from fedframe.util.files import read_tensors
 from tests.methods.test_recipes import NEEDS
 from tests.runs.personalising import split_digits
 
+pytestmark = pytest.mark.slow  # trains many small runs
+
 # After 6 rounds two samples of 75 do not decide, and the shared model alone would mostly not be good enough.
 SMALL: dict[str, Any] = {"workers": 1, "progress": False, "rounds": 6}
 METHODS = ("fedbabu", "fedper", "fedrep", "fedbn", "fedrod", "ditto", "pfedme", "apple", "fedmtl", "local", "central")

@@ -18,6 +18,8 @@ from fedframe.experiments.compare.result import Comparison
 from fedframe.experiments.compare.tables import make_document
 from fedframe.experiments.tables import latex, markdown, page
 
+pytestmark = pytest.mark.slow  # trains many small runs
+
 SMALL: dict[str, Any] = {"rounds": 2, "epochs": 1, "clients": 4, "model": "mlp:8", "cores": 2, "progress": False}
 
 

@@ -20,6 +20,8 @@ from fedframe.experiments.papers.run import fill
 from fedframe.methods.parts.prox import Prox
 from tests.own_code import HELPER, NET, PART, SMALL, write_own
 
+pytestmark = pytest.mark.slow  # trains many small runs
+
 COMPARED: dict[str, Any] = {**SMALL, "data": "npz:mine.npz", "model": "net.py:Net", "seeds": 1, "cores": 1}
 COMPARED.pop("workers")
 

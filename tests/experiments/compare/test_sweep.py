@@ -17,6 +17,8 @@ from fedframe.experiments.compare.rows import read_rows
 from fedframe.experiments.compare.tuning import Trial, Tuned, choose_select, score_of
 from tests.helpers import blobs
 
+pytestmark = pytest.mark.slow  # trains many small runs
+
 SMALL: dict[str, Any] = {"rounds": 3, "model": "mlp:8", "batch": 8, "epochs": 1, "cores": 2, "progress": False}
 RATES = [1e-5, 0.1, 1e30]  # learns nothing; learns; diverges
 

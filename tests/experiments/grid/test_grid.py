@@ -24,6 +24,8 @@ from fedframe.runs.folder import RunFolder
 from tests.helpers import blobs, same_file
 from tests.hold import DEADLINE, environment, wait_until
 
+pytestmark = pytest.mark.slow  # trains many small runs
+
 SMALL: dict[str, Any] = {"clients": 4, "rounds": 3, "epochs": 1, "model": "mlp:8", "partition": "iid", "batch": 64}
 GB = 1 << 30
 
