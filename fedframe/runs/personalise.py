@@ -202,8 +202,8 @@ def perform(job: Job, folder: RunFolder, notify: Callable[[str], None]) -> tuple
         server.restore({**kept, "model": server.model}, job.settings.rounds)
         kinds = ("own", "personalise") if job.shares_a_model else ("personalise",)
         replies = {kind: next(engine.run(server.build_request(kind, server.round + 1), [0])) for kind in kinds}
-        site = engine.runtime
-        own = job.own_tensors(site.model, {"model": server.model.to(site.flat.device)})
+        runtime = engine.runtime
+        own = job.own_tensors(runtime.model, {"model": server.model.to(runtime.flat.device)})
     finally:
         engine.close()
     if bool(replies["personalise"].tensors["diverged"]):
