@@ -1,0 +1,134 @@
+"""A client's own classifier in closed form: ridge towards the shared one, and the shift to the client's own classes.
+
+With x the client's standardised features and a constant 1 behind them, W the shared classifier, and R = Y - X W what it
+leaves unexplained on the client's own samples:
+    W_k = (X'X + mu I)^-1 (X'Y + mu W) = W + X' G R,   G = (X X' + mu I)^-1.
+mu = infinity is the shared classifier. A sample's score by the classifier that has not seen it is y_i - e_i with
+    e_i = (G R)_i / G_ii,
+exactly, so that leaving out every sample in turn costs one eigendecomposition for all mu.
+
+Least squares estimates class probabilities under the shared frequencies p of classes. A client whose frequencies are q
+has them in proportion to score_c q_c / p_c (Saerens, Latinne, Decaestecker, Neural Computation 2002). A class that the
+client has never seen counts as a share of one sample, so that it stays possible; and a sample that is left out is left
+out of q as well.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+MUS = (math.inf, *(10.0 ** (half / 2) for half in range(6, -5, -1)))  # times the mean of |x|^2
+FLOOR = 1e-3  # probability below which a score of least squares says no more than "hardly"
+
+
+@dataclass(frozen=True)
+class PersonalHead:
+    """What a client found best for itself."""
+
+    weight: Tensor  # (classes, dim), of standardised features
+    bias: Tensor  # (classes)
+    shift: Tensor  # (classes): log(q / p), to be added to the logarithms of the scores; zeros: no shift
+    mu: float  # in units of the mean of |x|^2; infinite: the shared classifier
+    loss: float  # mean log loss over the client's samples, each left out in turn
+    shared_loss: float  # the same of the shared classifier without a shift
+
+
+def log_scores(scores: Tensor) -> Tensor:
+    """Logarithms of what least squares says of the classes, as probabilities: below `FLOOR` they are cut off."""
+    return scores.clamp_min(FLOOR).log()
+
+
+def prior_shift(counts: Tensor, priors: Tensor) -> Tensor:
+    """log(q / p), with q the client's frequencies and one more sample that is spread over the classes like p."""
+    known = priors > 0
+    ratio = (counts / priors.clamp_min(1e-30) + 1) / (counts.sum() + 1)
+    return torch.where(known, ratio.log(), 0.0)
+
+
+def left_out_shifts(labels: Tensor, counts: Tensor, priors: Tensor) -> Tensor:
+    """The shift (n, classes) for every sample, from the client's other samples."""
+    shifts = prior_shift(counts, priors).repeat(len(labels), 1)
+    shifts += math.log((float(counts.sum()) + 1) / max(float(counts.sum()), 1.0))
+    own = ((counts[labels] - 1) / priors[labels].clamp_min(1e-30) + 1) / counts.sum().clamp_min(1.0)
+    shifts[torch.arange(len(labels)), labels] = own.log()
+    return shifts
+
+
+def log_loss(scores: Tensor, labels: Tensor, shifts: Tensor | float) -> float:
+    """Mean log loss of (shifted) scores as probabilities."""
+    return float(torch.nn.functional.cross_entropy(log_scores(scores) + shifts, labels))
+
+
+def fit_personal(
+    features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor, priors: Tensor, shift: bool = True
+) -> PersonalHead:
+    """The client's own classifier, of the `mu` and with or without the shift that do best on samples left out.
+
+    `features` (n, dim) are standardised; `weight` (classes, dim) and `bias` are the shared classifier's. The shared
+    classifier is among the candidates, so that by this measure the result is never worse.
+    """
+    x = torch.cat([features.double(), features.new_ones(len(features), 1).double()], 1)
+    shared = torch.cat([weight.double(), bias.double()[:, None]], 1).T  # (dim + 1, classes)
+    y = torch.nn.functional.one_hot(labels, len(bias)).double()
+    counts, priors = y.sum(0), priors.double()
+    nothing = torch.zeros_like(counts)
+    given = x @ shared
+    before = log_loss(given, labels, 0.0) if len(labels) else 0.0
+    best = PersonalHead(weight.double(), bias.double(), nothing, math.inf, before, before)
+    if not len(labels):
+        return best
+    fits = RidgeTowards(x, y - given)
+    options = [(nothing, nothing[None])]
+    if shift:
+        options.append((prior_shift(counts, priors), left_out_shifts(labels, counts, priors)))
+    chosen = (math.inf, 0)
+    for mu in MUS:
+        scores = y - fits.left_out_errors(mu)
+        for number, (_, shifts) in enumerate(options):
+            loss = log_loss(scores, labels, shifts)
+            if loss < best.loss:
+                chosen = (mu, number)
+                best = PersonalHead(best.weight, best.bias, options[number][0], mu, loss, before)
+    if math.isfinite(chosen[0]):
+        own = shared + fits.change(chosen[0])
+        best = PersonalHead(own[:-1].T, own[-1], best.shift, best.mu, best.loss, before)
+    return best
+
+
+class RidgeTowards:
+    """Ridge regression of residuals for many penalties: one eigendecomposition of the smaller Gram matrix."""
+
+    def __init__(self, x: Tensor, residuals: Tensor) -> None:
+        self.x, self.residuals = x, residuals
+        self.unit = float(x.square().sum() / len(x))  # of mu
+        self.wide = len(x) <= x.shape[1]
+        gram = x @ x.T if self.wide else x.T @ x
+        values, self.vectors = torch.linalg.eigh(gram)
+        self.values = values.clamp_min(0)
+        # X = T P' with P orthonormal; T'T is diagonal.
+        self.left = self.vectors * self.values.sqrt() if self.wide else x @ self.vectors
+        self.projected = self.left.T @ residuals
+
+    def left_out_errors(self, mu: float) -> Tensor:
+        """e_i for every sample and class."""
+        if math.isinf(mu):
+            return self.residuals
+        shrunk = 1 / (self.values + mu * self.unit)
+        fitted = self.left @ (self.projected * shrunk[:, None])
+        leverage = (self.left.square() * shrunk).sum(1)
+        errors: Tensor = (self.residuals - fitted) / (1 - leverage).clamp_min(1e-9)[:, None]
+        return errors
+
+    def change(self, mu: float) -> Tensor:
+        """W_k - W (dim + 1, classes)."""
+        shrunk = 1 / (self.values + mu * self.unit)
+        if self.wide:
+            dual = self.vectors @ (shrunk[:, None] * (self.vectors.T @ self.residuals))
+            change: Tensor = self.x.T @ dual
+        else:
+            change = self.vectors @ (self.projected * shrunk[:, None])
+        return change

@@ -1,0 +1,183 @@
+"""Ridge regression on standardised features from sums alone, and its penalty by generalised cross-validation.
+
+With z a feature, m and s the mean and deviation of each of its numbers over all clients, and x = (z - m) / s:
+    A = sum x x',   B = sum x (y - n_c / n)',   (A + lambda n I) W = B,
+    score of class c = w_c' x + n_c / n.
+The intercept is not penalised. A and B follow from V and U of `sums.py`; the solution is that of the pooled data.
+Golub, Heath, Wahba (Technometrics 1979): lambda minimises GCV = (|Y - Z W|^2 / n) / (1 - tr(H) / n)^2, which is the
+error of leave-one-out with every sample's leverage replaced by the mean. With A = Q L Q' it follows for any lambda:
+    tr(H) = 1 + sum l / (l + lambda n),   |Y - Z W|^2 = |Y|^2 - sum (2 w'b - w'A w).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedframe.methods.closed_form.sums import Sums
+
+RIDGES: tuple[float, ...] = tuple(
+    10.0 ** (tenths / 10) for tenths in range(-60, 11)
+)  # of the diagonal of A, which is n
+HALF_DECADE = 5  # steps in `RIDGES`
+LARGEST_EIGH = 8192  # features: beyond, eigenvectors take more memory and time than a few Cholesky factors
+BLOCK = 1024  # of the blocked Cholesky factor
+CONSTANT = 1e-6  # a feature whose deviation is below this share of its size is constant, up to float32's rounding
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Least squares on standardised features: all that is needed of V and U."""
+
+    gram: Tensor  # A (dim, dim); zero rows for features that never change
+    cross: Tensor  # B (dim, classes)
+    mean: Tensor  # m
+    inverse_deviation: Tensor  # 1 / s; 0 for features that never change
+    counts: Tensor  # n_c, times the samples' weights
+    total: float  # n
+
+    @property
+    def spread(self) -> float:
+        """Sum over classes of the squared distances of Y from its mean."""
+        return float((self.counts - self.counts.square() / self.total).sum())
+
+    def head(self, coefficients: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Weight (classes, dim) and bias of the same scores for features as they are."""
+        weight = (coefficients * self.inverse_deviation[:, None]).T
+        start = self.counts / self.total if bias is None else bias
+        return weight, start - weight @ self.mean
+
+
+def standardise(sums: Sums) -> Problem:
+    """The least-squares problem of these sums."""
+    v, u = sums.matrix(), sums.cross.double()
+    total = float(v[-1, -1])
+    if not total > 0:
+        raise ValueError("sums of no samples")
+    mean, raw = v[-1, :-1] / total, v.diagonal()[:-1] / total
+    gram = v[:-1, :-1].addr_(mean, mean, alpha=-total)
+    variance = gram.diagonal() / total
+    changes = variance > CONSTANT**2 * raw
+    inverse = torch.where(changes, variance.clamp_min(1e-300).rsqrt(), 0.0)
+    gram.mul_(inverse[:, None]).mul_(inverse)
+    cross = (u[:-1] - torch.outer(mean, u[-1])) * inverse[:, None]
+    return Problem(gram, cross, mean, inverse, u[-1].clone(), total)
+
+
+# -- the solution ------------------------------------------------------------------------------------------------------
+def blocked_cholesky_(matrix: Tensor) -> bool:
+    """Put the Cholesky factor into the lower triangle, in place and block by block; False if there is none.
+
+    torch's own makes two copies, which for 16,384 features are 4 GB. What is above the diagonal is not touched.
+    """
+    size = len(matrix)
+    for a in range(0, size, BLOCK):
+        b = min(a + BLOCK, size)
+        factor, info = torch.linalg.cholesky_ex(matrix[a:b, a:b])
+        if int(info):
+            return False
+        matrix[a:b, a:b] = factor
+        if b == size:
+            break
+        below = torch.linalg.solve_triangular(factor, matrix[b:, a:b].mT, upper=False).mT
+        matrix[b:, a:b] = below
+        for c in range(b, size, BLOCK):
+            d = min(c + BLOCK, size)
+            matrix[c:, c:d].addmm_(below[c - b :], below[c - b : d - b].mT, alpha=-1)
+    return True
+
+
+def solve_ridge(gram: Tensor, cross: Tensor, penalty: float) -> Tensor:
+    """W with (A + penalty I) W = B; with a penalty below rounding the smallest of the least-squares solutions."""
+    factor = gram.clone()
+    factor.diagonal().add_(penalty)
+    if penalty > 0 and blocked_cholesky_(factor):
+        half = torch.linalg.solve_triangular(factor, cross, upper=False)  # reads the lower triangle only
+        solution: Tensor = torch.linalg.solve_triangular(factor.mT, half, upper=True)
+        return solution
+    values, vectors = torch.linalg.eigh(gram)
+    kept = values > max(float(values[-1]), 0.0) * len(values) * torch.finfo(values.dtype).eps
+    inverse = torch.where(kept, 1 / (values.clamp_min(0) + penalty), 0.0).nan_to_num(0.0, 0.0, 0.0)
+    smallest: Tensor = vectors @ (inverse[:, None] * (vectors.mT @ cross))
+    return smallest
+
+
+# -- the penalty -------------------------------------------------------------------------------------------------------
+def criterion(problem: Problem, residual: float, freedom: float) -> float:
+    """GCV from the squared residuals and tr(H); infinite where nothing is left of either but rounding."""
+    left = 1 - freedom / problem.total
+    return residual / problem.total / left**2 if left > 1e-9 and residual > 0 else float("inf")
+
+
+def gcv_by_eigenvalues(problem: Problem) -> tuple[Callable[[float], float], Callable[[float], Tensor]]:
+    """GCV and W for any ridge, from one eigendecomposition."""
+    values, vectors = torch.linalg.eigh(problem.gram)
+    values = values.clamp_min(0)
+    rotated = vectors.mT @ problem.cross
+    squares = rotated.square().sum(1)
+
+    def score(ridge: float) -> float:
+        penalised = values + ridge * problem.total
+        explained = (squares * (2 / penalised - values / penalised.square())).sum()
+        return criterion(problem, problem.spread - float(explained), 1 + float((values / penalised).sum()))
+
+    def solution(ridge: float) -> Tensor:
+        found: Tensor = vectors @ (rotated / (values + ridge * problem.total)[:, None])
+        return found
+
+    return score, solution
+
+
+def gcv_by_cholesky(problem: Problem) -> Callable[[float], float]:
+    """GCV for any ridge, from a Cholesky factor each: tr(H) = 1 + dim - lambda n |F^-1|^2, F F' = A + lambda n I."""
+    dim = len(problem.gram)
+
+    def score(ridge: float) -> float:
+        penalty = ridge * problem.total
+        factor = problem.gram.clone()
+        factor.diagonal().add_(penalty)
+        if not blocked_cholesky_(factor):
+            return float("inf")
+        half = torch.linalg.solve_triangular(factor, problem.cross, upper=False)
+        w = torch.linalg.solve_triangular(factor.mT, half, upper=True)
+        # w'(A + penalty I) w = w'b, so that 2 w'b - w'A w = w'b + penalty w'w.
+        residual = problem.spread - float((w * problem.cross).sum() + penalty * w.square().sum())
+        inverse = 0.0
+        for a in range(0, dim, BLOCK):  # column blocks of F^-1, which are zero above the diagonal
+            unit = torch.eye(dim - a, min(BLOCK, dim - a), dtype=torch.float64)
+            inverse += float(torch.linalg.solve_triangular(factor[a:, a:], unit, upper=False).square().sum())
+        return criterion(problem, residual, 1 + dim - penalty * inverse)
+
+    return score
+
+
+def descend(score: Callable[[float], float]) -> float:
+    """A ridge near the best where every look is expensive: downhill by half decades, from one in a hundred."""
+    seen: dict[int, float] = {}
+
+    def look(index: int) -> float:
+        if index not in seen:
+            seen[index] = score(RIDGES[index]) if 0 <= index < len(RIDGES) else float("inf")
+        return seen[index]
+
+    here = RIDGES.index(0.01)  # where images and tables tend to end
+    while True:
+        best = min((here, here - HALF_DECADE, here + HALF_DECADE), key=look)
+        if best == here:
+            return RIDGES[here]
+        here = best
+
+
+def fit_ridge(problem: Problem, ridge: float | None = None) -> tuple[Tensor, float]:
+    """W (dim, classes), and the ridge as a share of A's diagonal; without one, the one that GCV prefers."""
+    if ridge is not None:
+        return solve_ridge(problem.gram, problem.cross, ridge * problem.total), ridge
+    if len(problem.gram) <= LARGEST_EIGH:
+        score, solution = gcv_by_eigenvalues(problem)
+        best = min(RIDGES, key=score)
+        return solution(best), best
+    best = descend(gcv_by_cholesky(problem))
+    return solve_ridge(problem.gram, problem.cross, best * problem.total), best
