@@ -53,7 +53,7 @@ class Settings(BaseModel):
 
     model: str = Field("auto", description="net, or my_file.py:MyNet")
 
-    rounds: int = Field(30, ge=1, description="communication rounds")
+    rounds: int = Field(30, ge=0, description="communication rounds (0: only what comes after them)")
     participation: Share = Field(1.0, description="share of the clients that take part in a round")
     epochs: int = Field(2, ge=1, description="local epochs per round")
     steps: int | None = Field(None, ge=1, description="local steps per round, instead of epochs")

@@ -42,6 +42,7 @@ class ClientContext:
     senders: dict[str, str] = field(default_factory=dict)  # which part has added what to the reply or the memory
     pull: float = 0.0  # the coefficient with which parts pull every step towards the server's weights
     hooks: StepHooks | None = None  # of the training under way
+    stage: int = 0  # of several in which statistics are asked for
 
     # of the batch under way
     inputs: Tensor = field(init=False)

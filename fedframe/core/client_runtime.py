@@ -16,7 +16,7 @@ from fedframe.core.batches import plain_batches
 from fedframe.core.client_context import ClientContext
 from fedframe.core.client_loop import StepHooks, compute_gradient, fit
 from fedframe.core.hook_errors import describe
-from fedframe.core.message import Message, all_finite
+from fedframe.core.message import STAGE, Message, all_finite
 from fedframe.core.model import copy_tensors, load_tensors
 from fedframe.core.part import Part
 from fedframe.core.personal import make_personal_models
@@ -100,9 +100,9 @@ class ClientRuntime:
         for name in (*context.reply, *context.memory):
             context.senders.setdefault(name, part.name)
 
-    def check_uploads(self, sent: Mapping[str, Tensor], when: str, senders: Mapping[str, str]) -> None:
+    def check_uploads(self, sent: Mapping[str, Tensor], when: str, senders: Mapping[str, str], stage: int = 0) -> None:
         """Refuse what a part sends without having declared it, or not as declared: an error of the part."""
-        declared = {name: upload for name, upload in self.job.uploads.items() if upload.when == when}
+        declared = self.job.declared(when, stage)
         for name, tensor in sent.items():
             if name == "update" and when == "round":
                 continue
@@ -144,11 +144,12 @@ class ClientRuntime:
     def statistics(self, request: Message, client: int) -> Message:
         """What one client contributes to the server stage."""
         context = self.begin(request, client)
+        context.stage = int(request.numbers.get(STAGE, 0))
         self.catch_up(context)  # features of untrained private layers would spoil the sums over all clients
         self.model.eval()
-        tensors = self.job.method.slot("server_stage").statistics(context)
-        stage = self.job.method.slot("server_stage")
-        self.check_uploads(tensors, "statistics", dict.fromkeys(tensors, stage.name))
+        part = self.job.method.slot("server_stage")
+        tensors = part.statistics(context)
+        self.check_uploads(tensors, "statistics", dict.fromkeys(tensors, part.name), context.stage)
         return Message(request.kind, request.round, client, tensors, {"samples": len(context.rows), "loss": 0.0})
 
     def personalise(self, request: Message, client: int) -> Message:

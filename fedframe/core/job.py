@@ -76,7 +76,7 @@ class Job:
     @cached_property
     def _declared_uploads(self) -> dict[str, tuple[str, Upload]]:
         found: dict[str, tuple[str, Upload]] = {}
-        size = ModelSize(self.template.classes, self.template.dim, self.roles.layout.trainable)
+        size = ModelSize(self.template.classes, self.template.dim, self.roles.layout.trainable, self.template.sizes)
         for part in self.method.parts:
             declared = part.uploads(size)
             if not isinstance(declared, dict) or not all(isinstance(each, Upload) for each in declared.values()):
@@ -87,9 +87,19 @@ class Job:
                 found[name] = (part.name, upload)
         return found
 
-    def expected(self, when: str) -> dict[str, torch.Size]:
-        """Names and shapes of the tensors of a reply: of a `round`, or of `statistics`."""
-        sizes = {name: torch.Size(upload.shape) for name, upload in self.uploads.items() if upload.when == when}
+    @cached_property
+    def stages(self) -> int:
+        """How often in a row clients are asked for statistics after the last round."""
+        part = self.method.optional_slot("server_stage")
+        return part.stages(self.template) if part is not None else 0
+
+    def declared(self, when: str, stage: int = 0) -> dict[str, Upload]:
+        """What parts send beside the update in a `round`, or in a stage of `statistics`."""
+        return {name: each for name, each in self.uploads.items() if each.when == when and each.stage == stage}
+
+    def expected(self, when: str, stage: int = 0) -> dict[str, torch.Size]:
+        """Names and shapes of the tensors of a reply: of a `round`, or of a stage of `statistics`."""
+        sizes = {name: torch.Size(upload.shape) for name, upload in self.declared(when, stage).items()}
         return {"update": torch.Size([self.roles.layout.size]), **sizes} if when == "round" else sizes
 
     @cached_property

@@ -105,7 +105,7 @@ def combine(
     `origins` says from which recipe a part comes, for those that the user did not name.
     """
     holder: dict[str, Part] = {}
-    parts = list(dict.fromkeys(parts))  # two recipes may bring the very same part
+    parts = without_replaced(list(dict.fromkeys(parts)))  # two recipes may bring the very same part
     for part in parts:
         check_part(type(part))
         twin = next((other for other in parts if other.name == part.name and other != part), None)
@@ -119,6 +119,17 @@ def combine(
     missing = set(get_args(Slot)) - OPTIONAL - holder.keys() - {s for p in free for s in filled_slots(type(p))}
     assert not missing, f"no default for {missing}"
     return Method(name, tuple(sorted((*free, *parts), key=lambda part: part.rank)))
+
+
+def without_replaced(parts: Sequence[Part]) -> list[Part]:
+    """The parts but for those that another replaces: one that fills no slot which is not taken over."""
+
+    def replaced(part: Part) -> bool:
+        taken = {slot for other in parts if other.name != part.name for slot in other.takes_over}
+        slots = filled_slots(type(part))
+        return bool(slots) and slots <= taken and not part.takes_over
+
+    return [part for part in parts if not replaced(part)]
 
 
 def clash(name: str, slot: str, names: Sequence[str], origins: Mapping[str, str]) -> str:

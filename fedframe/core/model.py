@@ -30,6 +30,9 @@ class Model(nn.Module):
         self.head: nn.Module = nn.Identity()
         self.dim = dim  # of the feature that reaches the classifier; a part that changes it updates this
         self.classes = classes
+        self.sizes: dict[
+            str, int
+        ] = {}  # what shapes of uploads depend on beside these, noted by the part that sends them
 
     def forward(self, inputs: Tensor) -> Tensor:
         """The backbone's feature; what happens to it next is up to the method."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 from torch import Tensor
@@ -49,6 +49,7 @@ class ModelSize:
     classes: int
     dim: int  # of the feature that reaches the classifier
     trainable: int  # shared weights that learn, as one flat vector
+    more: Mapping[str, int] = field(default_factory=dict)  # what parts have noted in `model.sizes` while they built it
 
 
 @dataclass(frozen=True)
@@ -57,12 +58,13 @@ class Upload:
 
     `sum` and `weighted_sum` (with the clients' weights in the mean) reach the server as one tensor,
     `server.total(name)`, also under secure aggregation. `each` keeps every client's: `server.each(name)`. `when` says
-    whether it belongs to a round's reply or to what `statistics` returns.
+    whether it belongs to a round's reply or to what `statistics` returns, and `stage` in which of them (`stages`).
     """
 
     shape: Sequence[int]
     aggregate: Literal["sum", "weighted_sum", "each"]
     when: Literal["round", "statistics"] = "round"
+    stage: int = 0
 
     def __post_init__(self) -> None:
         for name, value, choices in (("aggregate", self.aggregate, AGGREGATES), ("when", self.when, STAGES)):
@@ -113,6 +115,7 @@ class Part:
     paper: ClassVar[str] = ""
     rank: ClassVar[int] = 0  # parts of a higher rank act after those of a lower one
     memory: ClassVar[tuple[str, ...]] = ()  # what it keeps in `context.memory` between rounds; `ditto/*` for any name
+    takes_over: ClassVar[tuple[Slot, ...]] = ()  # slots that it fills in place of any other part
     compares_with_server: ClassVar[bool] = False  # whether it relates local weights to the server's
     sgd_steps: ClassVar[bool] = True  # whether a local step is lr times a gradient; a part that fills `step` may differ
 
@@ -242,12 +245,19 @@ class Part:
         """Act on the server once all `clients` replies of a round are merged."""
 
     # -- after the last round ------------------------------------------------------------------------------------------
+    def stages(self, model: Model) -> int:
+        """How often in a row clients are asked for statistics, each time with what the server made of the last."""
+        return 1
+
     def statistics(self, context: ClientContext) -> dict[str, Tensor]:
-        """What one client contributes to the server stage, as `uploads` declares it for `statistics`."""
+        """What a client contributes to the server stage `context.stage`, as `uploads` declares it for `statistics`."""
         raise NotImplementedError
 
     def server_stage(self, server: Server, replies: Iterable[Message]) -> None:
-        """Fit something on the server after the last round, from all clients' statistics (slot `server_stage`)."""
+        """Fit something on the server after the last round, from all clients' statistics (slot `server_stage`).
+
+        With several `stages` it is called for each in turn, and `server.stage` says for which.
+        """
         raise NotImplementedError
 
     def personalise(self, context: ClientContext) -> None:
@@ -258,7 +268,7 @@ class Part:
         return ()
 
 
-ATTRIBUTES = ("name", "paper", "rank", "memory", "compares_with_server", "sgd_steps")
+ATTRIBUTES = ("name", "paper", "rank", "memory", "takes_over", "compares_with_server", "sgd_steps")
 PROPERTIES = ("shares_a_model", "server_samples", "samplewise")
 HOOKS: tuple[str, ...] = tuple(
     name for name, value in vars(Part).items() if callable(value) and not name.startswith("_")

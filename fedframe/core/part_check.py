@@ -62,7 +62,12 @@ def check_part(kind: type[Part]) -> None:
                 )
     if overrides(kind, "server_step") and overrides(kind, "merger"):
         raise SettingError(f"{where} overrides 'server_step' and 'merger', of which a method uses one; leave one out.")
-    for hook, needed in (("statistics", "server_stage"), ("row_losses", "loss"), ("probabilities", "loss")):
+    for hook, needed in (
+        ("statistics", "server_stage"),
+        ("stages", "server_stage"),
+        ("row_losses", "loss"),
+        ("probabilities", "loss"),
+    ):
         if overrides(kind, hook) and not overrides(kind, needed):
             raise SettingError(f"{where}.{hook} would never be called: override '{needed}' too.")
 

@@ -17,7 +17,7 @@ from fedframe.core.evaluation import Scores
 from fedframe.core.hook_errors import named_errors, returned_tensor, wrong_return
 from fedframe.core.job import Job
 from fedframe.core.layout import named_tensors
-from fedframe.core.message import LOST, Message, all_finite, validate_reply
+from fedframe.core.message import LOST, STAGE, Message, all_finite, validate_reply
 from fedframe.core.model import Model, load_tensors
 from fedframe.core.part import Merger, State
 from fedframe.core.part_check import place
@@ -79,6 +79,7 @@ class Server:
         self.figures: dict[str, float] = {}  # what parts want to see in the round's line of metrics
         self.problems: list[str] = []  # why replies of the round under way were refused
         self.round = 0  # the last finished round
+        self.stage = 0  # of those after the last round: which is under way
         self.last_scores: Scores | None = None  # of the model as it stands
         self.late: Scores | None = None  # what clients have added to the scores of the last round, afterwards
         self.traffic: dict[str, dict[str, int]] = {"up": {}, "down": {}}  # bytes so far, by the name of the tensor
@@ -313,11 +314,13 @@ class Server:
         stage = self.job.method.optional_slot("server_stage")
         if stage is not None:
             self.late = self.engine.evaluation.before_stage(self)
-            shapes = self.job.expected("statistics")
-            self.engine.expect("statistics", shapes)
             before = (self.model.clone(), dict(self.fixed_overrides), dict(self.state))
-            with named_errors("Server stage"):
-                stage.server_stage(self, self.ask_everyone("statistics", shapes, progress))
+            for number in range(self.job.stages):
+                self.stage = number
+                shapes = self.job.expected("statistics", number)
+                self.engine.expect("statistics", shapes)
+                with named_errors("Server stage"):
+                    stage.server_stage(self, self.ask_everyone("statistics", shapes, progress))
             self.last_scores = None
             if not all(all_finite(tensor) for tensor in (self.model, *self.fixed_overrides.values())):
                 self.model, self.fixed_overrides, self.state = before
@@ -331,6 +334,8 @@ class Server:
     def ask_everyone(self, kind: str, expected: dict[str, torch.Size], progress: Progress) -> Iterator[Message]:
         """Every client's usable reply to a request, one by one; it is sent only when the first is asked for."""
         request = self.build_request(kind, self.round + 1)
+        if self.stage:
+            request = replace(request, numbers={**request.numbers, STAGE: self.stage})
         everyone = self.job.largest_first(np.arange(len(self.job.federation)))
         for done, reply in enumerate(self.engine.run(request, everyone), start=1):
             if self.accepts(reply, request, expected):

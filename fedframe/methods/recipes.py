@@ -20,6 +20,7 @@ from fedframe.core.method import combine
 from fedframe.errors import SettingError, nearest
 from fedframe.methods.parts import DEFAULTS, PARTS
 from fedframe.methods.parts.alone import Central, Local
+from fedframe.methods.parts.analytic import Analytic
 from fedframe.methods.parts.apple import Apple
 from fedframe.methods.parts.ccvr import CCVR
 from fedframe.methods.parts.ditto import Ditto
@@ -43,6 +44,7 @@ from fedframe.methods.parts.fedrs import FedRS
 from fedframe.methods.parts.fedsam import FedSAM
 from fedframe.methods.parts.ffc import FFC
 from fedframe.methods.parts.frame_head import FrozenRandom, Orthonormal, SimplexETF, SparseETF
+from fedframe.methods.parts.frozen import Frozen
 from fedframe.methods.parts.gmv import GlobalMemory
 from fedframe.methods.parts.losses import BalancedCrossEntropy, SquaredError
 from fedframe.methods.parts.lra import RelationalAugmentation
@@ -66,6 +68,7 @@ class Recipe:
     parts: tuple[Part, ...] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
     part_defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # of parts that others may replace
+    alone: Recipe | None = None  # what it is where nothing is joined to it
 
 
 # Of methods whose rounds leave every client a model of its own: it is scored as it is.
@@ -215,6 +218,18 @@ RECIPES: dict[str, Recipe] = {
             parts=(FedMTL(),),
             part_defaults=AS_IT_IS,
         ),
+        Recipe(
+            "analytic",
+            "A ridge classifier in closed form, from sums over all clients: alone, or after any method's rounds.",
+            "Fedframe; cf. Zhuang et al., AFL, CVPR 2025; Dong et al., SphereFed, ECCV 2022 (FFC)",
+            parts=(Analytic(),),
+            alone=Recipe(
+                "analytic",
+                "No rounds: fixed features, and a ridge classifier in closed form from sums over all clients.",
+                parts=(Frozen(), Analytic()),
+                defaults={"rounds": 0, "model": "raw"},
+            ),
+        ),
         Recipe("local", "No federation: every client trains alone.", parts=(Local(),), part_defaults=AS_IT_IS),
         Recipe("central", "No federation: one model, trained on all data in one place.", parts=(Central(),)),
     )
@@ -303,6 +318,8 @@ def find_recipes(name: str) -> list[Recipe]:
             found.append(own_recipe(key))
         else:
             raise SettingError(f"There is no method {key!r}; {nearest(key, [*RECIPES, *PARTS])}")
+    if len(found) == 1 and found[0].alone is not None:
+        return [found[0].alone]
     return found
 
 

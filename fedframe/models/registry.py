@@ -10,6 +10,7 @@ from torch import nn
 from fedframe.errors import SettingError, nearest
 from fedframe.models.convnets import MLP, ConvNet, PlainCNN, WideConvNet, parse_widths
 from fedframe.models.custom import build_custom, channels_last, check_features
+from fedframe.models.feature_maps import Raw
 from fedframe.models.residual import MobileNetV2, ResNet
 from fedframe.util.locate import locate
 
@@ -44,6 +45,7 @@ IMAGE_NETS: dict[str, ImageModel] = {
 NETS: dict[str, str] = {
     "mlp": "two hidden layers of 200 for vectors and tiny images; other widths as mlp:256x128",
     **{name: entry.about for name, entry in IMAGE_NETS.items()},
+    "raw": "no net: the values themselves, for methods that bring features of their own",
 }
 
 
@@ -64,6 +66,8 @@ def build_named(name: str, shape: tuple[int, ...]) -> nn.Module:
     base, colon, options = name.partition(":")
     if base == "mlp":
         return MLP(shape, parse_widths(name, options) if colon else (200, 200))
+    if name == "raw":
+        return Raw(shape)
     if base not in IMAGE_NETS:
         raise SettingError(
             f"There is no net {name!r}: {nearest(name.lower(), NETS)} A net of your own is named as 'my_file.py:MyNet'."

@@ -18,7 +18,7 @@ import torch
 from fedframe.core.client_runtime import ClientRuntime
 from fedframe.core.job import Job
 from fedframe.core.layout import named_tensors
-from fedframe.core.message import LAST, Message, Number, all_finite, has_numbers
+from fedframe.core.message import LAST, STAGE, Message, Number, all_finite, has_numbers
 from fedframe.errors import ProtocolError
 from fedframe.network.envelope import decode_envelope
 from fedframe.network.node_request import HELLO, UNMASK, NodeRequest, encode_replies, refuse_stale
@@ -139,7 +139,7 @@ class NodeRuntime:
                 return Message(kind, reply.round, client, numbers={"loss": "nan"})
             from fedframe.network.secure_aggregation import masked_reply
 
-            reply = masked_reply(runtime.job, self.run, reply, group, self.masker)
+            reply = masked_reply(runtime.job, self.run, reply, group, self.masker, int(request.numbers.get(STAGE, 0)))
         return reply
 
 
@@ -189,6 +189,8 @@ def check_request(job: Job, request: Message) -> None:
             raise ProtocolError(f"The request sets {name[6:]}, which the model does not have in that shape.")
     if not 1 <= request.round <= job.settings.rounds + 1:
         raise ProtocolError(f"Round {request.round} is none of this run's {job.settings.rounds}.")
+    if request.numbers.get(STAGE, 0) not in range(max(1, job.stages)):
+        raise ProtocolError(f"Stage {str(request.numbers[STAGE])[:40]} is none of this method's {job.stages}.")
     if not isinstance(request.numbers.get("lr"), float):
         raise ProtocolError("The request has no learning rate.")
 

@@ -68,8 +68,11 @@ def weight_of(job: Job, samples: int) -> float:
 
 
 # -- the node's side ---------------------------------------------------------------------------------------------------
-def masked_reply(job: Job, run: str, reply: Message, group: MaskingGroup, masker: Masker) -> Message:
-    """What a client sends in place of its reply: a masked vector, and its number of samples."""
+def masked_reply(job: Job, run: str, reply: Message, group: MaskingGroup, masker: Masker, stage: int = 0) -> Message:
+    """What a client sends in place of its reply: a masked vector, and its number of samples.
+
+    Masks are revealed for one request of a round and kind; statistics may be asked for once in each of their stages.
+    """
     samples, clients = int(reply.numbers["samples"]), len(group.keys)
     factors = {"weighted": weight_of(job, samples) / group.scale, "plain": 1.0}
     loss = torch.tensor([float(reply.numbers["loss"])], dtype=torch.float64)
@@ -77,7 +80,8 @@ def masked_reply(job: Job, run: str, reply: Message, group: MaskingGroup, masker
     for name, tensor in sorted(reply.tensors.items()):
         weighting = sum_weighting(job, reply.kind, name)
         pieces.append(to_fixed_point(tensor, factors[weighting], FRACTION_BITS[weighting], clients))
-    vector = masker.mask(np.concatenate(pieces), reply.unit, group, f"{run}-{reply.kind}-{reply.round}")
+    purpose = f"{run}-{reply.kind}-{reply.round}" + (f"-{stage}" if stage else "")
+    vector = masker.mask(np.concatenate(pieces), reply.unit, group, purpose)
     tensors = {MASKED: torch.from_numpy(vector.view(np.int64))}
     return Message(reply.kind, reply.round, reply.unit, tensors, {"samples": samples})
 

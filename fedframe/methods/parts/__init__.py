@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fedframe.core.part import Part
 from fedframe.methods.parts.alone import Central, Local
+from fedframe.methods.parts.analytic import Analytic
 from fedframe.methods.parts.apple import Apple
 from fedframe.methods.parts.ccvr import CCVR
 from fedframe.methods.parts.cross_entropy import CrossEntropy
@@ -30,6 +31,7 @@ from fedframe.methods.parts.fedsam import FedSAM
 from fedframe.methods.parts.ffc import FFC
 from fedframe.methods.parts.fine_tune import FineTune
 from fedframe.methods.parts.frame_head import FrozenRandom, Orthonormal, SimplexETF, SparseETF
+from fedframe.methods.parts.frozen import Frozen
 from fedframe.methods.parts.gmv import GlobalMemory
 from fedframe.methods.parts.linear_head import LinearHead
 from fedframe.methods.parts.losses import BalancedCrossEntropy, SquaredError
@@ -52,6 +54,7 @@ PARTS: dict[str, type[Part]] = {
         Orthonormal,
         SimplexETF,
         SparseETF,
+        Frozen,
         FedNH,
         RelationalAugmentation,
         Projection,
@@ -94,6 +97,7 @@ PARTS: dict[str, type[Part]] = {
         Apple,
         FedMTL,
         FFC,
+        Analytic,
         CCVR,
         PooledHead,
         GlobalRealignment,

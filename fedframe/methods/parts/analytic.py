@@ -1,0 +1,238 @@
+"""A ridge classifier in closed form on fixed features, from sums over all clients: the same model on any partition.
+
+Each client sends V_k = sum z z' and U_k = sum z onehot', with z its features and a constant; the server adds them up,
+chooses the ridge by generalised cross-validation from the sums alone, and solves (`closed_form/`). Least squares on
+sums is AFL's (Zhuang et al., CVPR 2025) and, without random features and with a fixed ridge, FFC's (Dong et al.,
+SphereFed, ECCV 2022, Eq. 7 to 10). Features are those that reach the classifier, or without a net (`--model raw`)
+random ones: whitened patches for images (Coates, Ng, Lee, AISTATS 2011), a random ReLU layer for vectors
+(`models/feature_maps.py`). What those need to know of the data is summed up in a message before.
+
+Personal models are in closed form, too: ridge towards the shared classifier, chosen by exact leave-one-out at the
+client, and the shift to its own class frequencies (`closed_form/personal.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from fedframe.core import ClientContext, Message, Method, Model, ModelSize, Part, Server, Upload
+from fedframe.core.part import Slot
+from fedframe.errors import SettingError
+from fedframe.methods.closed_form.long_tail import class_weights, equal_priors, normalised_columns
+from fedframe.methods.closed_form.personal import fit_personal, log_scores
+from fedframe.methods.closed_form.ridge import fit_ridge, standardise
+from fedframe.methods.closed_form.sums import Sums, stream_sums
+from fedframe.methods.closed_form.triangle import packed_size
+from fedframe.models.feature_maps import FeatureMap, Raw, fixed, make_map
+from fedframe.settings import Settings
+from fedframe.util.files import write_tensors
+
+MODULE = "analytic"  # of the model's extras
+MOST_KEPT = 2 << 30  # bytes of single clients' sums that are kept without being asked for
+
+
+class ClosedFormHead(nn.Module):
+    """A feature map and a linear classifier behind it; nothing of it trains."""
+
+    def __init__(self, features: FeatureMap, classes: int) -> None:
+        super().__init__()
+        self.features = features
+        self.mean, self.inverse = fixed(torch.zeros(features.dim)), fixed(torch.ones(features.dim))
+        self.weight, self.bias = fixed(torch.zeros(classes, features.dim)), fixed(torch.zeros(classes))
+        self.counts = fixed(torch.zeros(classes))  # samples of each class at all clients
+        self.shift = fixed(torch.zeros(classes))  # log of a client's class frequencies beside those of all
+        self.fitted = fixed(torch.zeros(()))  # 1 when the classifier is there
+        self.logits = fixed(torch.zeros(()))  # 1 where scores are logits, not least squares' probabilities
+
+    def standardised(self, inputs: Tensor) -> Tensor:
+        """Features as the classifier sees them."""
+        found: Tensor = (self.features(inputs) - self.mean) * self.inverse
+        return found
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Logits of the classes."""
+        scores = nn.functional.linear(self.standardised(inputs), self.weight, self.bias)
+        return (scores if bool(self.logits) else log_scores(scores)) + self.shift
+
+
+@dataclass(frozen=True)
+class Analytic(Part):
+    """A ridge classifier from sums over all clients, after the last round."""
+
+    name: ClassVar[str] = "analytic"
+    paper: ClassVar[str] = "cf. Zhuang et al., AFL: Analytic Federated Learning, CVPR 2025"
+    # Whatever else would fit the classifier, or go on with it, has a classifier that does not predict here.
+    takes_over: ClassVar[tuple[Slot, ...]] = ("server_stage", "client_stage")
+
+    width: Annotated[int, Field(ge=0, le=65536)] | None = None  # random features; None: by the data's shape
+    ridge: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None  # None: by generalised cross-validation
+    tail: Literal["none", "normalised", "equal_priors"] = "none"  # what is done for rare classes
+    balance: Annotated[float, Field(ge=0, le=1)] = 0.0  # a sample of class c weighs n_c^-balance
+    shift: bool = True  # personal models may be shifted to the client's class frequencies
+    keep_sums: bool | None = None  # keep single clients' sums in the run folder; None: if they are 2 GB at most
+
+    def check_method(self, method: Method) -> None:
+        """Refuse methods without a shared model: sums of different clients' features would not be sums."""
+        if not method.shares_a_model:
+            raise SettingError(
+                f"{method.name!r} cannot be combined: 'analytic' adds up features of one shared model, and here a part "
+                "of it stays on the clients; leave one of them out."
+            )
+
+    def check_settings(self, settings: Settings) -> None:
+        """Refuse private BatchNorm statistics for the same reason."""
+        if settings.buffers == "private":
+            raise SettingError("analytic adds up features of one shared model: buffers = 'private'; use average.")
+
+    # -- the model -----------------------------------------------------------------------------------------------------
+    def build(self, model: Model) -> None:
+        """The feature map, and an empty classifier."""
+        raw = model.backbone.shape if isinstance(model.backbone, Raw) else None
+        features = make_map(raw, model.dim, self.width)
+        model.extras[MODULE] = ClosedFormHead(features, model.classes)
+        model.sizes |= {f"{MODULE}/map": features.sums_size, f"{MODULE}/features": features.dim}
+
+    def predict(self, model: Model, features: Tensor) -> Tensor:
+        """The closed form's scores; before it is there, those of the classifier that rounds train."""
+        head = closed_form(model)
+        if bool(head.fitted):
+            scores: Tensor = head(features)
+        else:
+            scores = model.head(features)
+        return scores
+
+    # -- sums ----------------------------------------------------------------------------------------------------------
+    def stages(self, model: Model) -> int:
+        """Two: what the map and the weights of classes need comes first."""
+        return 2
+
+    def uploads(self, size: ModelSize) -> dict[str, Upload]:
+        """Class counts and the map's sums; then the triangle of V and U."""
+        rows = size.more.get(f"{MODULE}/features", size.dim) + 1
+        shapes = (
+            {"counts": [size.classes], "map": [size.more.get(f"{MODULE}/map", 0)]},
+            {"v": [packed_size(rows)], "u": [rows, size.classes]},
+        )
+        return {
+            f"{MODULE}/{name}": Upload(shape, "sum", when="statistics", stage=stage)
+            for stage, named in enumerate(shapes)
+            for name, shape in named.items()
+        }
+
+    @torch.no_grad()
+    def statistics(self, context: ClientContext) -> dict[str, Tensor]:
+        """What the client's samples add up to."""
+        head = closed_form(context.model)
+        if context.stage == 0:
+            found = torch.zeros(head.features.sums_size, dtype=torch.float64)
+            for inputs, _ in embedded(context):
+                found += head.features.sums(inputs)
+            return {f"{MODULE}/counts": context.class_counts.double(), f"{MODULE}/map": found}
+        weights = class_weights(head.counts, self.balance) if self.balance else None
+        batches = ((head.features(inputs).cpu(), labels) for inputs, labels in embedded(context))
+        sums = stream_sums(batches, head.features.dim, context.model.classes, weights).rounded()
+        return {f"{MODULE}/v": sums.second, f"{MODULE}/u": sums.cross}
+
+    # -- on the server -------------------------------------------------------------------------------------------------
+    def server_stage(self, server: Server, replies: Iterable[Message]) -> None:
+        """Add up; fit the map, then the classifier."""
+        if server.stage == 0:
+            self.fit_map(server, replies)
+        else:
+            self.fit_classifier(server, replies)
+
+    def fit_map(self, server: Server, replies: Iterable[Message]) -> None:
+        """What the random features need to know of the data, and how many samples there are of every class."""
+        head = closed_form(server.job.template)
+        counts, sums = torch.zeros_like(head.counts, dtype=torch.float64), torch.zeros(head.features.sums_size).double()
+        for reply in replies:
+            counts += reply.tensors[f"{MODULE}/counts"]
+            sums += reply.tensors[f"{MODULE}/map"]
+        set_tensor(server, "counts", counts)
+        for name, tensor in head.features.fit(sums).items():
+            set_tensor(server, f"features.{name}", tensor)
+
+    def fit_classifier(self, server: Server, replies: Iterable[Message]) -> None:
+        """Solve for the classifier."""
+        head = closed_form(server.job.template)
+        total = Sums.zeros(head.features.dim, server.job.template.classes)
+        keeps = self.keeps_sums(server, total)
+        received = 0
+        for reply in replies:
+            sums = Sums(reply.tensors[f"{MODULE}/v"], reply.tensors[f"{MODULE}/u"])
+            total.add_(sums)
+            received += 1
+            if keeps and reply.unit >= 0:
+                path = server.job.folder / "sums" / f"{reply.unit:06d}.safetensors"
+                write_tensors(path, {"v": sums.second, "u": sums.cross}, {"client": reply.unit})
+        if not received:
+            server.note("analytic: no client's sums could be used; the model stays as it is.")
+            return
+        problem = standardise(total)
+        del total
+        coefficients, ridge = fit_ridge(problem, self.ridge)
+        bias = problem.counts / problem.total
+        if self.tail == "normalised":
+            coefficients, bias = normalised_columns(problem, coefficients)
+        elif self.tail == "equal_priors":
+            coefficients, bias = equal_priors(problem, ridge)
+        tensors = {
+            "mean": problem.mean,
+            "inverse": problem.inverse_deviation,
+            "weight": coefficients.T,
+            "bias": bias,
+            "fitted": torch.ones(()),
+            "logits": torch.tensor(float(self.tail == "equal_priors")),
+        }
+        for name, tensor in tensors.items():
+            set_tensor(server, name, tensor)
+        how = "as set" if self.ridge is not None else "by generalised cross-validation"
+        server.note(f"analytic: {head.features.dim:,} features, ridge {ridge:.3g} of their variance ({how}).")
+
+    def keeps_sums(self, server: Server, total: Sums) -> bool:
+        """Whether every client's sums are kept, so that it can be taken out of the model later."""
+        if self.keep_sums is not None:
+            return self.keep_sums
+        return len(server.job.federation) * 4 * (total.second.numel() + total.cross.numel()) <= MOST_KEPT
+
+    # -- personal models -----------------------------------------------------------------------------------------------
+    @torch.no_grad()
+    def personalise(self, context: ClientContext) -> None:
+        """The client's own classifier, if it does better on samples left out than the shared one."""
+        head = closed_form(context.model)
+        if not bool(head.fitted):
+            return
+        batches = [(head.standardised(inputs).cpu(), labels) for inputs, labels in embedded(context)]
+        if not batches:
+            return
+        features, labels = (torch.cat(pieces) for pieces in zip(*batches, strict=True))
+        priors = head.counts.cpu() / head.counts.cpu().sum().clamp_min(1)
+        own = fit_personal(features, labels, head.weight.cpu(), head.bias.cpu(), priors, self.shift)
+        head.weight.copy_(own.weight)
+        head.bias.copy_(own.bias)
+        head.shift.copy_(own.shift)
+
+
+def closed_form(model: Model) -> ClosedFormHead:
+    """The closed form's part of a model."""
+    head = model.extras[MODULE]
+    assert isinstance(head, ClosedFormHead)
+    return head
+
+
+def set_tensor(server: Server, name: str, value: Tensor) -> None:
+    """Set a tensor of the closed form's part of the model."""
+    server.set_tensor(f"extras.{MODULE}.{name}", value)
+
+
+def embedded(context: ClientContext) -> Iterator[tuple[Tensor, Tensor]]:
+    """The client's samples batch by batch, as they reach the classifier, and their labels."""
+    labels = context.job.federation.source.train.y
+    for rows in context.rows.split(context.job.settings.eval_batch):  # type: ignore[no-untyped-call]
+        yield context.embeddings(rows), labels[rows]

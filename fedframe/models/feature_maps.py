@@ -1,0 +1,228 @@
+"""Feature maps that nobody trains: random layers whose scale comes from sums over all clients' samples.
+
+A map's random directions come from the seed. What else it needs to know of the data (a mean, a covariance) it takes
+from *sums* over samples, which clients can add up: `sums` of every batch, added over all clients, go into `fit`. All
+of a map's tensors are parameters that never train.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+DEAD = 1e-6  # a deviation below this share of an input's size is none
+
+
+def fixed(tensor: Tensor) -> nn.Parameter:
+    """A tensor of a model that never trains; unlike a buffer it is not averaged either."""
+    return nn.Parameter(tensor, requires_grad=False)
+
+
+class FeatureMap(nn.Module):
+    """The identity: features as they are, which needs no sums."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.dim = dim  # of what comes out
+
+    @property
+    def sums_size(self) -> int:
+        """How many sums `fit` needs."""
+        return 0
+
+    def sums(self, inputs: Tensor) -> Tensor:
+        """Sums over a batch, in float64 and as one vector."""
+        return torch.zeros(0, dtype=torch.float64)
+
+    def fit(self, sums: Tensor) -> dict[str, Tensor]:
+        """From the sums over all samples to the map's tensors, by name."""
+        return {}
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """(batch, inputs) to (batch, dim)."""
+        return inputs
+
+
+class RandomReLU(FeatureMap):
+    """relu(A x + b) with x the standardised inputs, rows of A of expected length 1, and b standard normal.
+
+    The inputs themselves stand beside the units, so that whatever is linear in them stays easy to fit.
+    """
+
+    def __init__(self, inputs: int, units: int) -> None:
+        super().__init__(inputs + units)
+        self.inputs = inputs
+        self.directions = fixed(torch.randn(units, inputs) / math.sqrt(inputs))
+        self.offsets = fixed(torch.randn(units))
+        self.mean, self.inverse = fixed(torch.zeros(inputs)), fixed(torch.ones(inputs))
+
+    @property
+    def sums_size(self) -> int:
+        """Sums, sums of squares, and the number of samples."""
+        return 2 * self.inputs + 1
+
+    def sums(self, inputs: Tensor) -> Tensor:
+        """Sums over a batch."""
+        wide = inputs.double()
+        return torch.cat([wide.sum(0), wide.square().sum(0), wide.new_tensor([len(wide)])]).cpu()
+
+    def fit(self, sums: Tensor) -> dict[str, Tensor]:
+        """Mean and inverse deviation of every input; 0 for one that never changes."""
+        count = sums[-1].clamp_min(1)
+        mean, square = sums[: self.inputs] / count, sums[self.inputs : -1] / count
+        variance = square - mean.square()
+        changes = variance > DEAD**2 * square
+        inverse = torch.where(changes, variance.clamp_min(1e-300).rsqrt(), 0.0)
+        return {"mean": mean.float(), "inverse": inverse.float()}
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Standardised inputs, and the units."""
+        x = (inputs - self.mean) * self.inverse
+        return torch.cat([x, torch.addmm(self.offsets, x, self.directions.T).relu_()], 1)
+
+
+class WhitenedPatches(FeatureMap):
+    """Random filters on whitened patches of an image, two-sided ReLU, average pooling, square root.
+
+    Coates, Ng, Lee (An Analysis of Single-Layer Networks in Unsupervised Feature Learning, AISTATS 2011) with random
+    directions in the place of k-means. A patch of k x k pixels loses its mean and is divided by its deviation plus
+    `EPS`; with m and S the mean and covariance of such patches q over all clients, P = (S + `WHITENING` I)^-1/2, and
+    random unit rows f:
+        y = f P (q - m),   features: sqrt of the means over a cell of max(y - t, 0) and max(-y - t, 0).
+    The square root evens out what pooling makes of rare, strong answers (as for Fisher vectors: Perronnin et al. 2010).
+
+    Filters are one matrix product over patches, a few images at a time: what lies between pixels and pooled features
+    stays in the processor's cache. It is done in bfloat16 where the processor has units for it.
+    """
+
+    EPS = 0.05  # inputs have deviation 1
+    WHITENING = 0.5
+    THRESHOLD = 0.25
+    CACHE = 4 << 20  # bytes of answers at once
+
+    pooling: Tensor  # (cells, places)
+
+    def __init__(self, shape: tuple[int, int, int], filters: int, patch: int, cells: int) -> None:
+        super().__init__(2 * filters * cells**2)
+        self.shape, self.patch = shape, patch
+        channels, height, width = shape
+        self.length = patch * patch * channels
+        self.places = (height - patch + 1, width - patch + 1)
+        directions = torch.randn(filters, self.length)
+        self.directions = fixed(directions / directions.norm(dim=1, keepdim=True))
+        self.weight = fixed(torch.zeros(self.length + 1, filters))  # the last row is the bias
+        self.register_buffer("pooling", pooling_matrix(*self.places, cells), persistent=False)
+
+    @property
+    def sums_size(self) -> int:
+        """Sum of q q', sum of q, and the number of patches."""
+        return self.length**2 + self.length + 1
+
+    def sums(self, inputs: Tensor) -> Tensor:
+        """Sums over a grid of about 14 x 14 places of every image: neighbouring patches tell next to nothing new."""
+        step = max(1, min(self.places) // 14)
+        found = torch.zeros(self.sums_size, dtype=torch.float64)
+        for images in inputs.split(64):  # type: ignore[no-untyped-call]
+            q = self.patches(images, step).flatten(0, 1)[:, :-1]
+            found[: self.length**2] += (q.T @ q).flatten().double().cpu()
+            found[self.length**2 : -1] += q.sum(0, dtype=torch.float64).cpu()
+            found[-1] += len(q)
+        return found
+
+    def fit(self, sums: Tensor) -> dict[str, Tensor]:
+        """The filters on patches as they are, with the whitening in them."""
+        count = sums[-1].clamp_min(1)
+        mean = sums[self.length**2 : -1] / count
+        covariance = sums[: self.length**2].reshape(self.length, self.length) / count - torch.outer(mean, mean)
+        values, vectors = torch.linalg.eigh((covariance + covariance.T) / 2)
+        whitening = (vectors * (values.clamp_min(0) + self.WHITENING).rsqrt()) @ vectors.T
+        filters = self.directions.double().cpu() @ whitening
+        return {"weight": torch.cat([filters, -(filters @ mean)[:, None]], 1).T.float().contiguous()}
+
+    def patches(self, images: Tensor, step: int = 1) -> Tensor:
+        """(batch, places, length + 1): patches without their mean, divided by their deviation, and a constant 1."""
+        channels, height, width = self.shape
+        k, row = self.patch, width * channels
+        images = images.contiguous()  # (batch, height * width * channels), channels last
+        places = [-(-count // step) for count in self.places]
+        strides = (height * row, step * row, step * channels, row, 1)
+        q = images.as_strided((len(images), *places, k, k * channels), strides).reshape(len(images), -1, self.length)
+        found = images.new_empty(*q.shape[:2], self.length + 1)
+        deviation, mean = torch.std_mean(q, -1, correction=0, keepdim=True)
+        torch.mul(q.sub_(mean), 1 / (deviation + self.EPS), out=found[..., :-1])
+        found[..., -1] = 1
+        return found
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Images as rows of values, channels last, to pooled answers."""
+        kind = torch.bfloat16 if inputs.device.type != "cpu" or has_bfloat16_units() else torch.float32
+        weight, pooling = self.weight.to(kind), self.pooling.to(kind)
+        block = max(1, self.CACHE // (math.prod(self.places) * weight.shape[1] * kind.itemsize))
+        found = []
+        for images in inputs.split(block):  # type: ignore[no-untyped-call]
+            answers = nn.functional.softshrink(self.patches(images).to(kind) @ weight, self.THRESHOLD)
+            above = pooling @ answers.clamp_min(0)
+            below = pooling @ answers.clamp_max_(0)
+            found.append(torch.cat([above, below], 1).float().abs_().sqrt_().flatten(1))
+        return torch.cat(found) if found else inputs.new_empty(0, self.dim)
+
+
+def pooling_matrix(height: int, width: int, cells: int) -> Tensor:
+    """(cells^2, height * width): means over cells that cover the places evenly and overlap by at most one."""
+    matrix = torch.zeros(cells, cells, height, width)
+    for i in range(cells):
+        for j in range(cells):
+            rows = slice(i * height // cells, -(-(i + 1) * height // cells))
+            columns = slice(j * width // cells, -(-(j + 1) * width // cells))
+            matrix[i, j, rows, columns] = 1
+    return (matrix / matrix.sum((2, 3), keepdim=True)).reshape(cells**2, height * width)
+
+
+def has_bfloat16_units() -> bool:
+    """Whether this processor multiplies bfloat16 faster than float32."""
+    found = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
+    return bool(found is not None and found())
+
+
+class Raw(nn.Module):
+    """No net: the values of a sample as they are, images with their channels last (which costs nothing)."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.shape, self.dim = shape, math.prod(shape)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, *shape) to (batch, dim)."""
+        return (x.permute(0, 2, 3, 1) if x.dim() == 4 else x).flatten(1)
+
+
+# -- the map that suits the data ---------------------------------------------------------------------------------------
+SMALLEST_IMAGE = 6  # pixels on the shorter side: below, an image is a vector
+FEWEST_UNITS, MOST_UNITS = 1024, 4096  # of a random layer, unless asked for
+
+
+def make_map(shape: tuple[int, ...] | None, dim: int, width: int | None) -> FeatureMap:
+    """The map for samples of this shape, or without one for a net's features of length `dim`.
+
+    `width` is the number of random features; None: as many as the shape suggests, and none behind a net.
+    """
+    if shape is None:
+        return RandomReLU(dim, width) if width else FeatureMap(dim)
+    if width == 0:
+        return FeatureMap(dim)
+    if len(shape) != 3 or min(shape[1:]) < SMALLEST_IMAGE:
+        units = min(MOST_UNITS, max(FEWEST_UNITS, 1 << (16 * dim - 1).bit_length()))
+        return RandomReLU(dim, width or units)
+    channels, height, breadth = shape
+    side = min(height, breadth)
+    patch, cells, usual = 6, 4, 2304
+    if side < 12:
+        patch, cells, usual = 3, 3, 1152
+    elif side < 24:
+        patch, cells, usual = 5, 3, 2304
+    elif channels > 1:
+        cells, usual = 2, 4096
+    filters = max(1, (width or usual) // (2 * cells**2))
+    return WhitenedPatches((channels, height, breadth), filters, patch, cells)
