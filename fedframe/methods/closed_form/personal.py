@@ -7,10 +7,14 @@ mu = infinity is the shared classifier. A sample's score by the classifier that 
     e_i = (G R)_i / G_ii,
 exactly, so that leaving out every sample in turn costs one eigendecomposition for all mu.
 
-Least squares estimates class probabilities under the shared frequencies p of classes. A client whose frequencies are q
-has them in proportion to score_c q_c / p_c (Saerens, Latinne, Decaestecker, Neural Computation 2002). A class that the
-client has never seen counts as a share of one sample, so that it stays possible; and a sample that is left out is left
-out of q as well.
+The shared classifier has seen the client's samples, and errs more on others. Its errors R are therefore divided by
+1 - h, with h = tr(H) / n the mean leverage of all samples, as in generalised cross-validation.
+
+Least squares estimates class probabilities under the shared frequencies p of classes, but too cautious ones: they are
+raised to a power (`sharpness`). A client whose frequencies are q has them in proportion to score_c^sharpness q_c / p_c
+(Saerens, Latinne, Decaestecker, Neural Computation 2002). A class that the client has never seen counts as a share of
+one sample, so that it stays possible; and a sample that is left out is left out of q as well. Of all mu and powers,
+with and without the shift, the client takes what gives its left-out samples the lowest log loss.
 """
 
 from __future__ import annotations
@@ -22,7 +26,9 @@ import torch
 from torch import Tensor
 
 MUS = (math.inf, *(10.0 ** (half / 2) for half in range(6, -5, -1)))  # times the mean of |x|^2
+SHARPNESSES = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0)
 FLOOR = 1e-3  # probability below which a score of least squares says no more than "hardly"
+SLOPE = 1e-3  # what remains of differences below it, so that the order of the classes does
 
 
 @dataclass(frozen=True)
@@ -31,15 +37,17 @@ class PersonalHead:
 
     weight: Tensor  # (classes, dim), of standardised features
     bias: Tensor  # (classes)
-    shift: Tensor  # (classes): log(q / p), to be added to the logarithms of the scores; zeros: no shift
+    sharpness: float  # by which the logarithms of the scores are multiplied
+    shift: Tensor  # (classes): log(q / p), to be added to them then; zeros: no shift
     mu: float  # in units of the mean of |x|^2; infinite: the shared classifier
     loss: float  # mean log loss over the client's samples, each left out in turn
-    shared_loss: float  # the same of the shared classifier without a shift
+    shared_loss: float  # the same of the shared classifier with the power that suits it best, without a shift
 
 
 def log_scores(scores: Tensor) -> Tensor:
-    """Logarithms of what least squares says of the classes, as probabilities: below `FLOOR` they are cut off."""
-    return scores.clamp_min(FLOOR).log()
+    """Logarithms of what least squares says of the classes, as probabilities: they all but end at `FLOOR`."""
+    cut = scores.clamp_min(FLOOR)
+    return cut.log() + SLOPE * (scores - cut)
 
 
 def prior_shift(counts: Tensor, priors: Tensor) -> Tensor:
@@ -58,45 +66,45 @@ def left_out_shifts(labels: Tensor, counts: Tensor, priors: Tensor) -> Tensor:
     return shifts
 
 
-def log_loss(scores: Tensor, labels: Tensor, shifts: Tensor | float) -> float:
-    """Mean log loss of (shifted) scores as probabilities."""
-    return float(torch.nn.functional.cross_entropy(log_scores(scores) + shifts, labels))
+def log_loss(scores: Tensor, labels: Tensor, sharpness: float, shifts: Tensor) -> float:
+    """Mean log loss of scores as probabilities."""
+    return float(torch.nn.functional.cross_entropy(sharpness * log_scores(scores) + shifts, labels))
 
 
 def fit_personal(
-    features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor, priors: Tensor, shift: bool = True
+    features: Tensor,
+    labels: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    priors: Tensor,
+    leverage: float = 0.0,
+    shift: bool = True,
 ) -> PersonalHead:
-    """The client's own classifier, of the `mu` and with or without the shift that do best on samples left out.
+    """The client's own classifier: of all candidates the one with the lowest log loss on samples left out.
 
-    `features` (n, dim) are standardised; `weight` (classes, dim) and `bias` are the shared classifier's. The shared
-    classifier is among the candidates, so that by this measure the result is never worse.
+    `features` (n, dim) are standardised; `weight` (classes, dim) and `bias` are the shared classifier's, and `leverage`
+    is h. The shared classifier is among the candidates, so that by this measure the result is never worse.
     """
     x = torch.cat([features.double(), features.new_ones(len(features), 1).double()], 1)
     shared = torch.cat([weight.double(), bias.double()[:, None]], 1).T  # (dim + 1, classes)
     y = torch.nn.functional.one_hot(labels, len(bias)).double()
-    counts, priors = y.sum(0), priors.double()
-    nothing = torch.zeros_like(counts)
-    given = x @ shared
-    before = log_loss(given, labels, 0.0) if len(labels) else 0.0
-    best = PersonalHead(weight.double(), bias.double(), nothing, math.inf, before, before)
+    counts, nothing = y.sum(0), torch.zeros(len(bias), dtype=torch.float64)
     if not len(labels):
-        return best
-    fits = RidgeTowards(x, y - given)
-    options = [(nothing, nothing[None])]
+        return PersonalHead(weight.double(), bias.double(), 1.0, nothing, math.inf, 0.0, 0.0)
+    fits = RidgeTowards(x, y - x @ shared)
+    shifts = {False: (nothing, nothing[None])}
     if shift:
-        options.append((prior_shift(counts, priors), left_out_shifts(labels, counts, priors)))
-    chosen = (math.inf, 0)
+        shifts[True] = (prior_shift(counts, priors.double()), left_out_shifts(labels, counts, priors.double()))
+    losses = {}
     for mu in MUS:
-        scores = y - fits.left_out_errors(mu)
-        for number, (_, shifts) in enumerate(options):
-            loss = log_loss(scores, labels, shifts)
-            if loss < best.loss:
-                chosen = (mu, number)
-                best = PersonalHead(best.weight, best.bias, options[number][0], mu, loss, before)
-    if math.isfinite(chosen[0]):
-        own = shared + fits.change(chosen[0])
-        best = PersonalHead(own[:-1].T, own[-1], best.shift, best.mu, best.loss, before)
-    return best
+        scores = y - fits.left_out_errors(mu) / (1 - leverage)
+        for shifted, (_, left_out) in shifts.items():
+            for sharpness in SHARPNESSES:
+                losses[mu, shifted, sharpness] = log_loss(scores, labels, sharpness, left_out)
+    mu, shifted, sharpness = best = min(losses, key=losses.__getitem__)
+    before = min(loss for (mu, shifted, _), loss in losses.items() if math.isinf(mu) and not shifted)
+    own = shared + fits.change(mu)
+    return PersonalHead(own[:-1].T, own[-1], sharpness, shifts[shifted][0], mu, losses[best], before)
 
 
 class RidgeTowards:
@@ -125,6 +133,8 @@ class RidgeTowards:
 
     def change(self, mu: float) -> Tensor:
         """W_k - W (dim + 1, classes)."""
+        if math.isinf(mu):
+            return torch.zeros(self.x.shape[1], self.residuals.shape[1], dtype=torch.float64)
         shrunk = 1 / (self.values + mu * self.unit)
         if self.wide:
             dual = self.vectors @ (shrunk[:, None] * (self.vectors.T @ self.residuals))

@@ -106,41 +106,73 @@ def solve_ridge(gram: Tensor, cross: Tensor, penalty: float) -> Tensor:
 
 
 # -- the penalty -------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Fit:
+    """A solution and how much it adapts to single samples."""
+
+    coefficients: Tensor  # W (dim, classes), of standardised features
+    ridge: float  # lambda: the penalty as a share of A's diagonal
+    leverage: float  # tr(H) / n, the mean over samples of how far its own label moves a sample's score
+
+
 def criterion(problem: Problem, residual: float, freedom: float) -> float:
     """GCV from the squared residuals and tr(H); infinite where nothing is left of either but rounding."""
     left = 1 - freedom / problem.total
     return residual / problem.total / left**2 if left > 1e-9 and residual > 0 else float("inf")
 
 
-def gcv_by_eigenvalues(problem: Problem) -> tuple[Callable[[float], float], Callable[[float], Tensor]]:
-    """GCV and W for any ridge, from one eigendecomposition."""
-    values, vectors = torch.linalg.eigh(problem.gram)
-    values = values.clamp_min(0)
-    rotated = vectors.mT @ problem.cross
-    squares = rotated.square().sum(1)
+class ByEigenvalues:
+    """All ridges from one eigendecomposition."""
 
-    def score(ridge: float) -> float:
-        penalised = values + ridge * problem.total
-        explained = (squares * (2 / penalised - values / penalised.square())).sum()
-        return criterion(problem, problem.spread - float(explained), 1 + float((values / penalised).sum()))
+    def __init__(self, problem: Problem) -> None:
+        values, self.vectors = torch.linalg.eigh(problem.gram)
+        self.problem, self.values = problem, values.clamp_min(0)
+        self.rotated = self.vectors.mT @ problem.cross
+        self.squares = self.rotated.square().sum(1)
 
-    def solution(ridge: float) -> Tensor:
-        found: Tensor = vectors @ (rotated / (values + ridge * problem.total)[:, None])
-        return found
+    def freedom(self, ridge: float) -> float:
+        """tr(H)."""
+        return 1 + float((self.values / (self.values + ridge * self.problem.total)).sum())
 
-    return score, solution
+    def gcv(self, ridge: float) -> float:
+        """The criterion."""
+        penalised = self.values + ridge * self.problem.total
+        explained = (self.squares * (2 / penalised - self.values / penalised.square())).sum()
+        return criterion(self.problem, self.problem.spread - float(explained), self.freedom(ridge))
+
+    def fit(self, ridge: float) -> Fit:
+        """The solution."""
+        w = self.vectors @ (self.rotated / (self.values + ridge * self.problem.total)[:, None])
+        return Fit(w, ridge, self.freedom(ridge) / self.problem.total)
 
 
-def gcv_by_cholesky(problem: Problem) -> Callable[[float], float]:
-    """GCV for any ridge, from a Cholesky factor each: tr(H) = 1 + dim - lambda n |F^-1|^2, F F' = A + lambda n I."""
-    dim = len(problem.gram)
+class ByCholesky:
+    """Every ridge from a factor of its own, F F' = A + lambda n I: tr(H) = 1 + dim - lambda n |F^-1|^2."""
 
-    def score(ridge: float) -> float:
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.seen: dict[float, tuple[float, Fit | None]] = {}
+
+    def gcv(self, ridge: float) -> float:
+        """The criterion."""
+        if ridge not in self.seen:
+            self.seen[ridge] = self.solve(ridge)
+        return self.seen[ridge][0]
+
+    def fit(self, ridge: float) -> Fit:
+        """The solution."""
+        self.gcv(ridge)
+        found = self.seen[ridge][1]
+        return found or Fit(solve_ridge(self.problem.gram, self.problem.cross, ridge * self.problem.total), ridge, 0.0)
+
+    def solve(self, ridge: float) -> tuple[float, Fit | None]:
+        """The criterion and the solution; none where the ridge is below rounding."""
+        problem, dim = self.problem, len(self.problem.gram)
         penalty = ridge * problem.total
         factor = problem.gram.clone()
         factor.diagonal().add_(penalty)
-        if not blocked_cholesky_(factor):
-            return float("inf")
+        if not penalty > 0 or not blocked_cholesky_(factor):
+            return float("inf"), None
         half = torch.linalg.solve_triangular(factor, problem.cross, upper=False)
         w = torch.linalg.solve_triangular(factor.mT, half, upper=True)
         # w'(A + penalty I) w = w'b, so that 2 w'b - w'A w = w'b + penalty w'w.
@@ -149,35 +181,27 @@ def gcv_by_cholesky(problem: Problem) -> Callable[[float], float]:
         for a in range(0, dim, BLOCK):  # column blocks of F^-1, which are zero above the diagonal
             unit = torch.eye(dim - a, min(BLOCK, dim - a), dtype=torch.float64)
             inverse += float(torch.linalg.solve_triangular(factor[a:, a:], unit, upper=False).square().sum())
-        return criterion(problem, residual, 1 + dim - penalty * inverse)
-
-    return score
+        freedom = 1 + dim - penalty * inverse
+        return criterion(problem, residual, freedom), Fit(w, ridge, freedom / problem.total)
 
 
 def descend(score: Callable[[float], float]) -> float:
     """A ridge near the best where every look is expensive: downhill by half decades, from one in a hundred."""
-    seen: dict[int, float] = {}
-
-    def look(index: int) -> float:
-        if index not in seen:
-            seen[index] = score(RIDGES[index]) if 0 <= index < len(RIDGES) else float("inf")
-        return seen[index]
-
     here = RIDGES.index(0.01)  # where images and tables tend to end
     while True:
-        best = min((here, here - HALF_DECADE, here + HALF_DECADE), key=look)
+        near = [i for i in (here, here - HALF_DECADE, here + HALF_DECADE) if 0 <= i < len(RIDGES)]
+        best = min(near, key=lambda i: score(RIDGES[i]))
         if best == here:
             return RIDGES[here]
         here = best
 
 
-def fit_ridge(problem: Problem, ridge: float | None = None) -> tuple[Tensor, float]:
-    """W (dim, classes), and the ridge as a share of A's diagonal; without one, the one that GCV prefers."""
+def fit_ridge(problem: Problem, ridge: float | None = None) -> Fit:
+    """The solution with this ridge; without one, with the one that GCV prefers."""
     if ridge is not None:
-        return solve_ridge(problem.gram, problem.cross, ridge * problem.total), ridge
+        return ByCholesky(problem).fit(ridge)
     if len(problem.gram) <= LARGEST_EIGH:
-        score, solution = gcv_by_eigenvalues(problem)
-        best = min(RIDGES, key=score)
-        return solution(best), best
-    best = descend(gcv_by_cholesky(problem))
-    return solve_ridge(problem.gram, problem.cross, best * problem.total), best
+        by_eigenvalues = ByEigenvalues(problem)
+        return by_eigenvalues.fit(min(RIDGES, key=by_eigenvalues.gcv))
+    by_cholesky = ByCholesky(problem)
+    return by_cholesky.fit(descend(by_cholesky.gcv))

@@ -46,7 +46,9 @@ class ClosedFormHead(nn.Module):
         self.mean, self.inverse = fixed(torch.zeros(features.dim)), fixed(torch.ones(features.dim))
         self.weight, self.bias = fixed(torch.zeros(classes, features.dim)), fixed(torch.zeros(classes))
         self.counts = fixed(torch.zeros(classes))  # samples of each class at all clients
-        self.shift = fixed(torch.zeros(classes))  # log of a client's class frequencies beside those of all
+        self.leverage = fixed(torch.zeros(()))  # of a sample, in the mean
+        # Of a client's own model: the power to which probabilities are raised, and its class frequencies beside all's.
+        self.sharpness, self.shift = fixed(torch.ones(())), fixed(torch.zeros(classes))
         self.fitted = fixed(torch.zeros(()))  # 1 when the classifier is there
         self.logits = fixed(torch.zeros(()))  # 1 where scores are logits, not least squares' probabilities
 
@@ -58,7 +60,7 @@ class ClosedFormHead(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """Logits of the classes."""
         scores = nn.functional.linear(self.standardised(inputs), self.weight, self.bias)
-        return (scores if bool(self.logits) else log_scores(scores)) + self.shift
+        return self.sharpness * (scores if bool(self.logits) else log_scores(scores)) + self.shift
 
 
 @dataclass(frozen=True)
@@ -176,24 +178,25 @@ class Analytic(Part):
             return
         problem = standardise(total)
         del total
-        coefficients, ridge = fit_ridge(problem, self.ridge)
-        bias = problem.counts / problem.total
+        fit = fit_ridge(problem, self.ridge)
+        coefficients, bias = fit.coefficients, problem.counts / problem.total
         if self.tail == "normalised":
             coefficients, bias = normalised_columns(problem, coefficients)
         elif self.tail == "equal_priors":
-            coefficients, bias = equal_priors(problem, ridge)
+            coefficients, bias = equal_priors(problem, fit.ridge)
         tensors = {
             "mean": problem.mean,
             "inverse": problem.inverse_deviation,
             "weight": coefficients.T,
             "bias": bias,
+            "leverage": torch.tensor(fit.leverage),
             "fitted": torch.ones(()),
             "logits": torch.tensor(float(self.tail == "equal_priors")),
         }
         for name, tensor in tensors.items():
             set_tensor(server, name, tensor)
         how = "as set" if self.ridge is not None else "by generalised cross-validation"
-        server.note(f"analytic: {head.features.dim:,} features, ridge {ridge:.3g} of their variance ({how}).")
+        server.note(f"analytic: {head.features.dim:,} features, ridge {fit.ridge:.3g} of their variance ({how}).")
 
     def keeps_sums(self, server: Server, total: Sums) -> bool:
         """Whether every client's sums are kept, so that it can be taken out of the model later."""
@@ -213,9 +216,11 @@ class Analytic(Part):
             return
         features, labels = (torch.cat(pieces) for pieces in zip(*batches, strict=True))
         priors = head.counts.cpu() / head.counts.cpu().sum().clamp_min(1)
-        own = fit_personal(features, labels, head.weight.cpu(), head.bias.cpu(), priors, self.shift)
+        leverage = min(float(head.leverage), 0.9)
+        own = fit_personal(features, labels, head.weight.cpu(), head.bias.cpu(), priors, leverage, self.shift)
         head.weight.copy_(own.weight)
         head.bias.copy_(own.bias)
+        head.sharpness.fill_(own.sharpness)
         head.shift.copy_(own.shift)
 
 

@@ -50,7 +50,7 @@ def test_equal_priors_are_the_gaussian_classifier_of_a_loop_over_samples() -> No
 def test_normalised_columns_are_equally_long_and_agree_at_the_mean_of_class_means() -> None:
     features, labels = draw(2, 100, 6, 3)
     problem = standardise(of(features, labels, 4))
-    columns, bias = normalised_columns(problem, fit_ridge(problem, 0.01)[0])
+    columns, bias = normalised_columns(problem, fit_ridge(problem, 0.01).coefficients)
     lengths = columns[:, :3].norm(dim=0)
     torch.testing.assert_close(lengths, lengths.mean().expand(3))
     middle = (problem.cross[:, :3] / problem.counts[:3]).mean(1)
@@ -67,13 +67,13 @@ def test_rare_classes_gain_from_each_of_the_three_ways() -> None:
     test = rest & (labels == 3)
     sums = of(features[rare], labels[rare], 4)
     problem = standardise(sums)
-    coefficients, ridge = fit_ridge(problem)
+    fit = fit_ridge(problem)
     balanced = of(features[rare], labels[rare], 4, class_weights(sums.counts, 1.0))
-    plain = scores(sums, features[test], ridge).argmax(1)
-    ways = {"balanced": scores(balanced, features[test], ridge)}
+    plain = scores(sums, features[test], fit.ridge).argmax(1)
+    ways = {"balanced": scores(balanced, features[test], fit.ridge)}
     for name, (columns, bias) in {
-        "normalised": normalised_columns(problem, coefficients),
-        "equal priors": equal_priors(problem, ridge),
+        "normalised": normalised_columns(problem, fit.coefficients),
+        "equal priors": equal_priors(problem, fit.ridge),
     }.items():
         weight, start = problem.head(columns, bias)
         ways[name] = features[test].double() @ weight.T + start

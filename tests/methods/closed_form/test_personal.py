@@ -26,7 +26,7 @@ def shared_and_client(seed: int, n: int, dim: int) -> tuple[Tensor, Tensor, Tens
     """Standardised features and labels of a client, and the classifier and class frequencies of all clients."""
     features, labels = draw(seed, 400 + n, dim, 4)
     problem = standardise(of(features, labels, 4))
-    coefficients, _ = fit_ridge(problem, 0.01)
+    coefficients = fit_ridge(problem, 0.01).coefficients
     x = (features.double() - problem.mean) * problem.inverse_deviation
     bias, priors = problem.counts / problem.total, problem.counts / problem.total
     return x[400:], labels[400:], coefficients.T, bias, priors
@@ -75,7 +75,7 @@ def test_a_class_that_nobody_has_is_not_shifted_and_one_that_the_client_lacks_st
 @given(st.integers(0, 999), st.integers(0, 25), st.booleans())
 def test_by_its_own_measure_a_personal_model_is_never_worse_than_the_shared_one(seed: int, n: int, shift: bool) -> None:
     x, labels, weight, bias, priors = shared_and_client(seed, n, 6)
-    own = fit_personal(x, labels, weight, bias, priors, shift)
+    own = fit_personal(x, labels, weight, bias, priors, 0.1, shift)
     assert own.loss <= own.shared_loss
     assert bool(own.weight.isfinite().all())
     assert shift or own.shift.abs().max() == 0
@@ -88,22 +88,27 @@ def test_by_its_own_measure_a_personal_model_is_never_worse_than_the_shared_one(
 def test_a_client_of_one_sample_keeps_the_shared_model_or_a_finite_one() -> None:
     x, labels, weight, bias, priors = shared_and_client(1, 1, 6)
     own = fit_personal(x, labels, weight, bias, priors)
-    assert bool((log_scores(x @ own.weight.T + own.bias) + own.shift).isfinite().all())
+    assert bool((own.sharpness * log_scores(x @ own.weight.T + own.bias) + own.shift).isfinite().all())
 
 
-def test_a_client_of_two_classes_gains_from_the_shift() -> None:
+def test_a_client_of_two_classes_gains_from_its_own_classifier() -> None:
     x, labels, weight, bias, priors = shared_and_client(2, 200, 3)
     some = labels < 2
     x, labels = x[some], labels[some]
     own = fit_personal(x[:40], labels[:40], weight, bias, priors)
     before = (x[40:] @ weight.T + bias).argmax(1) == labels[40:]
-    after = (log_scores(x[40:] @ own.weight.T + own.bias) + own.shift).argmax(1) == labels[40:]
-    assert own.shift[:2].min() > 0 > own.shift[2:].max()
+    after = (own.sharpness * log_scores(x[40:] @ own.weight.T + own.bias) + own.shift).argmax(1) == labels[40:]
     assert int(after.sum()) > int(before.sum())
 
 
 def test_the_loss_that_is_compared_is_the_log_loss_of_shifted_scores() -> None:
     scores, labels = torch.tensor([[0.7, 0.3], [-1.0, 2.0]], dtype=torch.float64), torch.tensor([0, 1])
-    first, second = 0.7 / (0.7 + 0.3 * 2), 2 * 2 / (0.001 + 2 * 2)
+    low = 0.001 * math.exp(0.001 * -1.001)  # what is below the floor keeps its order, and hardly more
+    first, second = 0.7**3 / (0.7**3 + 0.3**3 * 2), 2**3 * 2 / (low**3 + 2**3 * 2)
     shift = torch.tensor([0.0, math.log(2)], dtype=torch.float64)
-    assert log_loss(scores, labels, shift) == pytest.approx(-(math.log(first) + math.log(second)) / 2)
+    assert log_loss(scores, labels, 3.0, shift) == pytest.approx(-(math.log(first) + math.log(second)) / 2)
+
+
+def test_the_order_of_classes_by_log_scores_is_that_of_the_scores() -> None:
+    scores = torch.tensor([[-0.3, -0.1, -0.2], [0.5, 0.2, 0.9]])
+    assert torch.equal(log_scores(scores).argsort(), scores.argsort())

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from fedframe.methods.closed_form import ridge as module
 from fedframe.methods.closed_form.ridge import (
     RIDGES,
+    ByCholesky,
+    ByEigenvalues,
     blocked_cholesky_,
     fit_ridge,
-    gcv_by_cholesky,
-    gcv_by_eigenvalues,
     solve_ridge,
     standardise,
 )
@@ -25,7 +25,7 @@ from tests.methods.closed_form.test_sums import of, scores
 def test_the_classifier_from_sums_is_ridge_regression_on_pooled_data(classes: int, ridge: float) -> None:
     features, labels = draw(0, 1500 if classes == 1000 else 80, 12, classes)
     problem = standardise(of(features, labels, classes).rounded())
-    weight, bias = problem.head(fit_ridge(problem, ridge)[0])
+    weight, bias = problem.head(fit_ridge(problem, ridge).coefficients)
     wanted, wanted_bias = pooled_ridge(features, labels, classes, ridge)
     found = features.double() @ weight.T + bias
     assert np.abs(found.numpy() - (features.double().numpy() @ wanted.T + wanted_bias)).max() < 1e-5
@@ -57,19 +57,20 @@ def test_without_a_penalty_the_smallest_solution_is_found() -> None:
 def test_gcv_equals_its_definition_on_pooled_data() -> None:
     features, labels = draw(3, 70, 8, 3)
     problem = standardise(of(features.double(), labels, 3))
-    score, _ = gcv_by_eigenvalues(problem)
+    by_eigenvalues = ByEigenvalues(problem)
     z, y = features.double().numpy(), np.eye(3)[labels.numpy()]
     x = np.hstack([(z - z.mean(0)) / z.std(0), np.ones((70, 1))])
     for ridge in (1e-3, 0.1, 1.0):
         hat = x @ np.linalg.inv(x.T @ x + ridge * 70 * np.diag([1.0] * 8 + [0.0])) @ x.T
         wanted = np.square(y - hat @ y).sum() / 70 / (1 - np.trace(hat) / 70) ** 2
-        assert score(ridge) == pytest.approx(wanted, rel=1e-9)
+        assert by_eigenvalues.gcv(ridge) == pytest.approx(wanted, rel=1e-9)
+        assert by_eigenvalues.fit(ridge).leverage == pytest.approx(np.trace(hat) / 70)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_gcv_is_close_to_real_leave_one_out_and_chooses_as_well(seed: int) -> None:
     features, labels = draw(seed, 60, 20, 3)
-    score, _ = gcv_by_eigenvalues(standardise(of(features.double(), labels, 3)))
+    score = ByEigenvalues(standardise(of(features.double(), labels, 3))).gcv
     real = {ridge: left_out_error(features, labels, 3, ridge) for ridge in RIDGES[20::5]}
     for ridge, wanted in real.items():
         assert score(ridge) == pytest.approx(wanted, rel=0.15)
@@ -84,17 +85,21 @@ def test_gcv_by_cholesky_equals_gcv_by_eigenvalues(seed: int, n: int, ridge: flo
     problem = standardise(of(features.double(), labels, 3))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "BLOCK", block)
-        assert gcv_by_cholesky(problem)(ridge) == pytest.approx(gcv_by_eigenvalues(problem)[0](ridge), rel=1e-6)
+        one, other = ByCholesky(problem), ByEigenvalues(problem)
+        assert one.gcv(ridge) == pytest.approx(other.gcv(ridge), rel=1e-6)
+        assert one.fit(ridge).leverage == pytest.approx(other.fit(ridge).leverage, rel=1e-6)
+        torch.testing.assert_close(one.fit(ridge).coefficients, other.fit(ridge).coefficients, rtol=1e-6, atol=1e-8)
 
 
 def test_wide_features_find_nearly_the_same_ridge_without_eigenvectors(monkeypatch: pytest.MonkeyPatch) -> None:
     features, labels = draw(5, 80, 40, 3)
     problem = standardise(of(features, labels, 3))
-    _, exact = fit_ridge(problem)
+    exact = fit_ridge(problem).ridge
     monkeypatch.setattr(module, "LARGEST_EIGH", 1)
-    coefficients, near = fit_ridge(problem)
-    assert exact / 4 < near < 4 * exact
-    torch.testing.assert_close(coefficients, solve_ridge(problem.gram, problem.cross, near * problem.total))
+    near = fit_ridge(problem)
+    assert exact / 4 < near.ridge < 4 * exact
+    wanted = solve_ridge(problem.gram, problem.cross, near.ridge * problem.total)
+    torch.testing.assert_close(near.coefficients, wanted)
 
 
 # -- unusual data ------------------------------------------------------------------------------------------------------

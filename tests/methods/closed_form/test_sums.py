@@ -19,7 +19,7 @@ def of(features: Tensor, labels: Tensor, classes: int, weights: Tensor | None = 
 
 def scores(sums: Sums, features: Tensor, ridge: float | None = 0.01) -> Tensor:
     problem = standardise(sums)
-    weight, bias = problem.head(fit_ridge(problem, ridge)[0])
+    weight, bias = problem.head(fit_ridge(problem, ridge).coefficients)
     return features.double() @ weight.T + bias
 
 
