@@ -124,8 +124,8 @@ class WhitenedPatches(FeatureMap):
         """Sums over a grid of about 14 x 14 places of every image: neighbouring patches tell next to nothing new."""
         step = max(1, min(self.places) // 14)
         found = torch.zeros(self.sums_size, dtype=torch.float64)
-        for images in inputs.split(64):  # type: ignore[no-untyped-call]
-            q = self.patches(images, step).flatten(0, 1)[:, :-1]
+        for images in inputs.split(16):  # type: ignore[no-untyped-call]
+            q = self.patches(images, step=step).flatten(0, 1)[:, :-1]
             found[: self.length**2] += (q.T @ q).flatten().double().cpu()
             found[self.length**2 : -1] += q.sum(0, dtype=torch.float64).cpu()
             found[-1] += len(q)
@@ -141,17 +141,20 @@ class WhitenedPatches(FeatureMap):
         filters = self.directions.double().cpu() @ whitening
         return {"weight": torch.cat([filters, -(filters @ mean)[:, None]], 1).T.float().contiguous()}
 
-    def patches(self, images: Tensor, step: int = 1) -> Tensor:
+    def patches(self, images: Tensor, kind: torch.dtype = torch.float32, step: int = 1) -> Tensor:
         """(batch, places, length + 1): patches without their mean, divided by their deviation, and a constant 1."""
         channels, height, width = self.shape
         k, row = self.patch, width * channels
         images = images.contiguous()  # (batch, height * width * channels), channels last
+        pixels = images.view(-1, 1, height, width, channels)
+        boxes = [nn.functional.avg_pool2d(each.mean(-1), k, step) for each in (pixels, pixels.square())]
+        mean, square = (box.view(len(images), -1, 1, 1) for box in boxes)
+        scale = 1 / ((square - mean.square()).clamp_min_(0).sqrt_() + self.EPS)
         places = [-(-count // step) for count in self.places]
         strides = (height * row, step * row, step * channels, row, 1)
-        q = images.as_strided((len(images), *places, k, k * channels), strides).reshape(len(images), -1, self.length)
-        found = images.new_empty(*q.shape[:2], self.length + 1)
-        deviation, mean = torch.std_mean(q, -1, correction=0, keepdim=True)
-        torch.mul(q.sub_(mean), 1 / (deviation + self.EPS), out=found[..., :-1])
+        q = images.as_strided((len(images), *places, k, k * channels), strides).reshape(*mean.shape[:2], k, -1)
+        found = torch.empty(*mean.shape[:2], self.length + 1, dtype=kind, device=images.device)
+        torch.mul(q.sub_(mean), scale, out=found[..., :-1].unflatten(-1, (k, -1)))  # type: ignore[no-untyped-call]
         found[..., -1] = 1
         return found
 
@@ -161,8 +164,8 @@ class WhitenedPatches(FeatureMap):
         weight, pooling = self.weight.to(kind), self.pooling.to(kind)
         block = max(1, self.CACHE // (math.prod(self.places) * weight.shape[1] * kind.itemsize))
         found = []
-        for images in inputs.split(block):  # type: ignore[no-untyped-call]
-            answers = nn.functional.softshrink(self.patches(images).to(kind) @ weight, self.THRESHOLD)
+        for images in inputs.split(min(block, 16)):  # type: ignore[no-untyped-call]
+            answers = nn.functional.softshrink(self.patches(images, kind) @ weight, self.THRESHOLD)
             above = pooling @ answers.clamp_min(0)
             below = pooling @ answers.clamp_max_(0)
             found.append(torch.cat([above, below], 1).float().abs_().sqrt_().flatten(1))

@@ -20,6 +20,7 @@ with and without the shift, the client takes what gives its left-out samples the
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -27,6 +28,7 @@ from torch import Tensor
 
 MUS = (math.inf, *(10.0 ** (half / 2) for half in range(6, -5, -1)))  # times the mean of |x|^2
 SHARPNESSES = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0)
+ROWS = 512  # samples that are in float64 at a time
 FLOOR = 1e-3  # probability below which a score of least squares says no more than "hardly"
 SLOPE = 1e-3  # what remains of differences below it, so that the order of the classes does
 
@@ -85,19 +87,20 @@ def fit_personal(
     `features` (n, dim) are standardised; `weight` (classes, dim) and `bias` are the shared classifier's, and `leverage`
     is h. The shared classifier is among the candidates, so that by this measure the result is never worse.
     """
-    x = torch.cat([features.double(), features.new_ones(len(features), 1).double()], 1)
+    x = torch.cat([features, features.new_ones(len(features), 1)], 1)
     shared = torch.cat([weight.double(), bias.double()[:, None]], 1).T  # (dim + 1, classes)
     y = torch.nn.functional.one_hot(labels, len(bias)).double()
     counts, nothing = y.sum(0), torch.zeros(len(bias), dtype=torch.float64)
     if not len(labels):
         return PersonalHead(weight.double(), bias.double(), 1.0, nothing, math.inf, 0.0, 0.0)
-    fits = RidgeTowards(x, y - x @ shared)
+    residuals = torch.cat([block.double() @ shared for block in x.split(ROWS)]).neg_().add_(y)  # type: ignore[no-untyped-call]
+    fits = RidgeTowards(x, residuals)
     shifts = {False: (nothing, nothing[None])}
     if shift:
         shifts[True] = (prior_shift(counts, priors.double()), left_out_shifts(labels, counts, priors.double()))
     losses = {}
-    for mu in MUS:
-        scores = y - fits.left_out_errors(mu) / (1 - leverage)
+    for mu, errors in zip(MUS, fits.left_out_errors(MUS), strict=True):
+        scores = y - errors / (1 - leverage)
         for shifted, (_, left_out) in shifts.items():
             for sharpness in SHARPNESSES:
                 losses[mu, shifted, sharpness] = log_loss(scores, labels, sharpness, left_out)
@@ -108,37 +111,64 @@ def fit_personal(
 
 
 class RidgeTowards:
-    """Ridge regression of residuals for many penalties: one eigendecomposition of the smaller Gram matrix."""
+    """Ridge regression of residuals for many penalties: one eigendecomposition of the smaller Gram matrix.
+
+    Samples may be kept in float32; all arithmetic is in float64, a block of rows at a time.
+    """
 
     def __init__(self, x: Tensor, residuals: Tensor) -> None:
         self.x, self.residuals = x, residuals
-        self.unit = float(x.square().sum() / len(x))  # of mu
         self.wide = len(x) <= x.shape[1]
-        gram = x @ x.T if self.wide else x.T @ x
+        if self.wide:
+            whole = x.double()
+            gram = whole @ whole.T
+            del whole
+        else:
+            gram = torch.zeros(x.shape[1], x.shape[1], dtype=torch.float64)
+            for block in self.blocks():
+                gram.addmm_(block.T, block)
+        self.unit = float(gram.trace() / len(x))  # of mu
         values, self.vectors = torch.linalg.eigh(gram)
         self.values = values.clamp_min(0)
-        # X = T P' with P orthonormal; T'T is diagonal.
-        self.left = self.vectors * self.values.sqrt() if self.wide else x @ self.vectors
-        self.projected = self.left.T @ residuals
+        # X = T P' with P orthonormal and T'T diagonal: T'R, and the squares of T, from which leverages follow.
+        if self.wide:
+            self.projected = self.vectors.T @ residuals * self.values.sqrt()[:, None]
+        else:
+            self.projected = self.vectors.T @ self.times(residuals)
 
-    def left_out_errors(self, mu: float) -> Tensor:
-        """e_i for every sample and class."""
-        if math.isinf(mu):
-            return self.residuals
-        shrunk = 1 / (self.values + mu * self.unit)
-        fitted = self.left @ (self.projected * shrunk[:, None])
-        leverage = (self.left.square() * shrunk).sum(1)
-        errors: Tensor = (self.residuals - fitted) / (1 - leverage).clamp_min(1e-9)[:, None]
-        return errors
+    def blocks(self) -> Iterator[Tensor]:
+        """The samples in float64, some rows at a time."""
+        return (block.double() for block in self.x.split(ROWS))  # type: ignore[no-untyped-call]
+
+    def times(self, rows: Tensor) -> Tensor:
+        """X' times something with a row per sample."""
+        found = torch.zeros(self.x.shape[1], rows.shape[1], dtype=torch.float64)
+        for block, part in zip(self.blocks(), rows.split(ROWS), strict=True):  # type: ignore[no-untyped-call]
+            found.addmm_(block.T, part)
+        return found
+
+    def left(self) -> Iterator[Tensor]:
+        """T, some rows at a time."""
+        if self.wide:
+            return (rows * self.values.sqrt() for rows in self.vectors.split(ROWS))
+        return (block @ self.vectors for block in self.blocks())
+
+    def left_out_errors(self, mus: Sequence[float]) -> list[Tensor]:
+        """e_i for every sample and class, for each of these mu."""
+        shrunk = torch.stack([1 / (self.values + mu * self.unit) for mu in mus])  # zeros for an infinite mu
+        solved = self.projected * shrunk[:, :, None]  # (mus, rank, classes)
+        fitted, leverage = [], []
+        for rows in self.left():
+            fitted.append(rows @ solved)
+            leverage.append(rows.square() @ shrunk.T)
+        errors = self.residuals - torch.cat(fitted, 1)
+        return [*(errors / (1 - torch.cat(leverage).T).clamp_min(1e-9)[:, :, None])]
 
     def change(self, mu: float) -> Tensor:
         """W_k - W (dim + 1, classes)."""
-        if math.isinf(mu):
-            return torch.zeros(self.x.shape[1], self.residuals.shape[1], dtype=torch.float64)
         shrunk = 1 / (self.values + mu * self.unit)
         if self.wide:
-            dual = self.vectors @ (shrunk[:, None] * (self.vectors.T @ self.residuals))
-            change: Tensor = self.x.T @ dual
+            change = self.times(self.vectors @ (shrunk[:, None] * (self.vectors.T @ self.residuals)))
         else:
             change = self.vectors @ (self.projected * shrunk[:, None])
         return change

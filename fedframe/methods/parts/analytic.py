@@ -211,10 +211,11 @@ class Analytic(Part):
         head = closed_form(context.model)
         if not bool(head.fitted):
             return
-        batches = [(head.standardised(inputs).cpu(), labels) for inputs, labels in embedded(context)]
-        if not batches:
-            return
-        features, labels = (torch.cat(pieces) for pieces in zip(*batches, strict=True))
+        features = torch.empty(len(context.rows), head.features.dim)
+        for number, (inputs, _) in enumerate(embedded(context)):
+            start = number * context.job.settings.eval_batch
+            features[start : start + len(inputs)] = head.standardised(inputs)
+        labels = context.job.federation.source.train.y[context.rows]
         priors = head.counts.cpu() / head.counts.cpu().sum().clamp_min(1)
         leverage = min(float(head.leverage), 0.9)
         own = fit_personal(features, labels, head.weight.cpu(), head.bias.cpu(), priors, leverage, self.shift)

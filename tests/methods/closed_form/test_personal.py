@@ -40,7 +40,8 @@ def test_left_out_errors_are_those_of_fitting_without_each_sample(n: int, dim: i
     shared = torch.cat([weight, bias[:, None]], 1).T
     y = torch.nn.functional.one_hot(labels, 4).double()
     fits = RidgeTowards(x, y - x @ shared)
-    found = fits.left_out_errors(mu)
+    found, unchanged = fits.left_out_errors((mu, math.inf))
+    assert torch.equal(unchanged, fits.residuals)
     penalty = mu * float(x.square().sum() / n) * torch.eye(dim + 1, dtype=torch.float64)
     for i in range(n):
         rest = [j for j in range(n) if j != i]
