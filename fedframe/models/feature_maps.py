@@ -97,9 +97,9 @@ class WhitenedPatches(FeatureMap):
     stays in the processor's cache. It is done in bfloat16 where the processor has units for it.
     """
 
-    EPS = 0.05  # inputs have deviation 1
-    WHITENING = 0.5
-    THRESHOLD = 0.25
+    EPS = 0.15  # inputs have deviation 1
+    WHITENING = 0.4
+    THRESHOLD = 0.3
     CACHE = 4 << 20  # bytes of answers at once
 
     pooling: Tensor  # (cells, places)
@@ -226,6 +226,6 @@ def make_map(shape: tuple[int, ...] | None, dim: int, width: int | None) -> Feat
     elif side < 24:
         patch, cells, usual = 5, 3, 2304
     elif channels > 1:
-        cells, usual = 2, 4096
+        patch, cells, usual = 4, 2, 4096
     filters = max(1, (width or usual) // (2 * cells**2))
     return WhitenedPatches((channels, height, breadth), filters, patch, cells)

@@ -300,9 +300,9 @@ class NetworkEngine(Engine):
     def max_answer_bytes(self, node_request: NodeRequest) -> int:
         """How many bytes the answer to a request may have."""
         clients = sum(len(clients) for clients in node_request.tasks.values())
-        # Statistics are small beside a model but for tiny nets: the square of a feature's width, in float64.
-        model = self.job.template
-        one = 4 * self.job.roles.layout.size + 8 * model.dim * (model.dim + model.classes)
+        # Statistics may be larger than any model: the square of a feature's width.
+        shapes = self.expected.get(node_request.request.kind, {})
+        one = 4 * self.job.roles.layout.size + 8 * sum(shape.numel() for shape in shapes.values())
         return (1 << 20) + REPLY_SIZE_FACTOR * (one + node_request.request.nbytes) * clients
 
     def remind(self, request: Message, min_replies: int, within_reach: int, reasons: Mapping[str, str]) -> None:
