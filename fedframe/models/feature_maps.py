@@ -160,6 +160,8 @@ class WhitenedPatches(FeatureMap):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Images as rows of values, channels last, to pooled answers."""
+        if not len(inputs):
+            return inputs.new_empty(0, self.dim)
         kind = torch.bfloat16 if inputs.device.type != "cpu" or has_bfloat16_units() else torch.float32
         weight, pooling = self.weight.to(kind), self.pooling.to(kind)
         block = max(1, self.CACHE // (math.prod(self.places) * weight.shape[1] * kind.itemsize))
@@ -169,7 +171,7 @@ class WhitenedPatches(FeatureMap):
             above = pooling @ answers.clamp_min(0)
             below = pooling @ answers.clamp_max_(0)
             found.append(torch.cat([above, below], 1).float().abs_().sqrt_().flatten(1))
-        return torch.cat(found) if found else inputs.new_empty(0, self.dim)
+        return torch.cat(found)
 
 
 def pooling_matrix(height: int, width: int, cells: int) -> Tensor:

@@ -26,6 +26,7 @@ DIMS = {
     "senet18": 512,
     "mobilenetv2": 1280,
 }
+LEARNING = [name for name in NETS if name != "raw"]
 
 
 def count(net: nn.Module) -> int:
@@ -63,7 +64,7 @@ def check_step(net: nn.Module, shape: tuple[int, ...], batch: int = 4) -> Tensor
     return features.detach()
 
 
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("name", LEARNING)
 def test_net_trains_on_small_images(name: str) -> None:
     shape = (1, 28, 28) if name in ("convnet", "cnn") else (3, 32, 32)
     net = seeded(name, shape)
@@ -80,7 +81,7 @@ def test_net_trains_on_large_images(name: str) -> None:
     check_step(seeded(name, (3, 96, 96)), (3, 96, 96), batch=2)
 
 
-@pytest.mark.parametrize("name", sorted(set(NETS) - {"resnet34", "resnet50", "vgg13"}))
+@pytest.mark.parametrize("name", sorted({*LEARNING} - {"resnet34", "resnet50", "vgg13"}))
 def test_net_takes_other_channels_and_oblong_images(name: str) -> None:
     net = build_net(name, (2, 28, 36)).eval()
     assert net(torch.zeros(2, 2, 28, 36)).shape == (2, DIMS[name])
@@ -175,7 +176,7 @@ def test_default_net_by_size() -> None:
     ]
 
 
-@pytest.mark.parametrize("name", sorted(set(NETS) - {"mlp"}))
+@pytest.mark.parametrize("name", sorted({*LEARNING} - {"mlp"}))
 def test_net_works_at_its_smallest_size_and_says_so_below(name: str) -> None:
     with pytest.raises(SettingError, match=r"at least (\d+)x\1 pixels, not 7x30: use model='mlp'") as caught:
         build_net(name, (3, 7, 30))

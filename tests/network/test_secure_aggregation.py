@@ -42,6 +42,7 @@ METHODS = [
     "fedloge",
     "fedexp",
     "qfedavg",
+    "fedavg+analytic",
 ]
 
 

@@ -34,6 +34,8 @@ from fedframe.settings import Settings
 from fedframe.util.files import write_tensors
 
 MODULE = "analytic"  # of the model's extras
+STREAM = 0x5EED  # sets the map's random numbers apart from those of the net
+MOST_EXACT = 1 << 20  # numbers of V that are summed and sent in float64: with few samples, rounding would show
 MOST_KEPT = 2 << 30  # bytes of single clients' sums that are kept without being asked for
 
 
@@ -96,7 +98,9 @@ class Analytic(Part):
     def build(self, model: Model) -> None:
         """The feature map, and an empty classifier."""
         raw = model.backbone.shape if isinstance(model.backbone, Raw) else None
-        features = make_map(raw, model.dim, self.width)
+        with torch.random.fork_rng(devices=[]):  # the classifier that rounds train starts as it would without
+            torch.manual_seed(torch.initial_seed() ^ STREAM)
+            features = make_map(raw, model.dim, self.width)
         model.extras[MODULE] = ClosedFormHead(features, model.classes)
         model.sizes |= {f"{MODULE}/map": features.sums_size, f"{MODULE}/features": features.dim}
 
@@ -137,8 +141,12 @@ class Analytic(Part):
                 found += head.features.sums(inputs)
             return {f"{MODULE}/counts": context.class_counts.double(), f"{MODULE}/map": found}
         weights = class_weights(head.counts, self.balance) if self.balance else None
-        batches = ((head.features(inputs).cpu(), labels) for inputs, labels in embedded(context))
-        sums = stream_sums(batches, head.features.dim, context.model.classes, weights).rounded()
+        dim = head.features.dim
+        exact = packed_size(dim + 1) <= MOST_EXACT
+        kind = torch.float64 if exact else torch.float32
+        batches = ((head.features(inputs).to("cpu", kind), labels) for inputs, labels in embedded(context))
+        sums = stream_sums(batches, dim, context.model.classes, weights)
+        sums = sums if exact else sums.rounded()
         return {f"{MODULE}/v": sums.second, f"{MODULE}/u": sums.cross}
 
     # -- on the server -------------------------------------------------------------------------------------------------
