@@ -14,6 +14,7 @@ log.txt                  what happened on the way (a worker replaced, an update 
 clients.json             the clients' names, where the data name them
 letters/                 how many requests went to clients behind a network, and which was the newest there
 clients/, personal/      private state and personal models, where a method has them
+sums/                    single clients' sums, where a classifier was fitted from them: to take a client out again
 personal/joined/         personal models of clients that came after the training, by name
 """
 
