@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import nn
 
 from fedframe.core.hook_errors import named_errors
 from fedframe.core.job import Job
-from fedframe.core.model import has_batch_norm
+from fedframe.core.model import count_parameters, has_batch_norm
 from fedframe.core.part import ALL_DATA
 from fedframe.core.privacy import check_private
 from fedframe.data import Federation, Source, load_source, make_federation
@@ -62,6 +63,10 @@ class JobMaker:
             classes = len(self.federation.source.classes)
             with named_errors(f"method = {settings.method!r}"):
                 self.template = self.method.build(backbone, int(backbone.dim), classes)  # type: ignore[arg-type]
+        if self.settings.rounds and not count_parameters(self.template):
+            note = f"rounds = {settings.rounds} is left out: {settings.method} has nothing that learns in rounds."
+            self.settings = self.settings.model_copy(update={"rounds": 0})
+            self.federation = replace(self.federation, notes=(*self.federation.notes, note))
         with named_errors(f"method = {settings.method!r}"):
             self.method.private(self.template)
             for part in self.method.parts:

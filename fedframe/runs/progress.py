@@ -209,12 +209,13 @@ def headline(job: Job, folder: Path) -> str:
     """What is run, in one line."""
     settings, source = job.settings, job.federation.source
     each = max(1, int(settings.participation * len(job.federation) + 0.5))
+    rounds = f"{each} a round, {plural(settings.rounds, 'round')}" if settings.rounds else "no rounds"
     return (
         f"{short_method(settings.method)} on {data_text(source.name)}: "
         f"{len(job.federation.train.values):,} training samples, "
         f"{plural(len(source.classes), 'class', 'classes')}, "
         f"{plural(len(job.federation), 'client')} ({settings.partition}), "
-        f"{each} a round, {plural(settings.rounds, 'round')}, "
+        f"{rounds}, "
         f"{settings.model.rpartition('/')[2]} with {job.parameters:,} parameters -> {folder}"
     )
 

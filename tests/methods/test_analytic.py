@@ -68,7 +68,6 @@ def test_it_takes_the_place_of_other_server_and_client_stages(method: str, gone:
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"method": "analytic", "rounds": 3}, "trains nothing in rounds; leave rounds out"),
         ({"method": "fedloge+analytic"}, "both claim the predict slot"),
         ({"method": "fedper+analytic"}, "leave one of them out"),
         ({"method": "frozen"}, "would learn nothing"),
@@ -79,6 +78,12 @@ def test_it_takes_the_place_of_other_server_and_client_stages(method: str, gone:
 def test_what_cannot_work_is_refused(tmp_path: Path, settings: dict[str, Any], sentence: str) -> None:
     with pytest.raises(SettingError, match=sentence):
         fedframe.run(data=blobs(), out=tmp_path / "run", progress=False, **settings)
+
+
+def test_rounds_in_which_nothing_could_learn_are_left_out_with_a_note(tmp_path: Path) -> None:
+    job = make_job(tmp_path, method="analytic", model="raw", rounds=3)
+    assert job.settings.rounds == 0
+    assert "rounds = 3 is left out" in job.federation.notes[-1]
 
 
 # -- the same model on any partition -----------------------------------------------------------------------------------

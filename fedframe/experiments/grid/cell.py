@@ -82,6 +82,8 @@ def refuse_other_run(cell: Cell) -> None:
         found = getattr(held, name)
         if name in MACHINE or asked is None or asked == "auto":  # the run's own file says what these came to
             continue
+        if name == "rounds" and found == 0:  # where nothing learns in rounds, they are left out
+            continue
         if found != asked:
             raise SettingError(
                 f"{cell.folder} holds a run with {name} = {found!r}, not {asked!r}; choose another --out, or remove "

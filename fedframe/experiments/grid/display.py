@@ -42,8 +42,9 @@ class GridDisplay(ProgressDisplay):
 
     def progress(self, cell: Cell, done: float, rounds: int, scores: str) -> None:
         """`done` of a cell's rounds are finished."""
-        self.shares[cell.name] = done / rounds
-        self.resumed.setdefault(cell.name, done / rounds)
+        share = done / max(1, rounds)  # a method without rounds has one piece of work
+        self.shares[cell.name] = share
+        self.resumed.setdefault(cell.name, share)
 
     def end(self, outcome: Outcome) -> None:
         """A cell has an outcome."""

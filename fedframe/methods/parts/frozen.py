@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from fedframe.core import Method, Model, Part
 from fedframe.errors import SettingError
-from fedframe.settings import Settings
 
 
 class NoClassifier(nn.Module):
@@ -39,14 +38,6 @@ class Frozen(Part):
             raise SettingError(
                 f"{method.name!r} would learn nothing: 'frozen' trains no net and no classifier; join a part that fits "
                 "one after the rounds, such as analytic."
-            )
-
-    def check_settings(self, settings: Settings) -> None:
-        """Refuse rounds in which nothing happens."""
-        if settings.rounds:
-            raise SettingError(
-                f"rounds = {settings.rounds}: {settings.method} trains nothing in rounds; leave rounds out (or 0), "
-                f"or let another method train the net first: fedavg+{settings.method}."
             )
 
     def build(self, model: Model) -> None:
