@@ -160,6 +160,16 @@ def test_every_way_of_treating_rare_classes_learns(tmp_path: Path, tail: str, ba
     assert float((logits(server).argmax(1) == labels).double().mean()) > 0.9
 
 
+@pytest.mark.parametrize("tail", ["normalised", "equal_priors"])
+def test_personal_models_beside_a_classifier_for_rare_classes_are_those_without_it(tmp_path: Path, tail: str) -> None:
+    found = {}
+    for name in ("none", tail):
+        settings: dict[str, Any] = {"data": blobs(), "partition": "user", "workers": 1, "progress": False}
+        fedframe.run("analytic", out=tmp_path / name, set={"analytic": {"tail": name}}, **settings)
+        found[name] = fedframe.Predictor.load(tmp_path / name, client=1).probabilities(blobs()["x_test"])
+    assert torch.equal(found["none"], found[tail])
+
+
 # -- after rounds ------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     "method", ["fedavg+analytic", "fedetf+analytic", "spherefed+analytic", "scaffold+etf+analytic"]
@@ -223,6 +233,7 @@ def test_personal_models_differ_only_in_their_classifier(tmp_path: Path) -> None
     tensors, _ = read_tensors(tmp_path / "run" / "personal" / "000" / "000000.safetensors")
     names = {f"extras.analytic.{name}" for name in ("weight", "bias", "sharpness", "shift")}
     assert set(tensors) <= names
+    assert tensors
     assert all(math.isfinite(float(tensor.sum())) for tensor in tensors.values())
 
 

@@ -47,6 +47,8 @@ class ClosedFormHead(nn.Module):
         self.features = features
         self.mean, self.inverse = fixed(torch.zeros(features.dim)), fixed(torch.ones(features.dim))
         self.weight, self.bias = fixed(torch.zeros(classes, features.dim)), fixed(torch.zeros(classes))
+        # Least squares' own, from which personal models start: beside a classifier for rare classes it is another.
+        self.plain_weight, self.plain_bias = fixed(torch.zeros(classes, features.dim)), fixed(torch.zeros(classes))
         self.counts = fixed(torch.zeros(classes))  # samples of each class at all clients
         self.leverage = fixed(torch.zeros(()))  # of a sample, in the mean
         # Of a client's own model: the power to which probabilities are raised, and its class frequencies beside all's.
@@ -187,7 +189,7 @@ class Analytic(Part):
         problem = standardise(total)
         del total
         fit = fit_ridge(problem, self.ridge)
-        coefficients, bias = fit.coefficients, problem.counts / problem.total
+        coefficients, bias = plain, plain_bias = fit.coefficients, problem.counts / problem.total
         if self.tail == "normalised":
             coefficients, bias = normalised_columns(problem, coefficients)
         elif self.tail == "equal_priors":
@@ -197,6 +199,8 @@ class Analytic(Part):
             "inverse": problem.inverse_deviation,
             "weight": coefficients.T,
             "bias": bias,
+            "plain_weight": plain.T,
+            "plain_bias": plain_bias,
             "leverage": torch.tensor(fit.leverage),
             "fitted": torch.ones(()),
             "logits": torch.tensor(float(self.tail == "equal_priors")),
@@ -226,7 +230,9 @@ class Analytic(Part):
         labels = context.job.federation.source.train.y[context.rows]
         priors = head.counts.cpu() / head.counts.cpu().sum().clamp_min(1)
         leverage = min(float(head.leverage), 0.9)
-        own = fit_personal(features, labels, head.weight.cpu(), head.bias.cpu(), priors, leverage, self.shift)
+        shared = (head.plain_weight.cpu(), head.plain_bias.cpu())
+        own = fit_personal(features, labels, *shared, priors, leverage, self.shift)
+        head.logits.zero_()
         head.weight.copy_(own.weight)
         head.bias.copy_(own.bias)
         head.sharpness.fill_(own.sharpness)
