@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -16,53 +15,21 @@ from fedframe.core.engine import Engine
 from fedframe.core.evaluation import Scores
 from fedframe.core.hook_errors import named_errors, returned_tensor, wrong_return
 from fedframe.core.job import Job
-from fedframe.core.layout import named_tensors
 from fedframe.core.message import LOST, Message, all_finite, validate_reply
-from fedframe.core.model import Model, load_tensors
 from fedframe.core.part import Merger, State
 from fedframe.core.part_check import place
-from fedframe.core.privacy import clipped, epsilon, fresh_generator, noise, secret_generator
+from fedframe.core.privacy import clip_update, epsilon_spent, secret_generator, server_noise
+from fedframe.core.round_record import Observer, RoundRecord
+from fedframe.core.server_view import ServerView
 from fedframe.errors import DivergedError, RunError
-from fedframe.util.schedule import Schedule
-from fedframe.util.seeds import generator_for, seed_for
+from fedframe.util.seeds import seed_for
 
 Progress = Callable[[int, int], None]
 ALL = -1  # the unit of a reply that stands for several clients; no client has it
 
 
-class Observer(Protocol):
-    """Measures something while rounds are run; it changes nothing."""
-
-    def begin(self, server: Server, clients: Sequence[int]) -> None:
-        """A round begins with these clients; the model is still the one they get."""
-
-    def on_reply(self, reply: Message) -> None:
-        """A client's reply was accepted; its tensors are lent."""
-
-    def end(self, server: Server, record: RoundRecord) -> None:
-        """The round is over, merged and (if it is one that is) scored: add to the record's figures and lists."""
-
-
-@dataclass
-class RoundRecord:
-    """What is known about a round when it is over: a line of `metrics.jsonl`."""
-
-    round: int
-    loss: float
-    lr: float
-    clients: int
-    dropped: int = 0
-    seconds: float = 0.0
-    bytes_up: int = 0
-    bytes_down: int = 0
-    figures: dict[str, float] = field(default_factory=dict)  # what parts and observers report
-    by_client: dict[str, list[Any]] = field(default_factory=dict)  # the same client by client: a line of `drift.jsonl`
-    scores: Scores | None = None
-    late: Scores | None = None  # of the model that the round began with, where clients score it on their own data
-
-
-class Server:
-    """The shared model, what parts keep beside it, and the loop over rounds."""
+class Server(ServerView):
+    """The loop over rounds, its steps, and what comes after the last."""
 
     def __init__(
         self,
@@ -71,19 +38,12 @@ class Server:
         note: Callable[[str], None] = print,
         observers: Sequence[Observer] = (),
     ) -> None:
-        self.job, self.engine, self.note, self.observers = job, engine, note, observers
-        self.layout = job.roles.layout
-        self.model = self.layout.flatten(named_tensors(job.template))  # the shared weights as one flat vector
-        self.fixed_overrides: dict[str, Tensor] = {}  # fixed tensors of the model that the server has set anew
-        self.state: dict[str, Tensor] = {}  # what parts keep on the server, as `server_state` declares it
-        self.figures: dict[str, float] = {}  # what parts want to see in the round's line of metrics
+        super().__init__(job)
+        self.engine, self.note, self.observers = engine, note, observers
         self.problems: list[str] = []  # why replies of the round under way were refused
-        self.round = 0  # the last finished round
         self.last_scores: Scores | None = None  # of the model as it stands
         self.late: Scores | None = None  # what clients have added to the scores of the last round, afterwards
         self.traffic: dict[str, dict[str, int]] = {"up": {}, "down": {}}  # bytes so far, by the name of the tensor
-        self._net: tuple[Model, Tensor] | None = None  # made when a part first asks for it
-        self._declared: dict[str, bool] = {}  # names of the state, and whether it goes out with every request
         with named_errors("Before the first round"):
             for part in job.method.parts:
                 declared = part.server_state(self)
@@ -92,7 +52,6 @@ class Server:
                 for name, state in declared.items():
                     self.state[name], self._declared[name] = state.tensor, state.broadcast
             self.expected = job.expected("round")
-        self.uploads = UploadSums(job.uploads)  # what parts have had clients send in the round under way
         engine.expect("train", self.expected)
 
     # -- the loop over rounds ------------------------------------------------------------------------------------------
@@ -111,7 +70,7 @@ class Server:
 
     def run_round(self, round: int, progress: Progress) -> RoundRecord:
         """One round: choose clients, send the model, merge what comes back."""
-        began = time.perf_counter()
+        began, settings = time.perf_counter(), self.job.settings
         self.figures, self.last_scores, self.problems = {}, None, []
         clients = self.select_clients(round)
         request = self.build_request("train", round)
@@ -128,7 +87,7 @@ class Server:
             record.bytes_up += self.count("up", reply)
             lost += reply.kind == LOST
             if self.accepts(reply, request, self.expected):
-                represented, reply = self.engine.represented_clients(reply), self.clip_update(reply)
+                represented, reply = self.engine.represented_clients(reply), clip_update(reply, settings)
                 accepted += len(represented)
                 self.engine.mark_merged(represented, round)
                 weight = self.weight(reply)
@@ -149,7 +108,8 @@ class Server:
         if lost:
             self.figures["lost"] = lost
         record.late = self.engine.evaluation.late(self)
-        self.report_privacy(round)
+        if settings.privacy_clip is not None:
+            self.figures["epsilon"] = epsilon_spent(self.job, round)
         record.figures = self.figures
         if accepted == 0:
             self.note(f"Round {round} is given up: no update could be added up, and the model stays as it is.")
@@ -205,18 +165,12 @@ class Server:
         lr = self.learning_rate(round) if kind == "train" else self.job.settings.lr
         return Message(kind, round, -1, tensors, {"lr": lr})
 
-    def learning_rate(self, round: int) -> float:
-        """The clients' learning rate in a round."""
-        settings = self.job.settings
-        return settings.lr * Schedule.read(settings.lr_schedule).factor(round, settings.rounds)
-
     def merger(self) -> Merger:
         """What takes the round's updates: a part's own merger, or a running mean from which a part makes the step."""
         part = self.job.method.slot("merge")
         if self.sums_updates:
-            return MeanMerger(
-                self.layout.trainable, lambda updates: part.server_step(self, updates), self.server_noise()
-            )
+            noise = server_noise(self.layout.trainable, self.job.settings)
+            return MeanMerger(self.layout.trainable, lambda updates: part.server_step(self, updates), noise)
         merger = part.merger(self)
         if not (hasattr(merger, "add") and hasattr(merger, "finish")):
             raise wrong_return(part, "merger", merger, "an object with 'add' and 'finish'")
@@ -277,31 +231,6 @@ class Server:
             return float(reply.numbers["samples"])
         return float(len(self.engine.represented_clients(reply)))
 
-    def clip_update(self, reply: Message) -> Message:
-        """The reply with its update no longer than the privacy settings allow, where the server sees single ones."""
-        settings = self.job.settings
-        if settings.privacy_clip is None or settings.secure or settings.privacy_at == "node":
-            return reply
-        return replace(reply, tensors={"update": clipped(reply.tensors["update"], settings.privacy_clip)})
-
-    def server_noise(self) -> Tensor | None:
-        """Noise that hides single clients in the sum of updates, where the server adds it."""
-        settings = self.job.settings
-        if settings.privacy_clip is None or settings.privacy_at != "server":
-            return None
-        return noise(self.layout.trainable, settings.privacy_clip * settings.privacy_noise, fresh_generator())
-
-    def report_privacy(self, round: int) -> None:
-        """Report the privacy spent so far."""
-        settings = self.job.settings
-        if settings.privacy_clip is None:
-            return
-        at_server = settings.privacy_at == "server"
-        drawn, clients = self.job.clients_per_round, len(self.job.federation)
-        self.figures["epsilon"] = epsilon(
-            settings.privacy_noise, settings.privacy_delta, round, drawn, clients, at_server
-        )
-
     def apply_update(self, step: Tensor, buffers: Tensor) -> None:
         """Add a step to the trainable weights and the mean change to the buffers, rounding once."""
         change = torch.cat([step.double(), buffers.double()])
@@ -336,61 +265,6 @@ class Server:
             if self.accepts(reply, request, expected):
                 yield reply
             progress(done, len(everyone))
-
-    # -- what parts use ------------------------------------------------------------------------------------------------
-    @property
-    def current_round(self) -> int:
-        """The number of the round under way."""
-        return self.round + 1
-
-    @property
-    def lr(self) -> float:
-        """The clients' learning rate in the round under way."""
-        return self.learning_rate(self.current_round)
-
-    def total(self, name: str) -> Tensor:
-        """The sum over this round's replies of an upload that is declared as `sum` or `weighted_sum`, in float64."""
-        return self.uploads.total(name)
-
-    def each(self, name: str) -> list[Tensor]:
-        """What each client of this round sent of an upload that is declared as `each`, in the order of the clients."""
-        return self.uploads.each(name)
-
-    @property
-    def weight_of_all(self) -> float:
-        """The sum of the weights of all clients, whether or not they take part in the round."""
-        train = self.job.federation.train
-        return float(len(train.values) if self.job.settings.weighting == "samples" else len(train))
-
-    def tensor(self, name: str) -> Tensor:
-        """A tensor of the model by name, as the server has it."""
-        shared = self.layout.views(self.model)
-        if name in shared:
-            return shared[name]
-        return self.fixed_overrides.get(name, named_tensors(self.job.template)[name].detach())
-
-    def set_tensor(self, name: str, value: Tensor) -> None:
-        """Set a tensor of the model, shared or fixed; clients get it with the next request."""
-        shared = self.layout.views(self.model)
-        if name in shared:
-            shared[name].copy_(value)
-        else:
-            self.fixed_overrides[name] = value.detach().clone().float()
-
-    def net(self) -> Model:
-        """The shared model as it stands, as a net in evaluation mode: for parts that work with data on the server."""
-        if self._net is None:
-            model = self.job.fresh_model().eval()
-            self._net = (model, self.layout.bind(model))
-        model, flat = self._net
-        with torch.no_grad():
-            flat.copy_(self.model)
-        load_tensors(model, self.fixed_overrides)
-        return model
-
-    def generator(self, purpose: str) -> torch.Generator:
-        """A random stream of the server, the same for any engine and after a resume."""
-        return generator_for(self.job.settings.seed, "server", purpose, self.round)
 
     # -- what must not be lost -----------------------------------------------------------------------------------------
     def tensors(self) -> dict[str, Tensor]:

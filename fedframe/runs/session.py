@@ -11,7 +11,8 @@ from typing import Any
 
 from fedframe.core.evaluation import Scores, gentler
 from fedframe.core.job import Job
-from fedframe.core.server import RoundRecord, Server
+from fedframe.core.round_record import RoundRecord
+from fedframe.core.server import Server
 from fedframe.errors import DataError, DivergedError, FedframeError
 from fedframe.metrics.cost import cpu_seconds, memory_bytes
 from fedframe.metrics.observers import observers
