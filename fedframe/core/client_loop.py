@@ -165,7 +165,7 @@ def keep_optimizer(context: ClientContext) -> None:
     for index, state in context.optimizer.state_dict()["state"].items():
         for key, value in state.items():
             if isinstance(value, Tensor):
-                context.memory[f"optimizer/{index}/{key}"] = value.detach().cpu().clone()
+                context.memory.values_by_name[f"optimizer/{index}/{key}"] = value.detach().cpu().clone()
 
 
 def restore_optimizer(context: ClientContext) -> None:

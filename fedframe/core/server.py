@@ -21,7 +21,7 @@ from fedframe.core.part_check import place
 from fedframe.core.privacy import clip_update, epsilon_spent, secret_generator, server_noise
 from fedframe.core.round_record import Observer, RoundRecord
 from fedframe.core.server_view import ServerView
-from fedframe.errors import DivergedError, RunError
+from fedframe.errors import DivergedError, RunError, SettingError
 from fedframe.util.seeds import seed_for
 
 Progress = Callable[[int, int], None]
@@ -38,8 +38,9 @@ class Server(ServerView):
         note: Callable[[str], None] = print,
         observers: Sequence[Observer] = (),
     ) -> None:
-        super().__init__(job)
-        self.engine, self.note, self.observers = engine, note, observers
+        super().__init__(job, note)
+        self.engine, self.observers = engine, observers
+        self._broadcast: list[str] = []  # names of the state that goes out with every request
         self.problems: list[str] = []  # why replies of the round under way were refused
         self.last_scores: Scores | None = None  # of the model as it stands
         self.late: Scores | None = None  # what clients have added to the scores of the last round, afterwards
@@ -49,9 +50,13 @@ class Server(ServerView):
                 declared = part.server_state(self)
                 if not isinstance(declared, dict) or not all(isinstance(each, State) for each in declared.values()):
                     raise wrong_return(part, "server_state", declared, "a dict of State")
-                for name, state in declared.items():
-                    self.state[name], self._declared[name] = state.tensor, state.broadcast
+                for twin in declared.keys() & set(self.state.names):
+                    raise SettingError(f"The part {part.name!r} keeps {twin!r} in server.state, and so does another.")
+                self.state.names = [*self.state.names, *declared]
+                self.state |= {name: state.tensor for name, state in declared.items()}
+                self._broadcast += [name for name, state in declared.items() if state.broadcast]
             self.expected = job.expected("round")
+        self.uploads = UploadSums(job.uploads)
         engine.expect("train", self.expected)
 
     # -- the loop over rounds ------------------------------------------------------------------------------------------
@@ -160,7 +165,7 @@ class Server(ServerView):
     def build_request(self, kind: str, round: int) -> Message:
         """What goes out to the clients: the model and what parts add."""
         tensors = {"model": self.model, **{f"fixed/{name}": value for name, value in self.fixed_overrides.items()}}
-        tensors |= {name: self.state[name] for name, broadcast in self._declared.items() if broadcast}
+        tensors |= {name: self.state[name] for name in self._broadcast}
         # The schedule is one of rounds; what comes after them starts from the learning rate itself.
         lr = self.learning_rate(round) if kind == "train" else self.job.settings.lr
         return Message(kind, round, -1, tensors, {"lr": lr})
@@ -212,7 +217,8 @@ class Server(ServerView):
         if self.is_lost(reply, request):
             return False
         limit = self.engine.sample_limit(reply.unit)
-        problem = validate_reply(reply, request, expected, limit)
+        numbers = self.job.numbers if request.kind == "train" else ()
+        problem = validate_reply(reply, request, expected, limit, numbers)
         if problem is not None:
             self.problems.append(problem)
             self.note(f"Round {request.round}: the reply of client {reply.unit} was refused: {problem}.")
@@ -249,7 +255,7 @@ class Server(ServerView):
                 stage.server_stage(self, self.ask_everyone("statistics", shapes, progress))
             self.last_scores = None
             if not all(all_finite(tensor) for tensor in (self.model, *self.fixed_overrides.values())):
-                self.model, self.fixed_overrides, self.state = before
+                self.model, self.fixed_overrides, self.state.values_by_name = before
                 self.note(
                     f"{stage.name} gave NaN or infinite weights, from statistics that are too large or do not suffice; "
                     "the model stays as the last round has left it."
@@ -269,13 +275,6 @@ class Server(ServerView):
     # -- what must not be lost -----------------------------------------------------------------------------------------
     def tensors(self) -> dict[str, Tensor]:
         """All that a resumed run needs of the server."""
-        for name in sorted(self.state.keys() - self._declared):
-            first = name.partition("/")[0]
-            part = f"The part {first!r}" if any(each.name == first for each in self.job.method.parts) else "A part"
-            raise RunError(
-                f"{part} keeps {name!r} in server.state without declaring it; return it "
-                f"from the part's 'server_state': {{{name!r}: State(...)}}."
-            )
         named = {"state": self.state, "replaced": self.fixed_overrides, "network": self.engine.state()}
         return {"model": self.model} | {f"{kind}/{name}": t for kind, ts in named.items() for name, t in ts.items()}
 
@@ -287,12 +286,12 @@ class Server(ServerView):
 
         self.model = tensors["model"]
         kept = named("state/")
-        changed = sorted(kept.keys() ^ self._declared.keys())
+        changed = sorted(kept.keys() ^ set(self.state.names))
         if changed:
             self.note(
                 f"The method's state on the server has changed ({', '.join(changed[:5])}): what is new starts anew."
             )
-        self.state |= {name: tensor for name, tensor in kept.items() if name in self._declared}
+        self.state |= {name: tensor for name, tensor in kept.items() if name in self.state.names}
         self.fixed_overrides = named("replaced/")
         self.engine.restore(named("network/"))
         self.round = round

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from fedframe.core.aggregation import UploadSums
+from fedframe.core.declared import server_tensors
 from fedframe.core.job import Job
 from fedframe.core.layout import named_tensors
 from fedframe.core.model import Model, load_tensors
@@ -16,17 +19,16 @@ from fedframe.util.seeds import generator_for
 class ServerView:
     """The part of the server that hooks of parts read and change."""
 
-    def __init__(self, job: Job) -> None:
-        self.job = job
+    def __init__(self, job: Job, note: Callable[[str], None]) -> None:
+        self.job, self.note = job, note  # `note` adds a line to the log of the run
         self.layout = job.roles.layout
         self.model = self.layout.flatten(named_tensors(job.template))  # the shared weights as one flat vector
         self.fixed_overrides: dict[str, Tensor] = {}  # fixed tensors of the model that the server has set anew
-        self.state: dict[str, Tensor] = {}  # what parts keep on the server, as `server_state` declares it
+        self.state = server_tensors()  # what parts keep on the server, as `server_state` declares it
         self.figures: dict[str, float] = {}  # what parts want to see in the round's line of metrics
         self.round = 0  # the last finished round
-        self.uploads = UploadSums(job.uploads)  # what parts have had clients send in the round under way
+        self.uploads = UploadSums({})  # what parts have had clients send in the round under way
         self._net: tuple[Model, Tensor] | None = None  # made when a part first asks for it
-        self._declared: dict[str, bool] = {}  # names of the state, and whether it goes out with every request
 
     @property
     def current_round(self) -> int:

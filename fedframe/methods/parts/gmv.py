@@ -27,7 +27,8 @@ from fedframe.settings import Settings
 if TYPE_CHECKING:
     from fedframe.core.job import Job
 
-
+MEMORY = Key[Tensor]("gmv/memory")  # mu_c by class, on the server
+MEANS, HELD = Key[Tensor]("gmv/means"), Key[Tensor]("gmv/held")  # what a client sends
 SHIFT = Key[Tensor]("gmv/shift")  # alpha mu_c by class
 SUMS = Key[tuple[Tensor, Tensor]]("gmv/sums")  # of features by class, and how many they are
 
@@ -59,7 +60,7 @@ class GlobalMemory(Part):
     def begin(self, context: ClientContext) -> None:
         """Prepare alpha mu_c by class, zero where there is no memory."""
         if context.training and context.round >= self.first_round(context.job):
-            context.scratch[SHIFT] = self.alpha * context.received["gmv/memory"]
+            context.scratch[SHIFT] = self.alpha * context.received[MEMORY]
 
     def begin_epoch(self, context: ClientContext, epoch: int) -> None:
         """Start the sums anew: only the last epoch counts, whose features are nearest to those of the final model."""
@@ -87,19 +88,19 @@ class GlobalMemory(Part):
         """Send the class means, zero for classes that the client lacks, and which classes it holds."""
         gathered = context.scratch.get(SUMS)
         sums, counts = context.class_sums() if gathered is None else (tensor.cpu() for tensor in gathered)
-        context.reply |= {"gmv/means": sums / counts.clamp_min(1)[:, None], "gmv/held": (counts > 0).float()}
+        context.reply |= {MEANS: sums / counts.clamp_min(1)[:, None], HELD: (counts > 0).float()}
 
     def server_state(self, server: Server) -> dict[str, State]:
         """No memory yet."""
         memory = torch.zeros(server.job.template.classes, server.job.template.dim)
-        return {"gmv/memory": State(memory, broadcast=True)}
+        return {MEMORY: State(memory, broadcast=True)}
 
     def uploads(self, size: ModelSize) -> dict[str, Upload]:
         """Class means, zero for classes that the client lacks, and which classes it holds."""
-        return {"gmv/means": Upload([size.classes, size.dim], "sum"), "gmv/held": Upload([size.classes], "sum")}
+        return {MEANS: Upload([size.classes, size.dim], "sum"), HELD: Upload([size.classes], "sum")}
 
     def after_merge(self, server: Server, clients: int) -> None:
         """Set a new memory for the classes that some client held; the others keep theirs."""
-        total, count = server.total("gmv/means"), server.total("gmv/held")
+        total, count = server.total(MEANS), server.total(HELD)
         fresh = (total / count.clamp_min(1)[:, None]).float()  # Algorithm 1: mu_c
-        server.state["gmv/memory"] = torch.where(count[:, None] > 0, fresh, server.state["gmv/memory"])
+        server.state[MEMORY] = torch.where(count[:, None] > 0, fresh, server.state[MEMORY])
