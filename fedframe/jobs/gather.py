@@ -9,7 +9,7 @@ from typing import Any
 
 from fedframe.core.part import Part
 from fedframe.errors import SettingError, nearest
-from fedframe.methods.recipes import make_method, recipe_defaults
+from fedframe.methods.recipes import outline_method, recipe_defaults
 from fedframe.settings import Settings, check, merge_part_settings, read_config
 from fedframe.util.locate import resolve_paths
 
@@ -45,7 +45,7 @@ def named_settings(given: Mapping[str, Any], *methods: str) -> dict[str, Any]:
     bare = {name: value for name, value in given.items() if not isinstance(value, Mapping)}
     if not bare:
         return dict(given)
-    present = {part.name: part for method in methods for part in make_method(method, {}).parts}
+    present = {part.name: part for method in methods for part in outline_method(method).parts}
     found: dict[str, Any] = {name: value for name, value in given.items() if isinstance(value, Mapping)}
     for text, value in bare.items():
         part, dot, name = str(text).rpartition(".")

@@ -7,17 +7,15 @@ them. Settings of a part are given by the part's name: `--set fine_tune.epochs=3
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-
-from pydantic import TypeAdapter, ValidationError
 
 from fedframe.core import Method, Part
 from fedframe.core.hook_errors import named_errors
 from fedframe.core.method import combine
 from fedframe.errors import SettingError, nearest
+from fedframe.methods.part_settings import default_part, is_complete, make_part
 from fedframe.methods.parts import DEFAULTS, PARTS
 from fedframe.methods.parts.alone import Central, Local
 from fedframe.methods.parts.apple import Apple
@@ -244,7 +242,7 @@ def method_text(method: MethodLike) -> str:
     elif isinstance(method, Part) or (isinstance(method, type) and issubclass(method, Part)):
         kind = method if isinstance(method, type) else type(method)
         check_own("From Python", kind)
-        part = make_part(kind, {} if isinstance(method, type) else vars(method))
+        part = default_part(kind) if isinstance(method, type) else make_part(kind, vars(method))
         recipe, text = Recipe(kind.name, first_line(kind), kind.paper, (part,)), part_text(part)
     else:
         raise SettingError(
@@ -296,7 +294,7 @@ def find_recipes(name: str) -> list[Recipe]:
         if key in RECIPES:
             found.append(RECIPES[key])
         elif key in PARTS:
-            found.append(Recipe(key, f"The part {key}.", PARTS[key].paper, (make_part(PARTS[key], {}),)))
+            found.append(Recipe(key, f"The part {key}.", PARTS[key].paper, (default_part(PARTS[key]),)))
         elif key.startswith(PYTHON):
             found.append(python_recipe(key))
         elif ".py" in key or ":" in key:
@@ -318,7 +316,7 @@ def own_recipe(path: str) -> Recipe:
             f"{path} is of another kind: a method's piece is a class made from fedframe.Part, or a Recipe."
         )
     check_own(path, found)
-    return Recipe(found.name, first_line(found), found.paper, (make_part(found, {}),))
+    return Recipe(found.name, first_line(found), found.paper, (default_part(found),))
 
 
 def check_own(path: str, kind: type[Part]) -> None:
@@ -349,6 +347,16 @@ def recipe_defaults(name: str) -> dict[str, Any]:
 
 def make_method(name: str, settings: Mapping[str, Mapping[str, Any]]) -> Method:
     """The method that a name stands for, with its parts' settings changed as asked."""
+    method = outline_method(name, settings)
+    for part in method.parts:
+        if not is_complete(part):
+            make_part(type(part), vars(part))  # refuses it with the setting's name
+    return method
+
+
+def outline_method(name: str, settings: Mapping[str, Mapping[str, Any]] | None = None) -> Method:
+    """The parts of a method, of which settings without a default may still lack a value: not one to run."""
+    settings = settings or {}
     recipes = find_recipes(name)
     parts = [part for recipe in recipes for part in recipe.parts]
     origins = {part.name: recipe.name for recipe in recipes for part in recipe.parts if part.name != recipe.name}
@@ -366,29 +374,8 @@ def make_method(name: str, settings: Mapping[str, Mapping[str, Any]]) -> Method:
         changed = brought[part.name] | dict(settings.get(part.name, {}))
         parts.append(part if changed == vars(part) else make_part(type(part), changed, brought[part.name]))
     method = Method(name, tuple(parts))
-    with named_errors(f"method = {name!r}"):
-        for part in method.parts_with("check_method"):
-            part.check_method(method)
+    if all(is_complete(part) for part in parts):
+        with named_errors(f"method = {name!r}"):
+            for part in method.parts_with("check_method"):
+                part.check_method(method)
     return method
-
-
-def make_part(kind: type[Part], values: Mapping[str, Any], brought: Mapping[str, Any] | None = None) -> Part:
-    """A part with its settings checked; `brought` are a method's defaults where they are not the part's."""
-    name = kind.name
-    fields = {field.name: field.default for field in dataclasses.fields(kind)} | dict(brought or {})
-    for key in values:
-        if key not in fields:
-            hint = nearest(key, fields) if fields else "it has none."
-            raise SettingError(f"The part {name!r} has no setting {key!r}; {hint}")
-    for key, value in values.items():
-        if isinstance(value, float) and not math.isfinite(value):
-            raise SettingError(f"{name}.{key} = {value}: it must be a finite number; the default is {fields[key]}.")
-    try:
-        return TypeAdapter(kind).validate_python(dict(values))
-    except ValidationError as error:
-        problem = error.errors()[0]
-        where = problem["loc"][0] if problem["loc"] else name
-        default = fields.get(str(where), "left out")
-        raise SettingError(
-            f"{name}.{where} = {problem['input']!r}: {problem['msg'].removeprefix('Input ')}; the default is {default}."
-        ) from error

@@ -7,7 +7,7 @@ from fedframe.experiments.compare.plan import Plan
 from fedframe.experiments.compare.statistics import ComparisonStatistics
 from fedframe.experiments.compare.tuning import explain_select
 from fedframe.experiments.grid.scores import heading
-from fedframe.methods.recipes import make_method
+from fedframe.methods.recipes import outline_method
 
 FEW_SEEDS = 3
 NORMAL = "It takes for granted that differences scatter normally over seeds, which few seeds cannot show."
@@ -102,7 +102,7 @@ def remarks_on(plan: Plan) -> list[str]:
     """What sets a method apart before anything is run."""
     found = []
     for row in plan.rows:
-        method = make_method(row.method, {})
+        method = outline_method(row.method)
         if not method.shares_a_model:
             found.append(f"{row.label} has no shared model: it has no generic and no client score.")
         if any(0 < part.server_samples < ALL_DATA for part in method.parts):

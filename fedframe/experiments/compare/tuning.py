@@ -13,7 +13,7 @@ from fedframe.experiments.compare.plan import Plan, Tuning
 from fedframe.experiments.compare.rows import Candidate, MethodRow
 from fedframe.experiments.grid.cell import Cell, Outcome
 from fedframe.experiments.grid.scores import check_score, explain, is_accuracy, read_score
-from fedframe.methods.recipes import make_method
+from fedframe.methods.recipes import outline_method
 
 GENERIC = "generic"  # of a method with a server stage the final score, else the mean of the last five evaluations
 PERSONAL = "personal.final"
@@ -77,14 +77,14 @@ def choose_select(rows: Sequence[MethodRow], asked: str) -> str:
         if not is_accuracy(asked):
             raise SettingError(f"select = {asked!r} is no accuracy; use select = personal.final.")
         return asked
-    return GENERIC if all(make_method(row.method, {}).shares_a_model for row in rows) else PERSONAL
+    return GENERIC if all(outline_method(row.method).shares_a_model for row in rows) else PERSONAL
 
 
 def score_of(select: str, method: str) -> str:
     """The score itself: a method with a server stage is meant to be used after it."""
     if select != GENERIC:
         return select
-    stage = make_method(method, {}).optional_slot("server_stage")
+    stage = outline_method(method).optional_slot("server_stage")
     return "generic.last_five" if stage is None else "generic.final"
 
 
