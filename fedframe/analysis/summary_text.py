@@ -13,7 +13,7 @@ LISTED = 10  # classes that are named one by one
 WORST = 3
 
 
-def describe(
+def summary_sections(
     examination: Mapping[str, Any], summary: Mapping[str, Any], history: Sequence[Mapping[str, Any]]
 ) -> Iterator[tuple[str, list[Line]]]:
     """An examination as lines of text in groups with a heading; what was not measured is left out."""

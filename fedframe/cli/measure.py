@@ -24,7 +24,7 @@ def measure(
         import textwrap
 
         from fedframe.analysis import examine
-        from fedframe.analysis.summary_text import describe
+        from fedframe.analysis.summary_text import summary_sections
         from fedframe.runs.folder import EXAMINATION, SUMMARY, RunFolder
         from fedframe.util.files import read_json
 
@@ -32,7 +32,7 @@ def measure(
         summary = read_json(folder / SUMMARY) if (folder / SUMMARY).exists() else {}
         margin = " " * 29
         width = min(120, max(80, shutil.get_terminal_size().columns))
-        for heading, lines in describe(found, summary, RunFolder(folder).metrics()):
+        for heading, lines in summary_sections(found, summary, RunFolder(folder).metrics()):
             typer.secho(heading, bold=True)
             for name, value, reading in lines:
                 typer.echo(textwrap.fill(value, width, initial_indent=f"  {name:<27}", subsequent_indent=margin))

@@ -34,7 +34,7 @@ def paper(
     parts = part_settings(set_ or [])
     with interruptible():
         from fedframe.experiments.papers.cells import Choice
-        from fedframe.experiments.papers.run import describe, fill, print_tables
+        from fedframe.experiments.papers.run import fill, print_planned_cells, print_tables
         from fedframe.experiments.papers.scale import Scale
 
         if table is None:
@@ -44,6 +44,6 @@ def paper(
         machine = {"device": device, "data_dir": data_dir}
         choice = Choice(Scale(scale), seeds, names[0], names[1], parts, machine, out)
         if dry_run:
-            describe(table, choice)
+            print_planned_cells(table, choice)
         else:
             fill(table, choice, cores=cores, progress=not quiet)

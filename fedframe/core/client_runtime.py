@@ -16,7 +16,7 @@ from fedframe.core.batches import plain_batches
 from fedframe.core.client_context import ClientContext
 from fedframe.core.client_loop import StepHooks, compute_gradient, fit
 from fedframe.core.declared import client_memory, reply_numbers, reply_tensors
-from fedframe.core.hook_errors import describe
+from fedframe.core.hook_errors import describe_hook_error
 from fedframe.core.message import Message, Number, all_finite
 from fedframe.core.model import copy_tensors, load_tensors
 from fedframe.core.part import Part
@@ -63,7 +63,7 @@ class ClientRuntime:
         except Exception as error:
             names = {"score": "piece {} of the test data", "personalise_group": "group {} of personal models"}
             who = names.get(request.kind, "client {}").format(unit)
-            raise RunError(f"Round {request.round}, {request.kind}, {who}: {describe(error)}") from error
+            raise RunError(f"Round {request.round}, {request.kind}, {who}: {describe_hook_error(error)}") from error
 
     # -- the requests --------------------------------------------------------------------------------------------------
     def train(self, request: Message, client: int) -> Message:

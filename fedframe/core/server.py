@@ -17,7 +17,7 @@ from fedframe.core.hook_errors import named_errors, returned_tensor, wrong_retur
 from fedframe.core.job import Job
 from fedframe.core.message import LOST, Message, all_finite, validate_reply
 from fedframe.core.part import Merger, State
-from fedframe.core.part_check import place
+from fedframe.core.part_check import class_location
 from fedframe.core.privacy import clip_update, epsilon_spent, secret_generator, server_noise
 from fedframe.core.round_record import Observer, RoundRecord
 from fedframe.core.server_view import ServerView
@@ -96,7 +96,7 @@ class Server(ServerView):
                 accepted += len(represented)
                 self.engine.mark_merged(represented, round)
                 weight = self.weight(reply)
-                merger.add(owned(reply) if keeps else reply, weight)
+                merger.add(with_own_tensors(reply) if keeps else reply, weight)
                 buffers.add(reply.tensors["update"][self.layout.trainable :], weight)
                 losses.add(torch.tensor([float(reply.numbers["loss"])]), float(reply.numbers["samples"]))
                 self.uploads.add(reply, weight)
@@ -188,8 +188,8 @@ class Server(ServerView):
         if returned_tensor(step, part, hook).shape != (self.layout.trainable,):
             shape = tuple(step.shape)
             raise RunError(
-                f"{place(type(part))}.{hook} gave a step of shape {shape}, not ({self.layout.trainable},): cut updates "
-                "to [: server.layout.trainable]."
+                f"{class_location(type(part))}.{hook} gave a step of shape {shape}, not ({self.layout.trainable},): "
+                "cut updates to [: server.layout.trainable]."
             )
         return step
 
@@ -297,6 +297,6 @@ class Server(ServerView):
         self.round = round
 
 
-def owned(reply: Message) -> Message:
+def with_own_tensors(reply: Message) -> Message:
     """The reply with tensors of its own, for mergers that keep them: an engine reuses the memory of those it lends."""
     return replace(reply, tensors={name: tensor.clone() for name, tensor in reply.tensors.items()})

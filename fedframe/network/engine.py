@@ -286,7 +286,7 @@ class NetworkEngine(Engine):
                     send(due)
             if pending and now >= remind_at:
                 names = ", ".join(sorted({each.node for each in pending.values()}))
-                self.notify(f"{describe(request)}: still no answer of {names} after {now - began:.0f} s.")
+                self.notify(f"{request_title(request)}: still no answer of {names} after {now - began:.0f} s.")
                 remind_at = now + (now - began)
             if pending:
                 time.sleep(POLL_INTERVAL)
@@ -312,12 +312,14 @@ class NetworkEngine(Engine):
         if text != before or time.monotonic() - when > REMINDER_INTERVAL:
             self._last_reminder = (time.monotonic(), text)
             missing = min_replies - within_reach
-            self.notify(f"{describe(request)}: waiting for {missing} more of at least {min_replies} clients ({text}).")
+            self.notify(
+                f"{request_title(request)}: waiting for {missing} more of at least {min_replies} clients ({text})."
+            )
 
 
-def describe(request: Message) -> str:
+def request_title(request: Message) -> str:
     """Name what is awaited, for people."""
-    return "The nodes' first word" if request.kind == HELLO else f"Round {request.round}, {request.kind}"
+    return "The nodes' first reply" if request.kind == HELLO else f"Round {request.round}, {request.kind}"
 
 
 def check_hello(job: Job, replies: Mapping[int, Message], digest: str) -> None:

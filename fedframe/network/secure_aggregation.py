@@ -120,7 +120,7 @@ def sum_securely(
     if silent:  # the others have revealed theirs for it too and will not for fewer: the next round has new masks
         names = ", ".join(str(job.federation.names[client]) for client in silent)
         for unit in masked:
-            yield Message.lost(request, unit, f"{names} sent a masked reply and did not tell its masks, or too late")
+            yield Message.lost(request, unit, f"{names} sent a masked reply and did not reveal its masks, or too late")
         return
     engine.summed = sorted(masked)
     samples = [int(reply.numbers["samples"]) for reply in replies if reply.unit in masked]

@@ -88,7 +88,7 @@ def missing_data(chosen: Sequence[PlacedCell]) -> tuple[set[str], list[str]]:
     return absent, sentences
 
 
-def describe(name: str, choice: Choice) -> None:
+def print_planned_cells(name: str, choice: Choice) -> None:
     """Print the cells with their settings and about how many local steps they take; run nothing."""
     table = load_table(name)
     chosen = placed_cells(table, choice)

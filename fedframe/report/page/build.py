@@ -128,7 +128,7 @@ def page_data(subject: Subject, live: bool = False) -> dict[str, Any]:
         "subtitle": about.subtitle(subject),
         "state": about.progress(subject),
         "live": live,
-        "sections": bounded([section.plain() for section in without_gaps(sections)]),
+        "sections": drop_runs_to_fit([section.plain() for section in without_gaps(sections)]),
     }
 
 
@@ -147,7 +147,7 @@ def without_gaps(sections: Sequence[Section]) -> list[Section]:
     return found
 
 
-def bounded(sections: list[dict[str, Any]], most: int = MOST) -> list[dict[str, Any]]:
+def drop_runs_to_fit(sections: list[dict[str, Any]], most: int = MOST) -> list[dict[str, Any]]:
     """The same sections, with runs left out of the largest ones until all fit; the first run always stays."""
     sizes = {section["id"]: byte_size(section) for section in sections}
     left_out: dict[str, list[str]] = {}
