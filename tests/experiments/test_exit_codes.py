@@ -118,7 +118,7 @@ def test_diverged_run_is_an_outcome_and_no_failure(monkeypatch: pytest.MonkeyPat
 
 def test_paper_fails_if_a_cell_did(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     Path("table.yaml").write_text(TABLE)
-    assert ended(monkeypatch, "paper", "table.yaml", "--out", "o", "--cores", "1") == 1
+    assert ended(monkeypatch, "paper", "table.yaml", "--out", "o", "--cores", "1", "--data-dir", ".") == 1
     said = capsys.readouterr()
     assert said.err.splitlines()[0].startswith("1 of 2 runs failed;")
     assert "Bad, blobs: Round 1" in said.err.splitlines()[1]
