@@ -24,7 +24,7 @@ PROGRAM = Path(sys.executable).with_name("fedframe")
 def fedframe(*arguments: object, folder: Path, ok: bool = True) -> str:
     """Run a command in a folder; returns what it printed."""
     done = subprocess.run(
-        [PROGRAM, *map(str, arguments)], cwd=folder, capture_output=True, text=True, check=False, timeout=300
+        [PROGRAM, *map(str, arguments)], cwd=folder, capture_output=True, text=True, check=False, timeout=DEADLINE
     )
     assert (done.returncode == 0) == ok, done.stdout + done.stderr
     return done.stdout if ok else done.stderr
