@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from fedframe.runs.folder import LOCK
 from fedframe.runs.session import Session
 
 ROOT = Path(__file__).parents[1]
-DEADLINE = 300.0  # seconds: far more than anything takes, so that only a hang reaches it
+DEADLINE = 900.0  # seconds: far more than anything takes, so that only a hang reaches it
 PROGRAM = "from tests.hold import hold; hold({rounds}, {finished}); from fedframe.cli import main; main()"
 
 
@@ -38,3 +40,21 @@ def wait_until(true: Callable[[], bool]) -> None:
     while not true():
         assert time.monotonic() < deadline, "it never came"
         time.sleep(0.02)
+
+
+def wait_until_free(folder: Path) -> None:
+    """Wait until no process of a killed run, or of killed cells below a folder, holds it any more.
+
+    They end with their parent, but on a busy machine not within the moment that a resumed run waits for them.
+    """
+    wait_until(lambda: all(is_free(lock) for lock in folder.rglob(LOCK)))
+
+
+def is_free(lock: Path) -> bool:
+    """Whether no process holds a lock."""
+    with lock.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+    return True

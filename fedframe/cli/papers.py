@@ -33,6 +33,7 @@ def paper(
     """Run a table of a paper and print our numbers beside the paper's: fedframe paper fedrane-1 --scale 0.05."""
     parts = part_settings(set_ or [])
     with interruptible():
+        from fedframe.experiments.grid.failures import refuse_failures
         from fedframe.experiments.papers.cells import Choice
         from fedframe.experiments.papers.run import fill, print_planned_cells, print_tables
         from fedframe.experiments.papers.scale import Scale
@@ -46,4 +47,5 @@ def paper(
         if dry_run:
             print_planned_cells(table, choice)
         else:
-            fill(table, choice, cores=cores, progress=not quiet)
+            outcomes = fill(table, choice, cores=cores, progress=not quiet).outcomes.values()
+            refuse_failures([outcome for outcome in outcomes if outcome.state == "failed"], len(outcomes))

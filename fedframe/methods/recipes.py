@@ -7,7 +7,7 @@ them. Settings of a part are given by the part's name: `--set fine_tune.epochs=3
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -249,23 +249,48 @@ def method_text(method: MethodLike) -> str:
             f"method = {method!r} is of another kind; give a name, a part (made from fedframe.Part), a Recipe, or a "
             "list of them."
         )
-    key = PYTHON + " ".join(text.split()).replace("+", "%2B")  # a + joins pieces
+    key = PYTHON + one_line(text)
     _OBJECTS[key] = recipe
     return key
 
 
-def method_label(name: str) -> str:
-    """A method's text as tables show it: objects without `python:`, and long ones by their names alone."""
+def method_label(
+    name: str, settings: Mapping[str, Mapping[str, Any]] | None = None, left_out: Collection[tuple[str, str]] = ()
+) -> str:
+    """A method's text as tables show it: objects without `python:`, and long ones by their names alone.
+
+    Objects have the values that they run with, after `settings` of parts; those in `left_out`, by part and name, are
+    said elsewhere or vary, and have none.
+    """
     pieces = [piece.strip() for piece in name.split("+")]
-    given = {piece: piece.removeprefix(PYTHON) for piece in pieces if piece.startswith(PYTHON)}
+    given = {piece: object_text(piece, settings or {}, left_out) for piece in pieces if piece.startswith(PYTHON)}
     short = {piece: text if len(text) <= LONGEST_LABEL else python_recipe(piece).name for piece, text in given.items()}
     return "+".join(short.get(piece, piece) for piece in pieces) if given else name
 
 
-def part_text(part: Part) -> str:
-    """A part as one writes it."""
-    values = ", ".join(f"{key}={value!r}" for key, value in vars(part).items())
-    return f"{type(part).__name__}({values})"
+def object_text(
+    piece: str, settings: Mapping[str, Mapping[str, Any]], left_out: Collection[tuple[str, str]] = ()
+) -> str:
+    """A piece that was an object as one writes it, with the values of its parts as they are after `settings`."""
+    text = piece.removeprefix(PYTHON)
+    for part in _OBJECTS[piece].parts if piece in _OBJECTS else ():
+        own = {key: value for key, value in settings.get(part.name, {}).items() if key in vars(part)}
+        hidden = {key for key in vars(part) if (part.name, key) in left_out}
+        if own or hidden:
+            text = text.replace(one_line(part_text(part)), one_line(part_text(part, own, hidden)))
+    return text
+
+
+def part_text(part: Part, changed: Mapping[str, Any] | None = None, hidden: Collection[str] = ()) -> str:
+    """A part as one writes it, with some values changed and some hidden."""
+    values = {key: value for key, value in {**vars(part), **(changed or {})}.items() if key not in hidden}
+    inner = ", ".join(f"{key}={value!r}" for key, value in values.items())
+    return f"{type(part).__name__}({inner})" if inner or not hidden else type(part).__name__
+
+
+def one_line(text: str) -> str:
+    """A text as a piece of a method: on one line, without the + that joins pieces."""
+    return " ".join(text.split()).replace("+", "%2B")
 
 
 def python_recipe(key: str) -> Recipe:

@@ -84,6 +84,17 @@ class ComparisonStatistics:
                 found[label][score] = each
         return found
 
+    @cached_property
+    def all_outcomes(self) -> list[Outcome]:
+        """What has become of all runs, those that tune first."""
+        finals = [outcome for found in self.outcomes.values() for outcome in found]
+        return [*(self.tuned.outcomes if self.tuned is not None else ()), *finals]
+
+    @property
+    def failed(self) -> list[Outcome]:
+        """Runs that failed and would be tried again; each has its reason."""
+        return [outcome for outcome in self.all_outcomes if outcome.state == "failed"]
+
     def chosen(self, label: str) -> Candidate | None:
         """The setting that was selected for a method, if it had candidates."""
         row = self.plan.rows[self.labels.index(label)]

@@ -41,15 +41,25 @@ class Tuned:
 
     tuning: Tuning
     trials: Sequence[Trial]
+    outcomes: Sequence[Outcome] = ()
 
     def of(self, row: MethodRow) -> list[Trial]:
         """The trials of a method."""
         return [trial for trial in self.trials if trial.row == row]
 
     def chosen(self, row: MethodRow) -> Candidate | None:
-        """The best candidate, of equals the first; None if there is none without a diverged run."""
+        """The best candidate, of equals the first; None if there is none without a diverged run.
+
+        With a run that failed there is none either: a choice among the others would not be fair.
+        """
+        if self.failed(row):
+            return None
         known = [(trial.mean, -number) for number, trial in enumerate(self.of(row)) if trial.mean is not None]
         return self.of(row)[-max(known)[1]].candidate if known else None
+
+    def failed(self, row: MethodRow) -> bool:
+        """Whether a run of a method's candidates failed, and may be made by another try."""
+        return any("failed" in trial.states for trial in self.of(row))
 
     def plain(self) -> dict[str, Any]:
         """The validation grid as plain values, for JSON."""
@@ -117,14 +127,8 @@ def tuning_cells(plan: Plan, tuning: Tuning) -> dict[tuple[str, Candidate, int],
 
 
 def score_trials(plan: Plan, tuning: Tuning, outcomes: Mapping[Path, Outcome]) -> Tuned:
-    """The trials with their scores; a run that could not be made would make the choice unfair, so it ends here."""
+    """The trials with their scores."""
     cells = tuning_cells(plan, tuning)
-    failed = [outcomes[cell.folder] for cell in cells.values() if outcomes[cell.folder].state == "failed"]
-    if failed:
-        raise RunError(
-            f"{len(failed)} of {len(cells)} tuning runs could not be made; the same command tries them again. "
-            f"{failed[0].cell.name}: {failed[0].reason}"
-        )
     trials = []
     for row in plan.rows:
         for candidate in row.candidates if len(row.candidates) > 1 else ():
@@ -134,4 +138,4 @@ def score_trials(plan: Plan, tuning: Tuning, outcomes: Mapping[Path, Outcome]) -
             if any(o.state == "finished" and value is None for o, value in zip(found, values, strict=True)):
                 raise RunError(f"{row.label} has no score {score!r} to choose by; use --select personal.final.")
             trials.append(Trial(row, candidate, values, tuple(outcome.state for outcome in found)))
-    return Tuned(tuning, trials)
+    return Tuned(tuning, trials, [outcomes[folder] for folder in dict.fromkeys(c.folder for c in cells.values())])

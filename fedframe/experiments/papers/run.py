@@ -10,6 +10,7 @@ import yaml
 from fedframe.data.load import load_raw, read_spec
 from fedframe.errors import FedframeError, RunError
 from fedframe.experiments.grid import choose_grid_display, outcome_of, run_cells
+from fedframe.experiments.grid.failures import refuse_failures
 from fedframe.experiments.papers.cells import Choice, PlacedCell, placed_cells
 from fedframe.experiments.papers.files import make_document, save
 from fedframe.experiments.papers.result import FilledTable
@@ -62,7 +63,7 @@ def fill(name: str, choice: Choice, *, cores: int | None = None, progress: bool 
         show(make_document(result))
         print(f"Saved: {', '.join(map(str, paths))}")
     if all(outcome.state == "failed" for outcome in outcomes.values()):
-        raise RunError(f"Not one of {plural(len(outcomes), 'cell')} could be run. {result.failures[0]}")
+        refuse_failures([*outcomes.values()], len(outcomes))
     return result
 
 

@@ -61,8 +61,8 @@ class Run:
 
     @cached_property
     def examination(self) -> dict[str, Any]:
-        """The examination of the saved models; empty if there is none."""
-        return self._json(EXAMINATION)
+        """The examination of the saved models; empty if there is none, or only one that does not fit them now."""
+        return {} if self.examination_error else self._json(EXAMINATION)
 
     @cached_property
     def names(self) -> list[str]:

@@ -22,7 +22,7 @@ from fedframe.experiments.papers.cells import Choice
 from fedframe.experiments.papers.run import fill
 from tests.cli.test_cli import PROGRAM, fedframe
 from tests.data.conftest import idx_bytes, write_gz
-from tests.hold import DEADLINE, environment, wait_until
+from tests.hold import DEADLINE, environment, wait_until, wait_until_free
 from tests.hold import PROGRAM as HELD
 
 pytestmark = pytest.mark.slow
@@ -157,6 +157,7 @@ def test_killed_table_goes_on_to_the_same_numbers(tmp_path: Path) -> None:
     started = list((tmp_path / "out" / "cells").rglob("metrics.jsonl"))
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
+    wait_until_free(tmp_path / "out")
     assert 1 <= len(finished(tmp_path / "out")) < 4
     assert started
     subprocess.run([*command, "out"], cwd=tmp_path, check=True)
