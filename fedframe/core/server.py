@@ -17,17 +17,17 @@ from fedframe.core.evaluation import Scores
 from fedframe.core.hook_errors import named_errors, returned_tensor, wrong_return
 from fedframe.core.job import Job
 from fedframe.core.layout import named_tensors
-from fedframe.core.message import LOST, Message, all_finite, validate_reply
+from fedframe.core.message import ALL, LOST, Message, all_finite, validate_reply
 from fedframe.core.model import Model, load_tensors
 from fedframe.core.part import Merger, State
 from fedframe.core.part_check import place
 from fedframe.core.privacy import clipped, epsilon, fresh_generator, noise, secret_generator
+from fedframe.core.stage_costs import StageCost, StageCosts
 from fedframe.errors import DivergedError, RunError
 from fedframe.util.schedule import Schedule
 from fedframe.util.seeds import generator_for, seed_for
 
 Progress = Callable[[int, int], None]
-ALL = -1  # the unit of a reply that stands for several clients; no client has it
 
 
 class Observer(Protocol):
@@ -82,6 +82,7 @@ class Server:
         self.last_scores: Scores | None = None  # of the model as it stands
         self.late: Scores | None = None  # what clients have added to the scores of the last round, afterwards
         self.traffic: dict[str, dict[str, int]] = {"up": {}, "down": {}}  # bytes so far, by the name of the tensor
+        self.stages = StageCosts()  # what was sent and received after the last round
         self._net: tuple[Model, Tensor] | None = None  # made when a part first asks for it
         self._declared: dict[str, bool] = {}  # names of the state, and whether it goes out with every request
         with named_errors("Before the first round"):
@@ -316,7 +317,7 @@ class Server:
             shapes = self.job.expected("statistics")
             self.engine.expect("statistics", shapes)
             before = (self.model.clone(), dict(self.fixed_overrides), dict(self.state))
-            with named_errors("Server stage"):
+            with named_errors("Server stage"), self.stages.measure("server_stage"):
                 stage.server_stage(self, self.ask_everyone("statistics", shapes, progress))
             self.last_scores = None
             if not all(all_finite(tensor) for tensor in (self.model, *self.fixed_overrides.values())):
@@ -332,7 +333,10 @@ class Server:
         """Every client's usable reply to a request, one by one; it is sent only when the first is asked for."""
         request = self.build_request(kind, self.round + 1)
         everyone = self.job.largest_first(np.arange(len(self.job.federation)))
+        cost = self.stages.setdefault("server_stage", StageCost())
+        cost.sent(request, len(everyone))
         for done, reply in enumerate(self.engine.run(request, everyone), start=1):
+            cost.received(reply)
             if self.accepts(reply, request, expected):
                 yield reply
             progress(done, len(everyone))
