@@ -311,9 +311,14 @@ class Server:
     # -- after the last round ------------------------------------------------------------------------------------------
     def conclude(self, progress: Progress) -> Scores:
         """The server stage, the client stage, and the final scores."""
-        stage = self.job.method.optional_slot("server_stage")
-        if stage is not None:
+        stage, finishing = self.job.method.optional_slot("server_stage"), self.job.method.parts_with("after_rounds")
+        if stage is not None or finishing:
             self.late = self.engine.evaluation.before_stage(self)
+        with named_errors("After the last round"):
+            for part in finishing:
+                part.after_rounds(self)
+                self.last_scores = None
+        if stage is not None:
             shapes = self.job.expected("statistics")
             self.engine.expect("statistics", shapes)
             before = (self.model.clone(), dict(self.fixed_overrides), dict(self.state))

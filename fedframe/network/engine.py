@@ -335,8 +335,8 @@ def check_hello(job: Job, replies: Mapping[int, Message], digest: str) -> None:
             )
         if reply.numbers.get("uploads") != upload_digest(job):
             raise RunError(
-                f"{name} would send other tensors than the server expects: install the same Fedframe, and the same files "
-                "of your own, everywhere."
+                f"{name} would send other tensors than the server expects: install the same Fedframe, and the same "
+                "files of your own, everywhere."
             )
         if job.settings.secure and not re.fullmatch("[0-9a-f]{64}", str(reply.numbers.get("key"))):
             raise RunError(f"{name} has sent no key, and secure = true needs one of everybody; look at its log.")

@@ -1,4 +1,4 @@
-"""Bytes of the stages after the last round, counted by hand: in this process, in workers, over nodes, masked, resumed."""
+"""Bytes of the stages after the last round, counted by hand: in this process, in workers, over nodes, resumed."""
 
 from __future__ import annotations
 

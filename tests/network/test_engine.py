@@ -17,7 +17,18 @@ from fedframe.util.files import read_json
 from tests.helpers import Recorder, same_file
 from tests.network.in_process import make, remote_engine
 
-METHODS = ["fedavg", "scaffold", "fedetf", "fedloge", "fedrane", "spherefed", "fedrep", "fedavg+ccvr", "feddyn"]
+METHODS = [
+    "fedavg",
+    "scaffold",
+    "fedetf",
+    "fedloge",
+    "fedrane",
+    "spherefed",
+    "fedrep",
+    "fedavg+ccvr",
+    "feddyn",
+    "spherefed+average",
+]
 
 
 def run_both(method: str, tmp_path: Path, **settings: Any) -> tuple[RunFolder, RunFolder]:

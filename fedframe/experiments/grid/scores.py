@@ -33,8 +33,8 @@ COSTS = {
 }
 BYTES_HEAD = "bytes_head"
 HEAD_MEANING = (
-    "bytes that one client sends and receives for the classifier, mean over clients: the classifier in all rounds, and in "
-    "the server stage all but the backbone"
+    "bytes that one client sends and receives for the classifier, mean over clients: the classifier in all rounds, and "
+    "in the server stage all but the backbone"
 )
 MEANINGS = {
     "generic": "the shared model on the global test set",

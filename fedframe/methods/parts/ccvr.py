@@ -4,8 +4,9 @@ Luo et al., No Fear of Heterogeneity: Classifier Calibration for Federated Learn
 Each client sends how many samples of class c it has, N_kc, and mean and covariance of their features. The server's
     mu_c  = sum_k N_kc mu_kc / N_c
     S_c   = (sum_k (N_kc - 1) S_kc + sum_k N_kc mu_kc mu_kc' - N_c mu_c mu_c') / (N_c - 1)
-are those of all clients' samples together. Covariances are symmetric: their lower triangles are sent. It draws M_c virtual features from N(mu_c, S_c) for every class and trains
-the classifier on them with cross-entropy, starting from where training left it (frozen classifiers too).
+are those of all clients' samples together. It draws M_c virtual features from N(mu_c, S_c) for every class and trains
+the classifier on them with cross-entropy, starting from where training left it (frozen classifiers too). Covariances
+are symmetric: their lower triangles are sent.
 
 Differs from the paper in: clients are added one by one to a running mean and scatter, which is the same sum without the
 cancellation. A ridge of 1e-6 tr(S)/dim is added, and S is factored by its eigenvalues: with dead units, or fewer
