@@ -13,7 +13,6 @@ from fedframe.methods.recipes import make_method, recipe_defaults
 from fedframe.settings import Settings, check, merge_part_settings, merge_settings, read_config
 from fedframe.util.locate import resolve_paths
 
-
 RATES_OF_SGD = ("lr", "lr_per_class", "momentum", "nesterov")
 
 
