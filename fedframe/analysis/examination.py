@@ -32,7 +32,17 @@ from fedframe.util.files import read_json, write_text
 VERSION = 2  # raised when figures change their meaning, so that old files are made again
 MOST_CLASSES = 100  # of matrices
 MOST_CLIENTS = 1000  # of the partition
-COSTS = ("bytes_up", "bytes_down", "bytes_once", "cpu_seconds", "seconds", "peak_memory_mb")
+COSTS = (
+    "bytes_up",
+    "bytes_down",
+    "bytes_once",
+    "stages",
+    "bytes_up_total",
+    "bytes_down_total",
+    "cpu_seconds",
+    "seconds",
+    "peak_memory_mb",
+)
 
 
 def examine(

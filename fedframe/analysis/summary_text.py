@@ -138,6 +138,13 @@ def cost(found: Mapping[str, Any]) -> Iterator[Line]:
     if found.get("by_part"):
         parts = (f"{part} {megabytes(n['up'])} up, {megabytes(n['down'])} down" for part, n in found["by_part"].items())
         yield line("by_part", "; ".join(parts))
+    if found.get("stages"):
+        each = (
+            f"{name.replace('_', ' ')} {megabytes(n['bytes_up'])} up, {megabytes(n['bytes_down'])} down, "
+            f"{duration(n['seconds'])}"
+            for name, n in found["stages"].items()
+        )
+        yield line("stages", "; ".join(each))
 
 
 def megabytes(count: int) -> str:

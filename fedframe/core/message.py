@@ -23,6 +23,7 @@ Number = int | float | str
 NO_NUMBERS = ("nan", "inf", "-inf")  # as texts: messages between organisations hold finite numbers only
 REPLY_NUMBERS = ("samples", "steps", "loss")  # of every client's reply to training, whatever the method
 LAST = "last"  # a number in the last request of a run, whatever its kind: clients keep the model that comes with it
+ALL = -1  # the unit of a reply that stands for several clients; no client has it
 LOST = "lost"  # the kind of a message that stands in for a reply that never came, with the reason
 
 

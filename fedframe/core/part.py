@@ -249,6 +249,9 @@ class Part:
         """Act on the server once all `clients` replies of a round are merged."""
 
     # -- after the last round ------------------------------------------------------------------------------------------
+    def after_rounds(self, server: Server) -> None:
+        """Change the shared model once the last round is over and scored, before any stage."""
+
     def statistics(self, context: ClientContext) -> dict[str, Tensor]:
         """What one client contributes to the server stage, as `uploads` declares it for `statistics`."""
         raise NotImplementedError

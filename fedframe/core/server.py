@@ -15,17 +15,17 @@ from fedframe.core.engine import Engine
 from fedframe.core.evaluation import Scores
 from fedframe.core.hook_errors import named_errors, returned_tensor, wrong_return
 from fedframe.core.job import Job
-from fedframe.core.message import LOST, Message, all_finite, validate_reply
+from fedframe.core.message import ALL, LOST, Message, all_finite, validate_reply
 from fedframe.core.part import Merger, State
 from fedframe.core.part_check import class_location
 from fedframe.core.privacy import clip_update, epsilon_spent, secret_generator, server_noise
 from fedframe.core.round_record import Observer, RoundRecord
 from fedframe.core.server_view import ServerView
+from fedframe.core.stage_costs import StageCost, StageCosts
 from fedframe.errors import DivergedError, RunError, SettingError
 from fedframe.util.seeds import seed_for
 
 Progress = Callable[[int, int], None]
-ALL = -1  # the unit of a reply that stands for several clients; no client has it
 
 
 class Server(ServerView):
@@ -45,6 +45,7 @@ class Server(ServerView):
         self.last_scores: Scores | None = None  # of the model as it stands
         self.late: Scores | None = None  # what clients have added to the scores of the last round, afterwards
         self.traffic: dict[str, dict[str, int]] = {"up": {}, "down": {}}  # bytes so far, by the name of the tensor
+        self.stages = StageCosts()  # what was sent and received after the last round
         with named_errors("Before the first round"):
             for part in job.method.parts:
                 declared = part.server_state(self)
@@ -245,13 +246,18 @@ class Server(ServerView):
     # -- after the last round ------------------------------------------------------------------------------------------
     def conclude(self, progress: Progress) -> Scores:
         """The server stage, the client stage, and the final scores."""
-        stage = self.job.method.optional_slot("server_stage")
-        if stage is not None:
+        stage, finishing = self.job.method.optional_slot("server_stage"), self.job.method.parts_with("after_rounds")
+        if stage is not None or finishing:
             self.late = self.engine.evaluation.before_stage(self)
+        with named_errors("After the last round"):
+            for part in finishing:
+                part.after_rounds(self)
+                self.last_scores = None
+        if stage is not None:
             shapes = self.job.expected("statistics")
             self.engine.expect("statistics", shapes)
             before = (self.model.clone(), dict(self.fixed_overrides), dict(self.state))
-            with named_errors("Server stage"):
+            with named_errors("Server stage"), self.stages.measure("server_stage"):
                 stage.server_stage(self, self.ask_everyone("statistics", shapes, progress))
             self.last_scores = None
             if not all(all_finite(tensor) for tensor in (self.model, *self.fixed_overrides.values())):
@@ -267,7 +273,10 @@ class Server(ServerView):
         """Every client's usable reply to a request, one by one; it is sent only when the first is asked for."""
         request = self.build_request(kind, self.round + 1)
         everyone = self.job.largest_first(np.arange(len(self.job.federation)))
+        cost = self.stages.setdefault("server_stage", StageCost())
+        cost.sent(request, len(everyone))
         for done, reply in enumerate(self.engine.run(request, everyone), start=1):
+            cost.received(reply)
             if self.accepts(reply, request, expected):
                 yield reply
             progress(done, len(everyone))

@@ -19,6 +19,7 @@ from fedframe.methods.part_settings import default_part, is_complete, make_part
 from fedframe.methods.parts import DEFAULTS, PARTS
 from fedframe.methods.parts.alone import Central, Local
 from fedframe.methods.parts.apple import Apple
+from fedframe.methods.parts.average import Average
 from fedframe.methods.parts.ccvr import CCVR
 from fedframe.methods.parts.ditto import Ditto
 from fedframe.methods.parts.features import Normalise, Projection, Temperature
@@ -51,6 +52,7 @@ from fedframe.methods.parts.prox import Prox
 from fedframe.methods.parts.qfedavg import QFedAvg
 from fedframe.methods.parts.ratioloss import RatioLoss
 from fedframe.methods.parts.scaffold import Scaffold
+from fedframe.settings import merge_settings
 from fedframe.util.locate import locate
 
 
@@ -91,6 +93,7 @@ RECIPES: dict[str, Recipe] = {
         Recipe("fedadam", "The mean update drives Adam on the server.", parts=(FedAdam(),)),
         Recipe("fedyogi", "The mean update drives Yogi on the server.", parts=(FedYogi(),)),
         Recipe("fedexp", "The mean update, extrapolated as far as the clients disagree.", parts=(FedExP(),)),
+        Recipe("average", "The mean of the last rounds' shared models is the final one.", parts=(Average(),)),
         Recipe("fedsam", "Local steps along the gradient a little uphill: flat minima.", parts=(FedSAM(),)),
         Recipe("qfedavg", "Clients with a higher loss weigh more in the server's step.", parts=(QFedAvg(),)),
         Recipe("moon", "Features keep to the server's model and away from the client's last one.", parts=(Moon(),)),
@@ -127,7 +130,7 @@ RECIPES: dict[str, Recipe] = {
             "Features on the sphere, a frozen orthonormal classifier, squared error; least squares at the end.",
             parts=(Orthonormal(), Normalise(), SquaredError(), FFC()),
             defaults={
-                "lr": 0.5,
+                "lr_per_class": 0.05,  # .5 for ten: the loss is a mean over classes, and so is its gradient
                 "lr_schedule": "cosine",
                 "momentum": 0.9,
                 "weight_decay": 1e-5,
@@ -364,10 +367,7 @@ def first_line(part: type[Part]) -> str:
 
 def recipe_defaults(name: str) -> dict[str, Any]:
     """The run settings that a method brings along; where two recipes differ, the later one counts."""
-    merged: dict[str, Any] = {}
-    for recipe in find_recipes(name):
-        merged |= recipe.defaults
-    return merged
+    return merge_settings(*(recipe.defaults for recipe in find_recipes(name)))
 
 
 def make_method(name: str, settings: Mapping[str, Mapping[str, Any]]) -> Method:

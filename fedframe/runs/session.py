@@ -167,7 +167,8 @@ def execute_alone(job: Job, folder: RunFolder, display: Display, engine: OpenEng
     table = client_table(job, final)
     kept_out = {} if new is None else {"new": new.by_client()}
     write_text(folder.path / CLIENT_SCORES, json.dumps({**table, **kept_out}) + "\n")
-    summary = summarise(job, session.history, final, new, session.costs(), session.server.traffic)
+    server = session.server
+    summary = summarise(job, session.history, final, new, session.costs(), server.traffic, server.stages)
     summary["spread"] = spreads(table)
     write_json(folder.path / SUMMARY, summary)
     session.loggers.end(summary)

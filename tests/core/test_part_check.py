@@ -52,6 +52,7 @@ HOOK_BODIES = {
     "transform": "def transform(self, model, features, context):\n    1 / 0",
     "finish": "def finish(self, context):\n    1 / 0",
     "after_merge": "def after_merge(self, server, clients):\n    1 / 0",
+    "after_rounds": "def after_rounds(self, server):\n    1 / 0",
     "select_clients": "def select_clients(self, server, round, clients):\n    1 / 0",
     "server_state": "def server_state(self, server):\n    1 / 0",
     "build": "def build(self, model):\n    1 / 0",

@@ -42,6 +42,7 @@ METHODS = [
     "fedloge",
     "fedexp",
     "qfedavg",
+    "spherefed+average",
 ]
 
 

@@ -115,7 +115,10 @@ class ComparisonStatistics:
         for row in self.plan.rows:
             settings = self.plan.settings_of(row, self.chosen(row.label) or AS_THEY_ARE, self.plan.seeds[0])
             parts = {f"{part}.{key}": value for part, each in settings.set.items() for key, value in each.items()}
-            found.append({**{name: getattr(settings, name) for name in METHOD_SETTINGS}, **parts})
+            values = {name: getattr(settings, name) for name in METHOD_SETTINGS}
+            if settings.lr_per_class is not None:  # it counts in the place of lr
+                values["lr"] = None
+            found.append({**values, **parts})
         names = [*dict.fromkeys(name for values in found for name in values)]
         by_name = {name: [setting_text(values.get(name)) for values in found] for name in names}
         return {name: texts for name, texts in by_name.items() if len(set(texts)) > 1}

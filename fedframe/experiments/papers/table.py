@@ -46,7 +46,7 @@ class PaperTable(Strict):
     name: str
     title: str
     paper: str
-    unit: Literal["percent", "share", "count"]  # of the printed numbers
+    unit: Literal["percent", "share", "count", "megabytes"]  # of the printed numbers
     scores: dict[str, str]  # name in the paper -> score of ours
     groups: tuple[float, float] = CUTS  # many, medium and few: where the classes are cut
     settings: Values
@@ -69,7 +69,8 @@ class PaperTable(Strict):
     def _fits_together(self) -> Self:
         for score in [*self.scores.values(), *(score for row in self.rows for score in row.scores.values())]:
             check_score(score)
-            if is_accuracy(score) == (self.unit == "count"):
+            other = ("megabytes",) if score.startswith("bytes") else ("count",)
+            if self.unit not in (("percent", "share") if is_accuracy(score) else other):
                 raise SettingError(f"The score {score!r} is not counted in {self.unit}.")
         names = [row.name for row in self.rows]
         for name in [*names, *self.columns]:
@@ -90,10 +91,16 @@ class PaperTable(Strict):
         return self
 
     def printed(self, row: TableRow, column: str, score: str) -> float | None:
-        """The paper's number, accuracies as shares of 1."""
+        """The paper's number, accuracies as shares of 1, and megabytes as bytes."""
         place = [*self.columns].index(column) * len(self.scores) + [*self.scores].index(score)
         number = row.paper[place]
-        return number / 100 if number is not None and self.unit == "percent" else number
+        divisor = {"percent": 100, "megabytes": 1e-6}.get(self.unit)
+        return number / divisor if number is not None and divisor is not None else number
+
+    @property
+    def shown_factor(self) -> float:
+        """What our scores are multiplied by to be shown: accuracies in percent, bytes in megabytes."""
+        return {"count": 1.0, "megabytes": 1e-6}.get(self.unit, 100.0)
 
     def score_of(self, row: TableRow, score: str) -> str:
         """Our score behind a number of the paper."""

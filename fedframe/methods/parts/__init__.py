@@ -5,6 +5,7 @@ from __future__ import annotations
 from fedframe.core.part import Part
 from fedframe.methods.parts.alone import Central, Local
 from fedframe.methods.parts.apple import Apple
+from fedframe.methods.parts.average import Average
 from fedframe.methods.parts.ccvr import CCVR
 from fedframe.methods.parts.cross_entropy import CrossEntropy
 from fedframe.methods.parts.ditto import Ditto
@@ -93,6 +94,7 @@ PARTS: dict[str, type[Part]] = {
         Nash,
         Apple,
         FedMTL,
+        Average,
         FFC,
         CCVR,
         PooledHead,

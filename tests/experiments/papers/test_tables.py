@@ -73,7 +73,7 @@ def test_tables_of_all_five_papers_are_there() -> None:
 def test_printed_numbers_are_plausible(name: str) -> None:
     table = load_table(name)
     printed = [n for row in table.rows for n in row.paper]
-    low, high = {"percent": (2, 100), "share": (0.02, 1), "count": (1, 1000)}[table.unit]
+    low, high = {"percent": (2, 100), "share": (0.02, 1), "count": (1, 1000), "megabytes": (1, 1e4)}[table.unit]
     assert all(low <= n <= high for n in printed if n is not None)
     assert any(n is not None for n in printed)
 
@@ -99,6 +99,7 @@ TOTALS: dict[str, tuple[int, float]] = {
     "fedloge-11": (24, 13.1822),
     "fedrane-1": (132, 90.2183),
     "fedrane-2": (132, 100.3523),
+    "spherefed-1": (3, 867),
     "spherefed-2": (64, 3653.59),
     "spherefed-3": (9, 620.94),
     "spherefed-4": (8, 509.42),
@@ -201,7 +202,7 @@ def test_settings_of_parts_reach_the_rows_that_have_them() -> None:
         ({"rows": [GOOD["rows"][0], GOOD["rows"][0]]}, "same name"),
         ({"rows": [{**GOOD["rows"][0], "columns": {"c": {}}}]}, "There is no column 'c'"),
         ({"rows": [{**GOOD["rows"][0], "scores": {"Q": "few"}}]}, "There is no score 'Q'"),
-        ({"unit": "points"}, "unit: Input should be 'percent', 'share' or 'count'"),
+        ({"unit": "points"}, "unit: Input should be 'percent', 'share', 'count' or 'megabytes'"),
         ({"extra": 1}, "extra: Extra inputs are not permitted"),
     ],
 )
