@@ -47,8 +47,8 @@ def dirichlet(
     small = int((sizes < min_size).sum())
     moved = _top_up(owner, sizes, min_size, rng)
     return owner, (
-        f"dirichlet:{alpha:g}{':capped' if capped else ''}: after {draws} draws {small} of {clients} clients had fewer than {min_size} "
-        f"samples; {moved} samples ({moved / len(labels):.1%}) moved to them from larger clients.",
+        f"dirichlet:{alpha:g}{':capped' if capped else ''}: after {draws} draws {small} of {clients} clients had fewer "
+        f"than {min_size} samples; {moved} samples ({moved / len(labels):.1%}) moved to them from larger clients.",
     )
 
 

@@ -116,9 +116,13 @@ def tuning_cells(plan: Plan, tuning: Tuning) -> dict[tuple[str, Candidate, int],
     }
 
 
-def score_trials(plan: Plan, tuning: Tuning, outcomes: Mapping[Path, Outcome]) -> Tuned:
+def score_trials(
+    rows: Sequence[MethodRow],
+    cells: Mapping[tuple[str, Candidate, int], Cell],
+    tuning: Tuning,
+    outcomes: Mapping[Path, Outcome],
+) -> Tuned:
     """The trials with their scores; a run that could not be made would make the choice unfair, so it ends here."""
-    cells = tuning_cells(plan, tuning)
     failed = [outcomes[cell.folder] for cell in cells.values() if outcomes[cell.folder].state == "failed"]
     if failed:
         raise RunError(
@@ -126,7 +130,7 @@ def score_trials(plan: Plan, tuning: Tuning, outcomes: Mapping[Path, Outcome]) -
             f"{failed[0].cell.name}: {failed[0].reason}"
         )
     trials = []
-    for row in plan.rows:
+    for row in rows:
         for candidate in row.candidates if len(row.candidates) > 1 else ():
             found = [outcomes[cells[row.label, candidate, seed].folder] for seed in tuning.seeds]
             score = score_of(tuning.select, row.method)
