@@ -126,7 +126,7 @@ def test_tables_share_their_runs() -> None:
     first, second = (
         {place.cell.folder for place in placed_cells(load_table(name), Choice())} for name in ("fedrane-1", "fedrane-2")
     )
-    assert len(first & second) == 6 * 12
+    assert len(first & second) == 10 * 12
     assert {p.cell.folder for p in placed_cells(load_table("fedavg_etf-5"), Choice())} & {
         p.cell.folder for p in placed_cells(load_table("fedavg_etf-2"), Choice())
     }
