@@ -24,7 +24,7 @@ def own_rows(table: PaperTable) -> list[TableRow]:
 def few_classes(table: PaperTable) -> str:
     """A column whose data have ten classes, as digits have, if there is one."""
     data = {column: str({**table.settings, **values}["data"]) for column, values in table.columns.items()}
-    return next((column for column, name in data.items() if name in ("cifar10", "fashion-mnist")), [*data][0])
+    return next((column for column, name in data.items() if name in ("cifar10", "fashion-mnist")), next(iter(data)))
 
 
 @pytest.mark.slow
