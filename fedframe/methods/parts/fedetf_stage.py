@@ -33,6 +33,7 @@ class AlternatingAdaptation(Part):
     epochs: Annotated[int, Field(ge=1)] = 1
     head_lr: Annotated[float, Field(gt=0)] = 0.1
     projection_lr: Annotated[float, Field(gt=0)] = 0.05
+    plain_head: bool = True  # class vectors learn without momentum and weight decay, as in the authors' code
 
     def personalise(self, context: ClientContext) -> None:
         """Train the feature extractor."""
@@ -41,7 +42,8 @@ class AlternatingAdaptation(Part):
 
     def head_stages(self, method: Method, model: Model) -> Sequence[HeadStage]:
         """Classifier and projection (if there is one) in turn, with beta."""
-        turns = [HeadStage(self.epochs, ("head.", "extras.temperature."), self.head_lr, CrossEntropy())]
+        own = ("head.", "extras.temperature.")
+        turns = [HeadStage(self.epochs, own, self.head_lr, CrossEntropy(), plain_steps=self.plain_head)]
         if "projection" in model.extras:
             own = ("extras.projection.", "extras.temperature.")
             turns.append(HeadStage(self.epochs, own, self.projection_lr, CrossEntropy()))
