@@ -6,7 +6,8 @@ adaptation by local finetuning". Plain cross-entropy throughout; beta learns in 
     (2) for some iterations: V and beta, then p and beta
 
 Differs from the paper in: it does not say how long or how fast. The authors' code alternates 20 times, 3 epochs each, V
-with lr .1 and the projection with lr .05; the defaults have these rates, but 5 times one epoch each.
+with lr .1 and the projection with lr .05; the defaults have these rates, but 5 times one epoch each. As there, steps of
+V have neither momentum nor weight decay, unless `plain_head` is off.
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@ class mean f_c. It is kept up from the first round on, so that every class that 
 Differs from the paper in: Algorithm 1 as printed divides 0 by 0 for clients that lack a class; here they do not count,
 a class that no client held keeps its old memory, and before it has one it is left alone. Its 1/|S| over all sampled
 clients, to which those that lack a class then add nothing, shortens the memory the more, the fewer hold the class:
-`divisor = sampled`. `warm` may be a share of all rounds. Algorithm 1 writes f for the features of the training loop; they
-are those of the last local epoch, which is next to free although the weights still move in it. `means = final` takes
-them from the final local model, in evaluation mode, in a pass of its own that costs nearly half an epoch in every round.
+`divisor = sampled`. `warm` may be a share of all rounds. Algorithm 1 writes f for the features of the training loop;
+they are those of the last local epoch, which is next to free although the weights still move in it. `means = final`
+takes them from the final local model, in evaluation mode, in a pass that costs nearly half an epoch in every round.
 """
 
 from __future__ import annotations
