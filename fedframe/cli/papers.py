@@ -21,6 +21,9 @@ def paper(
     rows: Annotated[str, typer.Option(help="only these, separated by commas; * stands for anything")] = "",
     columns: Annotated[str, typer.Option(help="only these, separated by commas; * stands for anything")] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the cells and their settings, run nothing")] = False,
+    tune: Annotated[
+        bool, typer.Option("--tune", help="first choose each row's learning rate on held-out training data")
+    ] = False,
     set_: Annotated[
         Optional[list[str]], typer.Option("--set", help="setting of a part, for the rows that have it")
     ] = None,
@@ -43,7 +46,7 @@ def paper(
             return
         names = [[name for name in text.split(",") if name.strip()] for text in (rows, columns)]
         machine = {"device": device, "data_dir": data_dir}
-        choice = Choice(Scale(scale), seeds, names[0], names[1], parts, machine, out)
+        choice = Choice(Scale(scale), seeds, names[0], names[1], parts, machine, out, tune)
         if dry_run:
             print_planned_cells(table, choice)
         else:

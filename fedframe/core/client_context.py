@@ -40,6 +40,7 @@ class ClientContext:
     scratch: Scratch = field(default_factory=Scratch)  # what parts need only until this work is done
     steps: int = 0
     gradients: int = 0  # how often the gradient of a batch was computed
+    plain_steps: bool = False  # whether the training under way does without the run's momentum and weight decay
     pull: float = 0.0  # the coefficient with which parts pull every step towards the server's weights
     hooks: StepHooks | None = None  # of the training under way
 

@@ -108,6 +108,7 @@ class HeadStage:
     lr: float | None = None  # None: the run's
     loss: Part | None = None  # None: the method's
     after: Callable[[ClientContext], None] | None = None  # a last change of the client's model, after all stages
+    plain_steps: bool = False  # w <- w - lr g, whatever the run's momentum and weight decay are
 
 
 @dataclass(frozen=True)

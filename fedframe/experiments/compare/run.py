@@ -105,11 +105,15 @@ def tune(plans: Sequence[Plan], cores: int | None, progress: bool) -> list[Tuned
     asked = [(plan, plan.tuning) for plan in plans if plan.tuning is not None]
     if not asked:
         return [None for _ in plans]
-    cells = [cell for plan, tuning in asked for cell in tuning_cells(plan, tuning).values()]
+    candidates = [tuning_cells(plan, tuning) for plan, tuning in asked]
+    cells = [cell for found in candidates for cell in found.values()]
     if progress:
         print(f"Tuning: {plural(len(cells), 'run')} on validation data, the test data put aside.", flush=True)
     outcomes = run_with_data(cells, cores, progress)
-    return [score_trials(plan, tuning, outcomes) for plan, tuning in asked]
+    return [
+        score_trials(plan.rows, found, tuning, outcomes)
+        for (plan, tuning), found in zip(asked, candidates, strict=True)
+    ]
 
 
 def final_runs(

@@ -126,11 +126,15 @@ def tuning_cells(plan: Plan, tuning: Tuning) -> dict[tuple[str, Candidate, int],
     }
 
 
-def score_trials(plan: Plan, tuning: Tuning, outcomes: Mapping[Path, Outcome]) -> Tuned:
+def score_trials(
+    rows: Sequence[MethodRow],
+    cells: Mapping[tuple[str, Candidate, int], Cell],
+    tuning: Tuning,
+    outcomes: Mapping[Path, Outcome],
+) -> Tuned:
     """The trials with their scores."""
-    cells = tuning_cells(plan, tuning)
     trials = []
-    for row in plan.rows:
+    for row in rows:
         for candidate in row.candidates if len(row.candidates) > 1 else ():
             found = [outcomes[cells[row.label, candidate, seed].folder] for seed in tuning.seeds]
             score = score_of(tuning.select, row.method)

@@ -63,7 +63,7 @@ def closing(result: FilledTable) -> list[str]:
     unit = {"count": "rounds", "megabytes": "megabytes"}.get(result.table.unit, "percent, difference in points")
     scores = [f"{name}: {meaning}." for name, meaning in result.meanings.items()]
     legend = f"Ours (the paper's, ours minus the paper's), in {unit}."
-    return [result.size, legend, *scores, *result.table.notes, *result.missing, *result.failures]
+    return [result.size, legend, *scores, *result.notes]
 
 
 def number_lines(result: FilledTable) -> Iterator[dict[str, Any]]:
@@ -83,9 +83,10 @@ def number_lines(result: FilledTable) -> Iterator[dict[str, Any]]:
 
 
 def save(result: FilledTable) -> list[Path]:
-    """Write the table's files; their names tell the scale."""
+    """Write the table's files; their names tell the scale, and whether rates were chosen."""
     scale = result.choice.scale.share
-    stem = result.table.name if scale == 1 else f"{result.table.name}-scale-{scale:g}"
+    stem = f"{result.table.name}-tuned" if result.choice.tune else result.table.name
+    stem += "" if scale == 1 else f"-scale-{scale:g}"
     paths = [result.choice.out / f"{stem}.{kind}" for kind in ("md", "csv", "json")]
     write_text(paths[0], markdown(make_document(result)))
     write_text(paths[1], comma_separated(number_lines(result)))

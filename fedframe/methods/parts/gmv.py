@@ -5,10 +5,11 @@ only, from round `warm` on, h = f + alpha mu_y. mu_c is the mean, over the round
 class mean f_c. It is kept up from the first round on, so that every class that was seen has a memory when it is needed.
 
 Differs from the paper in: Algorithm 1 as printed divides 0 by 0 for clients that lack a class; here they do not count,
-a class that no client held keeps its old memory, and before it has one it is left alone. `warm` may be a share of all
-rounds. Algorithm 1 writes f for the features of the training loop; they are those of the last local epoch, which is
-next to free although the weights still move in it. `means = final` takes them from the final local model, in evaluation
-mode, in a pass of its own that costs nearly half an epoch in every round.
+a class that no client held keeps its old memory, and before it has one it is left alone. Its 1/|S| over all sampled
+clients, to which those that lack a class then add nothing, shortens the memory the more, the fewer hold the class:
+`divisor = sampled`. `warm` may be a share of all rounds. Algorithm 1 writes f for the features of the training loop;
+they are those of the last local epoch, which is next to free although the weights still move in it. `means = final`
+takes them from the final local model, in evaluation mode, in a pass that costs nearly half an epoch in every round.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ class GlobalMemory(Part):
     alpha: Annotated[float, Field(ge=0)] = 0.5
     warm: Annotated[float, Field(ge=0)] = 0.6  # below 1: a share of all rounds; else the first round with memory
     means: Literal["training", "final"] = "training"  # features as training sees them, or of the final local model
+    divisor: Literal["holders", "sampled"] = "holders"  # of the sum of class means: clients with the class, or all of S
 
     def check_settings(self, settings: Settings) -> None:
         """Refuse a warm-up after which memory would never be used."""
@@ -102,5 +104,6 @@ class GlobalMemory(Part):
     def after_merge(self, server: Server, clients: int) -> None:
         """Set a new memory for the classes that some client held; the others keep theirs."""
         total, count = server.total(MEANS), server.total(HELD)
-        fresh = (total / count.clamp_min(1)[:, None]).float()  # Algorithm 1: mu_c
+        divisor = count.clamp_min(1)[:, None] if self.divisor == "holders" else max(1, clients)
+        fresh = (total / divisor).float()  # Algorithm 1: mu_c
         server.state[MEMORY] = torch.where(count[:, None] > 0, fresh, server.state[MEMORY])

@@ -18,7 +18,7 @@ from fedframe.util.files import read_json
 from fedframe.util.text import plural
 
 COMPARISON = "comparison.json"
-ALPHA = re.compile(r"(?<=dirichlet:)[^+]+")  # the number that the field, and --sweep, call alpha
+ALPHA = re.compile(r"(?<=dirichlet:)[^+:]+")  # the number that the field, and --sweep, call alpha
 
 # Settings of runs that were made before a setting existed; method and data must be given.
 DEFAULTS = {**Settings().model_dump(mode="json"), "method": "", "data": ""}
