@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -29,7 +30,14 @@ def test_ten_classes_keep_the_rate_that_they_had(tmp_path: Path) -> None:
 
 
 def test_config_has_the_number_that_was_used_and_gives_the_same_run(tmp_path: Path) -> None:
-    given = {"data": blobs(), "partition": "user", "rounds": 1, "workers": 1, "progress": False, "model": "mlp:8"}
+    given: dict[str, Any] = {
+        "data": blobs(),
+        "partition": "user",
+        "rounds": 1,
+        "workers": 1,
+        "progress": False,
+        "model": "mlp:8",
+    }
     first = fedframe.run("fedprox+spherefed", out=tmp_path / "first", **given)
     config = yaml.safe_load((tmp_path / "first" / "config.yaml").read_text())
     assert (config["lr"], config["lr_per_class"]) == (pytest.approx(0.15), None)

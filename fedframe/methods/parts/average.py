@@ -4,8 +4,8 @@ Izmailov, Podoprikhin, Garipov, Vetrov, Wilson: Averaging Weights Leads to Wider
 2018 (SWA), Eq. in Section 3.2, with rounds in the place of epochs:
     w_SWA <- (n w_SWA + w) / (n + 1)
 over the last n rounds. From round to round the shared model swings with the clients that were drawn and with what they
-disagree about; a mean takes these swings out, at no cost. A method that claims a gain from what it does late in training
-has to beat it.
+disagree about; a mean takes these swings out, at no cost. A method that claims a gain from what it does late in
+training has to beat it.
 
 Averaged are the last fifth of the rounds, at least five: SWA takes the last quarter of its budget, a mean of fewer than
 five models still swings, and one that reaches further back lags behind while the model moves.
