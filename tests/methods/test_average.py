@@ -1,4 +1,4 @@
-"""The mean of the last rounds' models against plain sums in float64; what it leaves alone, its limits, other parts."""
+"""The mean of the last rounds' models against plain sums in float64; what it leaves alone, its limits, its company."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_resume_among_the_averaged_rounds_changes_no_bit(tmp_path: Path) -> No
     assert torch.equal(other.model, whole.model)
 
 
-def test_server_stage_works_on_the_averaged_model(tmp_path: Path) -> None:
+def test_server_stage_works_on_the_averaged_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server, found = models_of(tmp_path, Average(share=1.0), Orthonormal(), FFC(), rounds=3)
     seen: list[Tensor] = []
     ask = server.ask_everyone
@@ -97,7 +97,7 @@ def test_server_stage_works_on_the_averaged_model(tmp_path: Path) -> None:
         seen.append(server.build_request("statistics", 4).tensors["model"].clone())
         return ask(*given)
 
-    server.ask_everyone = watched  # type: ignore[method-assign, assignment]
+    monkeypatch.setattr(server, "ask_everyone", watched)
     server.conclude(nothing)
     mean = torch.stack(found).double().mean(0)
     torch.testing.assert_close(seen[0].double(), mean, rtol=1e-7, atol=1e-9)

@@ -74,7 +74,7 @@ def test_cross_entropy_ends_at_its_minimum_wherever_it_starts(start: float) -> N
         rows = [
             math.log(sum(math.exp(v) for v in row)) - row[y] for row, y in zip(logits, labels.tolist(), strict=True)
         ]
-        return float(sum(rows) / 60 + ridge * float((flat**2).sum()))
+        return float(sum(rows) / 60 + ridge * (flat**2).sum())
 
     expected = optimize.minimize(loss, np.zeros(16), method="BFGS", options={"gtol": 1e-7}).x.reshape(4, 4)
     before = {"weight": torch.full((4, 3), start, dtype=torch.float64), "bias": torch.full((4,), -start).double()}
