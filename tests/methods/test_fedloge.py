@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -98,7 +99,7 @@ def test_saved_model_has_the_frozen_classifier_beside_the_realigned_one(tmp_path
 
 @pytest.mark.slow
 def test_model_that_was_saved_without_the_frozen_classifier_predicts_as_before(tmp_path: Path) -> None:
-    settings = {"rounds": 1, "clients": 3, "model": "mlp:32", "batch": 64, "epochs": 1, "workers": 1}
+    settings: dict[str, Any] = {"rounds": 1, "clients": 3, "model": "mlp:32", "batch": 64, "epochs": 1, "workers": 1}
     folder = fedframe.run("fedloge", data="digits", out=tmp_path / "run", progress=False, **settings).folder
     now = fedframe.Predictor.load(folder)
     tensors, notes = read_tensors(folder / MODEL)
