@@ -1,8 +1,7 @@
 """How long should FedLoGe's frozen class vectors be? FedAvg and FedLoGe by length, with and without BatchNorm.
 
-`python -m benchmarks.fedloge_length --data-dir DATA`: a tenth of Fashion-MNIST with a long tail, three seeds, about
-half an hour of one core; goes on where it was stopped. Scores are the shared model's on the (balanced) test set after
-GA-FR.
+`python -m benchmarks.fedloge_length --data-dir DATA`: a tenth of Fashion-MNIST with a long tail, three seeds, half an
+hour of one core; goes on where it was stopped. Scores are the shared model's on the (balanced) test set after GA-FR.
 """
 
 from __future__ import annotations

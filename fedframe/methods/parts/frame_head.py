@@ -6,8 +6,8 @@ al.; Li et al., FedETF). `sse_c`: FedLoGe's sparse ETF (Xiao et al., Eqs. 2-5). 
 
 Differs from the papers in: see `models/frames.py` for how the sparse ETF is built; its length is 1, as FedLoGe's text
 says, where its code used .1 (for a ResNet with BatchNorm and 500 rounds; without BatchNorm features then hardly learn:
-.69 against .92 on a validation share of digits after 30 rounds); Table 9 gives no scale for its initialisations, ours
-is that of `torch.nn.init`.
+.69 against .92 on a validation share of digits after 30 rounds; docs/methods/fedloge.md has more); Table 9 gives no
+scale for its initialisations, ours is that of `torch.nn.init`.
 """
 
 from __future__ import annotations
