@@ -119,19 +119,35 @@ def tuning_cells(plan: Plan, tuning: Tuning) -> dict[tuple[str, Candidate, int],
 def score_trials(plan: Plan, tuning: Tuning, outcomes: Mapping[Path, Outcome]) -> Tuned:
     """The trials with their scores; a run that could not be made would make the choice unfair, so it ends here."""
     cells = tuning_cells(plan, tuning)
-    failed = [outcomes[cell.folder] for cell in cells.values() if outcomes[cell.folder].state == "failed"]
+    refuse_failed([outcomes[cell.folder] for cell in cells.values()])
+    trials = [
+        make_trial(
+            row,
+            candidate,
+            [outcomes[cells[row.label, candidate, seed].folder] for seed in tuning.seeds],
+            tuning.select,
+        )
+        for row in plan.rows
+        if len(row.candidates) > 1
+        for candidate in row.candidates
+    ]
+    return Tuned(tuning, trials)
+
+
+def refuse_failed(outcomes: Sequence[Outcome]) -> None:
+    """Refuse to choose among candidates some of which could not be run."""
+    failed = [outcome for outcome in outcomes if outcome.state == "failed"]
     if failed:
         raise RunError(
-            f"{len(failed)} of {len(cells)} tuning runs could not be made; the same command tries them again. "
+            f"{len(failed)} of {len(outcomes)} tuning runs could not be made; the same command tries them again. "
             f"{failed[0].cell.name}: {failed[0].reason}"
         )
-    trials = []
-    for row in plan.rows:
-        for candidate in row.candidates if len(row.candidates) > 1 else ():
-            found = [outcomes[cells[row.label, candidate, seed].folder] for seed in tuning.seeds]
-            score = score_of(tuning.select, row.method)
-            values = tuple(read_score(outcome, score) for outcome in found)
-            if any(o.state == "finished" and value is None for o, value in zip(found, values, strict=True)):
-                raise RunError(f"{row.label} has no score {score!r} to choose by; use --select personal.final.")
-            trials.append(Trial(row, candidate, values, tuple(outcome.state for outcome in found)))
-    return Tuned(tuning, trials)
+
+
+def make_trial(row: MethodRow, candidate: Candidate, found: Sequence[Outcome], select: str) -> Trial:
+    """A candidate with the scores of its runs, one per tuning seed."""
+    score = score_of(select, row.method)
+    values = tuple(read_score(outcome, score) for outcome in found)
+    if any(o.state == "finished" and value is None for o, value in zip(found, values, strict=True)):
+        raise RunError(f"{row.label} has no score {score!r} to choose by; use --select personal.final.")
+    return Trial(row, candidate, values, tuple(outcome.state for outcome in found))
