@@ -36,7 +36,7 @@ SHAPES: dict[str, tuple[int, ...]] = {
 TEST_SAMPLES = 10_000  # of the public sets
 FORWARD = 0.35  # cost of a prediction relative to a step of training
 FINE_TUNING = 5  # epochs of the usual personal stage
-START = 2.5  # processor seconds of a run beside its steps: imports, data, files
+START = 0.3  # processor seconds of a run beside its steps: data, net, files
 STEPS, WARM_UP, SECONDS = 30, 3, 0.6  # of a measurement: at most so many steps, or so long
 SPEED = "speed.json"
 
