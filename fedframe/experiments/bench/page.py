@@ -9,6 +9,7 @@ from fedframe.experiments.compare.statistics import ACCURACIES, setting_text
 from fedframe.experiments.compare.tables import interval, number, p_text
 from fedframe.experiments.grid.scores import heading
 from fedframe.experiments.tables import DASH, Chapter, Document, Table
+from fedframe.util.text import plural
 
 Json = Mapping[str, Any]
 LEVEL = 0.05  # of the tests, after Holm's adjustment
@@ -62,8 +63,8 @@ def about_notes(record: Json) -> list[str]:
     return [
         f"Every row chose its rate from {rates} (times its factor), {rounds}; up to {tuning['extend']} more where the "
         f"best was at an end; then {tuning['refine']} candidates around the best: its main setting, or rates between.",
-        f"Choices were made on {100 * tuning['share']:g} % of each client's training data with the first "
-        f"{tuning['seeds']} of the seeds; test data had no say.",
+        f"Choices were made on {100 * tuning['share']:g} % of each client's training data with "
+        f"{plural(tuning['seeds'], 'seed')}; test data had no say.",
         f"The control with a rate cut has lr_schedule = {record['rate_cut']}; no other row has another schedule.",
         f"Fedframe {record['version']}{commit}; {record['runs']} runs, {record['cpu_hours']:.2f} CPU hours{guess}. "
         "Runs that diverged are not in the hours.",

@@ -74,6 +74,7 @@ def result(folder: Path) -> dict[str, Any]:
         case.pop("command")
         case["definitions"] = {}
         for method in case["methods"]:
+            method.pop("runs")  # named after the data's path, too
             method["scores"] = {name: value for name, value in method["scores"].items() if not name.startswith(TIMES)}
     return content
 
