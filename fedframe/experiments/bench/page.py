@@ -7,7 +7,7 @@ from typing import Any
 
 from fedframe.experiments.compare.statistics import ACCURACIES, setting_text
 from fedframe.experiments.compare.tables import interval, number, p_text
-from fedframe.experiments.grid.scores import heading
+from fedframe.experiments.grid.scores import COSTS, heading
 from fedframe.experiments.tables import DASH, Chapter, Document, Table
 from fedframe.util.text import plural
 
@@ -108,7 +108,7 @@ def case_tables(record: Json, result: Json) -> Iterator[Table]:
     named = ("score", "row", "difference", "95 % interval", "p", "p, Holm", "seeds")
     title = f"Difference to {result['baseline']} at the same schedule, in points, seed by seed"
     yield Table(title, named, tuple(differences), keys=2)
-    costs = ("bytes_up", "bytes_down", "cpu_seconds")
+    costs = [*COSTS]
     rows = [(m["label"], *(number(m["scores"][c]["mean"], c) for c in costs)) for m in methods]
     yield Table("Cost of a run, mean over seeds", ("row", *map(heading, costs)), tuple(rows))
     trials = [

@@ -15,6 +15,7 @@ from fedframe.experiments.compare.files import plain_comparison
 from fedframe.experiments.compare.notes import protocol, tests, troubles
 from fedframe.experiments.compare.statistics import ComparisonStatistics
 from fedframe.experiments.grid.cell import Outcome
+from fedframe.experiments.grid.scores import COSTS, heading
 from fedframe.util.version import __version__
 
 HOUR = 3600.0
@@ -72,13 +73,19 @@ def plain_case(comparison: ComparisonStatistics, below: Path) -> dict[str, Any]:
     found = plain_comparison(comparison, below)
     found["accuracies"] = comparison.accuracies
     found["notes"] = [
-        *protocol(comparison),
+        *meanings(comparison),
         *tests(comparison),
         *search_notes(comparison),
         *comparison.remarks,
         *troubles(comparison),
     ]
     return found
+
+
+def meanings(comparison: ComparisonStatistics) -> list[str]:
+    """What the columns of a page mean, after the sentence on seeds."""
+    shown = [*comparison.accuracies, *COSTS]
+    return [protocol(comparison)[0], *(f"{heading(name)}: {comparison.definitions[name]}." for name in shown)]
 
 
 def search_notes(comparison: ComparisonStatistics) -> list[str]:

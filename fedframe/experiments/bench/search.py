@@ -85,11 +85,9 @@ def search_row(row: BenchRow, spec: TuningSpec, rounds: int) -> Search:
     rungs = spec.rungs(rounds)
     rates = [rounded(rate * row.rate_factor) for rate in spec.rates]
     trials = yield Step([*map(of_rate, rates)], rungs[0])
-    for _ in range(spec.extend):
-        longer = extended(rates, rate_of(best(trials)))
-        if longer == rates:
-            break
-        rates = longer
+    left = spec.extend
+    while left and (longer := extended(rates, rate_of(best(trials)))) != rates:
+        rates, left = longer, left - 1
         trials = yield Step([*map(of_rate, rates)], rungs[0])
     reached = rungs[0]
     for rung in rungs[1:]:
@@ -100,6 +98,10 @@ def search_row(row: BenchRow, spec: TuningSpec, rounds: int) -> Search:
     winner = best(trials)
     if winner is None:
         return Choice(None, at_end=True)
+    while left and (longer := extended(rates, rate_of(winner))) != rates:  # a later rung may prefer an end of the grid
+        (new,) = {*longer} - {*rates}
+        rates, left = longer, left - 1
+        winner = best((yield Step([winner, of_rate(new)], reached))) or winner
     at_end = rate_of(winner) in (rates[0], rates[-1])
     further = refinements(row, winner, rates)[: spec.refine]
     if further:

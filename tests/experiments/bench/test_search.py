@@ -104,6 +104,16 @@ def test_later_rungs_overrule_earlier_ones() -> None:
     assert rate_of(choice.candidate) == 0.1
 
 
+def test_grid_also_grows_where_only_a_later_rung_prefers_its_end() -> None:
+    def score(candidate: Candidate, rounds: int) -> float | None:
+        return near(0.3 if rounds < 15 else 3.0)(candidate, rounds)
+
+    choice, steps = drive(PLAIN, TuningSpec(mode="halving", start=0.1, rates=RATES, refine=0), score)
+    assert rate_of(choice.candidate) == 3.33
+    assert {step.rounds for step in steps[3:]} == {40}  # with the rounds that the last comparison had
+    assert not choice.at_end
+
+
 def test_main_setting_is_tried_at_the_best_rate_and_kept_if_it_is_better() -> None:
     def score(candidate: Candidate, rounds: int) -> float | None:
         return (near(0.1)(candidate, rounds) or 0) + (0.1 if dict(candidate.values).get(MU) == 0.1 else 0)
