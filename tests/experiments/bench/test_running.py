@@ -68,7 +68,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def result(folder: Path) -> dict[str, Any]:
     """The JSON without what is a time or a place."""
     content: dict[str, Any] = json.loads((folder / "runs" / "mine" / "mine.json").read_text())
-    for name in ("cpu_hours", "cpu_hours_estimated", "command"):
+    for name in ("cpu_hours", "cpu_hours_estimated", "command", "commit"):
         content.pop(name)
     for case in content["results"].values():
         case.pop("command")
