@@ -23,10 +23,15 @@ def hold(rounds: int = 0, finished: int = 0) -> None:
 
     def finish_round(self: Session, record: Any) -> None:
         original(self, record)
-        while record.round >= rounds and len([*Path.cwd().rglob("summary.json")]) >= finished:
+        while record.round >= rounds and count_finished(Path.cwd()) >= finished:
             time.sleep(0.01)
 
     Session.finish_round = finish_round  # type: ignore[method-assign]
+
+
+def count_finished(folder: Path) -> int:
+    """How many runs below a folder are finished; unlike a glob, a walk does not mind folders that vanish meanwhile."""
+    return sum("summary.json" in files for _, _, files in os.walk(folder))
 
 
 def environment() -> dict[str, str]:

@@ -48,6 +48,7 @@ class Plan:
     net: Net | None = None
     known_by: tuple[str, ...] = field(default=())  # what tells those from others
     case: str = ""  # what sets it apart from other comparisons of the same command
+    scores: tuple[str, ...] = ()  # accuracies to report beside the usual ones
 
     def __post_init__(self) -> None:
         labels = [row.label for row in self.rows]

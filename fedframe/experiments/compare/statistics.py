@@ -60,7 +60,8 @@ class ComparisonStatistics:
     @cached_property
     def accuracies(self) -> list[str]:
         """The accuracies that at least one method has."""
-        return [name for name in (*ACCURACIES, NEW) if any(self.estimate(label, name).count for label in self.labels)]
+        names = dict.fromkeys((*ACCURACIES, NEW, *self.plan.scores))
+        return [name for name in names if any(self.estimate(label, name).count for label in self.labels)]
 
     def estimate(self, label: str, score: str) -> Estimate:
         """A method's score over seeds."""

@@ -133,13 +133,34 @@ def score_trials(
     outcomes: Mapping[Path, Outcome],
 ) -> Tuned:
     """The trials with their scores."""
-    trials = []
-    for row in rows:
-        for candidate in row.candidates if len(row.candidates) > 1 else ():
-            found = [outcomes[cells[row.label, candidate, seed].folder] for seed in tuning.seeds]
-            score = score_of(tuning.select, row.method)
-            values = tuple(read_score(outcome, score) for outcome in found)
-            if any(o.state == "finished" and value is None for o, value in zip(found, values, strict=True)):
-                raise RunError(f"{row.label} has no score {score!r} to choose by; use --select personal.final.")
-            trials.append(Trial(row, candidate, values, tuple(outcome.state for outcome in found)))
+    trials = [
+        make_trial(
+            row,
+            candidate,
+            [outcomes[cells[row.label, candidate, seed].folder] for seed in tuning.seeds],
+            tuning.select,
+        )
+        for row in rows
+        if len(row.candidates) > 1
+        for candidate in row.candidates
+    ]
     return Tuned(tuning, trials, [outcomes[folder] for folder in dict.fromkeys(c.folder for c in cells.values())])
+
+
+def refuse_failed(outcomes: Sequence[Outcome]) -> None:
+    """Refuse to choose among candidates some of which could not be run."""
+    failed = [outcome for outcome in outcomes if outcome.state == "failed"]
+    if failed:
+        raise RunError(
+            f"{len(failed)} of {len(outcomes)} tuning runs could not be made; the same command tries them again. "
+            f"{failed[0].cell.name}: {failed[0].reason}"
+        )
+
+
+def make_trial(row: MethodRow, candidate: Candidate, found: Sequence[Outcome], select: str) -> Trial:
+    """A candidate with the scores of its runs, one per tuning seed."""
+    score = score_of(select, row.method)
+    values = tuple(read_score(outcome, score) for outcome in found)
+    if any(o.state == "finished" and value is None for o, value in zip(found, values, strict=True)):
+        raise RunError(f"{row.label} has no score {score!r} to choose by; use --select personal.final.")
+    return Trial(row, candidate, values, tuple(outcome.state for outcome in found))

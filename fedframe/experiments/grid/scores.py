@@ -52,7 +52,7 @@ KINDS = {
     "last_five": "mean of the last five evaluations",
     "weighted": "the saved models; clients count by their test samples",
 }
-SHORT_KINDS = {"final": "", "last_five": ", last five"}
+SHORT_KINDS = {"final": "", "last": ", last round", "last_five": ", last five"}
 COST_HEADINGS = {
     "bytes_up": "MB up",
     "bytes_down": "MB down",
