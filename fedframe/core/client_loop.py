@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fedframe.core.batches import training_batches
 from fedframe.core.client_context import ClientContext
-from fedframe.core.hook_errors import returned_tensor
+from fedframe.core.hook_errors import call_in_place, returned_tensor
 from fedframe.core.job import Job
 from fedframe.core.method import Method, parts_with
 from fedframe.core.optimizers import make_optimizer, without_momentum_and_decay
@@ -86,7 +86,7 @@ def loop_over_batches(context: ClientContext, epochs: int, steps: int | None, ke
     epoch = 0
     while limit != 0 and (steps is not None or epoch < epochs):
         for part in hooks.epochs:
-            part.begin_epoch(context, epoch)
+            call_in_place(part, "begin_epoch", context, epoch)
         for inputs, labels in training_batches(
             job.federation.source,
             context.rows,
@@ -110,17 +110,36 @@ def loop_over_batches(context: ClientContext, epochs: int, steps: int | None, ke
 
 
 def own_step(context: ClientContext, hooks: StepHooks) -> Tensor:
-    """A step that a part takes itself; without the loop's gradient, other parts' penalties and corrections are lost."""
+    """A step that a part takes itself; without the loop's gradient, whatever else parts say about a step is lost."""
     assert hooks.step is not None
     before = context.gradients
     loss = returned_tensor(hooks.step.step(context), hooks.step, "step")
-    silenced = [part for part in (*hooks.penalties, *hooks.corrections) if part is not hooks.step]
-    if context.gradients == before and silenced:
+    if context.gradients == before and (silenced := silenced_hooks(context, hooks)):
+        part, hook = silenced[0]
         raise RunError(
-            f"The part {hooks.step.name!r} takes its step without context.compute_gradient(), so that "
-            f"{silenced[0].name!r} has no effect; call it in 'step', or leave one of them out."
+            f"The part {hooks.step.name!r} takes its step without context.compute_gradient(), so that {hook!r} of "
+            f"{part.name!r} has no effect; call it in 'step', or leave one of them out."
         )
     return loss
+
+
+def silenced_hooks(context: ClientContext, hooks: StepHooks) -> list[tuple[Part, str]]:
+    """The hooks that only the loop's own gradient calls; a loss that nobody chose may be left out."""
+    chosen = [] if hooks.loss.name in context.job.method.defaults else [hooks.loss]
+    named = {"loss": chosen, "transform": hooks.transforms, "penalty": hooks.penalties, "correct": hooks.corrections}
+    return [(part, hook) for hook, parts in named.items() for part in parts]
+
+
+def checked_penalty(penalty: Tensor, part: Part, context: ClientContext) -> Tensor:
+    """The penalty, unless it has no gradient although all weights are trained: then it would be ignored."""
+    if penalty.requires_grad or not context.training or not bool((penalty != 0).any()):
+        return penalty
+    if all(weight.requires_grad for weight in context.named.values()):
+        raise RunError(
+            f"The penalty of the part {part.name!r} has no gradient, so that training would ignore it; compute it from "
+            "context.features, context.logits or the model's weights, without torch.no_grad() and detach()."
+        )
+    return penalty
 
 
 def gradient_step(context: ClientContext) -> Tensor:
@@ -141,12 +160,12 @@ def compute_gradient(context: ClientContext) -> Tensor:
     context.logits = context.model.head(features)
     loss = returned_tensor(hooks.loss.loss(context.logits, context.labels, context), hooks.loss, "loss")
     for part in hooks.penalties:
-        loss = loss + returned_tensor(part.penalty(context), part, "penalty")
+        loss = loss + checked_penalty(returned_tensor(part.penalty(context), part, "penalty"), part, context)
     context.gradients += 1
     context.optimizer.zero_grad()
     loss.backward()  # type: ignore[no-untyped-call]
     for part in hooks.corrections:
-        part.correct(context)
+        call_in_place(part, "correct", context)
     if context.job.settings.clip is not None:
         nn.utils.clip_grad_norm_(context.named.values(), context.job.settings.clip)
     return loss

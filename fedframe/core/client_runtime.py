@@ -16,7 +16,7 @@ from fedframe.core.batches import plain_batches
 from fedframe.core.client_context import ClientContext
 from fedframe.core.client_loop import StepHooks, compute_gradient, fit
 from fedframe.core.declared import client_memory, reply_numbers, reply_tensors
-from fedframe.core.hook_errors import describe_hook_error
+from fedframe.core.hook_errors import call_in_place, describe_hook_error
 from fedframe.core.message import Message, Number, all_finite
 from fedframe.core.model import copy_tensors, load_tensors
 from fedframe.core.part import Part
@@ -75,7 +75,7 @@ class ClientRuntime:
         context.numbers |= {"samples": len(context.rows), "steps": context.steps, "loss": loss}
         private = copy_tensors(self.model, self.job.roles.private)  # before a part trains another model here
         for part in self.job.method.parts_with("finish"):
-            part.finish(context)
+            call_in_place(part, "finish", context)
         self.check_uploads({**context.reply, **context.numbers}, "round")
         self.remember(context, private)
         self.protect(context, request)
@@ -195,14 +195,14 @@ class ClientRuntime:
             self, request.kind, client, request.round, lr, rows, received, memory, generator, reply, numbers
         )
         for part in job.method.parts_with("begin"):
-            part.begin(context)
+            call_in_place(part, "begin", context)
         return context
 
     def load_personal(self, context: ClientContext) -> None:
         """Go on with the client's own model, where it is more than the shared one with private tensors."""
         part = self.job.method.optional_slot("load_personal")
         if part is not None:
-            part.load_personal(context)
+            call_in_place(part, "load_personal", context)
 
     def load(self, received: Mapping[str, Tensor], memory: Mapping[str, Tensor]) -> None:
         """Set every tensor of the model: shared from the server, private from memory, the rest as in the beginning.

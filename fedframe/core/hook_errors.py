@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import traceback
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from fedframe.core.part import Part
+from fedframe.core.part import Merger, Part
 from fedframe.core.part_check import class_location
 from fedframe.errors import FedframeError, RunError
 from fedframe.util import locate
@@ -51,8 +52,31 @@ def wrong_return(part: Part, hook: str, value: object, wanted: str) -> RunError:
     return RunError(f"{class_location(type(part))}.{hook} must return {wanted}, and returned {found}")
 
 
+def call_in_place(part: Part, hook: str, *given: object) -> None:
+    """Call a hook that changes what it is given; something returned would be ignored, so it is refused."""
+    value = getattr(part, hook)(*given)
+    if value is not None:
+        raise RunError(
+            f"{class_location(type(part))}.{hook} returned a {type(value).__name__}, which nobody would use: change "
+            "what the hook is given, and return nothing."
+        )
+
+
 def returned_tensor(value: Tensor, part: Part, hook: str) -> Tensor:
     """What a hook returned, if it is a tensor; a forgotten `return` is named with its hook."""
     if not isinstance(value, Tensor):
         raise wrong_return(part, hook, value, "a tensor")
     return value
+
+
+def checked_merger(merger: Merger, part: Part) -> Merger:
+    """What the hook `merger` returned, if it can be used as one."""
+    for method, given in (("add", ("reply", "weight")), ("finish", ())):
+        if not callable(getattr(merger, method, None)):
+            raise wrong_return(part, "merger", merger, "an object with the methods add(reply, weight) and finish()")
+        try:
+            inspect.signature(getattr(merger, method)).bind(*given)
+        except TypeError:
+            where = f"{class_location(type(part))}.merger: {type(merger).__name__}.{method}"
+            raise RunError(f"{where} must take ({', '.join(('self', *given))}).") from None
+    return merger

@@ -8,6 +8,7 @@ from typing import get_args
 
 from torch import Tensor, nn
 
+from fedframe.core.hook_errors import call_in_place, returned_tensor
 from fedframe.core.layout import named_tensors
 from fedframe.core.model import Model
 from fedframe.core.part import Part, Slot, filled_slots, overrides
@@ -28,6 +29,7 @@ class Method:
 
     name: str
     parts: tuple[Part, ...]
+    defaults: frozenset[str] = frozenset()  # names of those that nobody chose: they fill the slots that were left
 
     def parts_with(self, hook: str) -> tuple[Part, ...]:
         """The parts that override a hook, in order."""
@@ -52,9 +54,9 @@ class Method:
         """The model: backbone, the parts' modules in order, the classifier last."""
         model = Model(backbone, dim, classes)
         for part in self.parts_with("build"):
-            part.build(model)
+            call_in_place(part, "build", model)
         head = self.slot("head")
-        head.build_head(model)
+        call_in_place(head, "build_head", model)
         if isinstance(model.head, nn.Identity):
             raise SettingError(f"{class_location(type(head))}.build_head must set model.head, the classifier.")
         return model
@@ -88,7 +90,7 @@ class Method:
         """From what reaches the classifier to class scores, in prediction."""
         part = self.optional_slot("predict")
         if part is not None:
-            return part.predict(model, features)
+            return returned_tensor(part.predict(model, features), part, "predict")
         logits: Tensor = model.head(features)
         return logits
 
@@ -118,7 +120,8 @@ def combine(
     free = [part for part in defaults if not holder.keys() & filled_slots(type(part))]
     missing = set(get_args(Slot)) - OPTIONAL - holder.keys() - {s for p in free for s in filled_slots(type(p))}
     assert not missing, f"no default for {missing}"
-    return Method(name, tuple(sorted((*free, *parts), key=lambda part: part.rank)))
+    ordered = tuple(sorted((*free, *parts), key=lambda part: part.rank))
+    return Method(name, ordered, frozenset(part.name for part in free))
 
 
 def clash(name: str, slot: str, names: Sequence[str], origins: Mapping[str, str]) -> str:

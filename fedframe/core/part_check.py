@@ -60,6 +60,10 @@ def check_part(kind: type[Part]) -> None:
                     f"{where}.{name} is no hook of a part, and nothing in the file uses it; {hint} (The name of a "
                     "helper starts with an underscore.)"
                 )
+    if not any(overrides(kind, hook) for hook in HOOKS):
+        outside = [name for name in HOOKS if is_method(vars(sys.modules.get(kind.__module__, kind)).get(name))]
+        hint = f"indent the function {outside[0]!r} into the class" if outside else "docs/own-method.md lists them"
+        raise SettingError(f"{where} overrides no hook, so that it would do nothing; {hint}.")
     if overrides(kind, "server_step") and overrides(kind, "merger"):
         raise SettingError(f"{where} overrides 'server_step' and 'merger', of which a method uses one; leave one out.")
     for hook, needed in (("statistics", "server_stage"), ("row_losses", "loss"), ("probabilities", "loss")):
@@ -84,8 +88,8 @@ def own_names(kind: type[Part]) -> Iterator[tuple[str, Any]]:
 
 
 def is_method(value: object) -> bool:
-    """Whether a class attribute is called as a method."""
-    return isinstance(value, FunctionType | classmethod | staticmethod)
+    """Whether a class attribute is called as a method, or read like one."""
+    return isinstance(value, FunctionType | classmethod | staticmethod | property)
 
 
 def check_signature(kind: type[Part], hook: str, where: str) -> None:
@@ -95,6 +99,12 @@ def check_signature(kind: type[Part], hook: str, where: str) -> None:
         inspect.signature(getattr(kind, hook)).bind(None, *wanted)
     except TypeError:
         raise SettingError(f"{where}.{hook} must take (self, {', '.join(wanted)}).") from None
+    own = [name for name in inspect.signature(getattr(kind, hook)).parameters if name in wanted]
+    if own != [name for name in wanted if name in own]:
+        raise SettingError(f"{where}.{hook} has its parameters in another order; it gets (self, {', '.join(wanted)}).")
+    function = inspect.unwrap(getattr(kind, hook))
+    if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
+        raise SettingError(f"{where}.{hook} has a yield or an async, so that its body would not run; leave that out.")
 
 
 def is_used(kind: type[Part], name: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +13,7 @@ from torch import Tensor
 from fedframe.core.aggregation import MeanMerger, RunningMean, UploadSums
 from fedframe.core.engine import Engine
 from fedframe.core.evaluation import Scores
-from fedframe.core.hook_errors import named_errors, returned_tensor, wrong_return
+from fedframe.core.hook_errors import call_in_place, checked_merger, named_errors, returned_tensor, wrong_return
 from fedframe.core.job import Job
 from fedframe.core.message import ALL, LOST, Message, all_finite, validate_reply
 from fedframe.core.part import Merger, State
@@ -128,7 +128,7 @@ class Server(ServerView):
                 f"smaller lr (now {record.lr:g}) or with clip = 10."
             )
         for part in self.job.method.parts_with("after_merge"):
-            part.after_merge(self, accepted)
+            call_in_place(part, "after_merge", self, accepted)
         record.loss = float(losses.mean())
         record.seconds = time.perf_counter() - began
         return record
@@ -156,10 +156,14 @@ class Server(ServerView):
             chosen = draw.choice(total, count, replace=False, shuffle=False)
         clients: Sequence[int] = self.job.largest_first(chosen)
         for part in self.job.method.parts_with("select_clients"):
-            clients = part.select_clients(self, round, clients)
-            if not clients or not {*clients} <= {*range(total)}:
+            selected = part.select_clients(self, round, clients)
+            if not isinstance(selected, Iterable):
+                raise wrong_return(part, "select_clients", selected, "a list of clients")
+            clients = [int(client) for client in selected]
+            if not clients or not {*clients} <= {*range(total)} or len({*clients}) < len(clients):
                 raise RunError(
-                    f"The part {part.name!r} selects the clients {list(clients)[:10]}; use some of 0 to {total - 1}."
+                    f"The part {part.name!r} selects the clients {clients[:10]}; use some of 0 to {total - 1}, each "
+                    "once."
                 )
         return list(clients)
 
@@ -177,10 +181,7 @@ class Server(ServerView):
         if self.sums_updates:
             noise = server_noise(self.layout.trainable, self.job.settings)
             return MeanMerger(self.layout.trainable, lambda updates: part.server_step(self, updates), noise)
-        merger = part.merger(self)
-        if not (hasattr(merger, "add") and hasattr(merger, "finish")):
-            raise wrong_return(part, "merger", merger, "an object with 'add' and 'finish'")
-        return merger
+        return checked_merger(part.merger(self), part)
 
     def checked_step(self, step: Tensor) -> Tensor:
         """The step that a part has made, if it is a vector of the trainable weights."""
@@ -251,14 +252,14 @@ class Server(ServerView):
             self.late = self.engine.evaluation.before_stage(self)
         with named_errors("After the last round"):
             for part in finishing:
-                part.after_rounds(self)
+                call_in_place(part, "after_rounds", self)
                 self.last_scores = None
         if stage is not None:
             shapes = self.job.expected("statistics")
             self.engine.expect("statistics", shapes)
             before = (self.model.clone(), dict(self.fixed_overrides), dict(self.state))
             with named_errors("Server stage"), self.stages.measure("server_stage"):
-                stage.server_stage(self, self.ask_everyone("statistics", shapes, progress))
+                call_in_place(stage, "server_stage", self, self.ask_everyone("statistics", shapes, progress))
             self.last_scores = None
             if not all(all_finite(tensor) for tensor in (self.model, *self.fixed_overrides.values())):
                 self.model, self.fixed_overrides, self.state.values_by_name = before

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedframe.core.hook_errors import named_errors
+from fedframe.core.hook_errors import call_in_place, named_errors
 from fedframe.core.job import Job
 from fedframe.core.method import Method
 from fedframe.core.model import has_batch_norm
@@ -67,7 +67,7 @@ class JobMaker:
         with named_errors(f"method = {settings.method!r}"):
             self.method.private(self.template)
             for part in self.method.parts:
-                part.check_model(self.template, len(self.federation))
+                call_in_place(part, "check_model", self.template, len(self.federation))
         check_private(settings, self.method, has_batch_norm(self.template) and settings.buffers == "average")
         if has_batch_norm(self.template) and settings.batch == 1:
             raise SettingError("batch = 1 cannot train a net with BatchNorm; use batch = 2, or a net without it.")
@@ -81,7 +81,7 @@ def check_parts(method: Method, settings: Settings) -> None:
     """Refuse settings that a part of the method cannot work with."""
     with named_errors(f"method = {settings.method!r}"):
         for part in method.parts:
-            part.check_settings(settings)
+            call_in_place(part, "check_settings", settings)
 
 
 def make_clients(settings: Settings, data: object) -> Federation:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedframe.core import Method, Part
-from fedframe.core.hook_errors import named_errors
+from fedframe.core.hook_errors import call_in_place, named_errors
 from fedframe.core.method import combine
 from fedframe.errors import SettingError, nearest
 from fedframe.methods.part_settings import default_part, is_complete, make_part
@@ -398,9 +398,9 @@ def outline_method(name: str, settings: Mapping[str, Mapping[str, Any]] | None =
     for part in chosen.parts:
         changed = brought[part.name] | dict(settings.get(part.name, {}))
         parts.append(part if changed == vars(part) else make_part(type(part), changed, brought[part.name]))
-    method = Method(name, tuple(parts))
+    method = Method(name, tuple(parts), chosen.defaults)
     if all(is_complete(part) for part in parts):
         with named_errors(f"method = {name!r}"):
             for part in method.parts_with("check_method"):
-                part.check_method(method)
+                call_in_place(part, "check_method", method)
     return method

@@ -144,9 +144,9 @@ def test_what_would_be_ignored_is_refused(tmp_path: Path, body: str, said: str) 
 @pytest.mark.parametrize(
     "body",
     [
-        "def _helper(self):\n    return 0",
+        "def _helper(self):\n    return 0\n\ndef penalty(self, context):\n    return context.logits.sum()",
         "def half(self):\n    return 0.5\n\ndef penalty(self, context):\n    return self.half() * context.logits.sum()",
-        "@property\ndef strength(self):\n    return 0.0",
+        "@property\ndef strength(self):\n    return 0.0\n\ndef begin(self, context):\n    self.strength",
         "@staticmethod\ndef half():\n    return 0.5\n\ndef penalty(self, context):\n    return Mine.half()",
     ],
 )
@@ -295,7 +295,7 @@ def test_a_subclass_with_another_loss_is_not_trained_by_the_old_one(tmp_path: Pa
             "def server_step(self, server, updates):\n    return updates.mean()[:3]",
             r"Mine\.server_step gave a step of shape \(3,\)",
         ),
-        ("def merger(self, server):\n    pass", r"Mine\.merger must return an object with 'add' and 'finish'"),
+        ("def merger(self, server):\n    pass", r"Mine\.merger must return an object with the methods add"),
         (
             "def server_state(self, server):\n    return {'mine/x': torch.zeros(1)}",
             r"Mine\.server_state must return a dict of State",
