@@ -19,9 +19,10 @@ from fedframe.core.job import Job
 from fedframe.core.layout import named_tensors
 from fedframe.core.message import LOST, Message, all_finite, validate_reply
 from fedframe.core.model import Model, load_tensors
-from fedframe.core.part import Merger, State
+from fedframe.core.part import Merger, State, WeightedReply
 from fedframe.core.part_check import place
 from fedframe.core.privacy import clipped, epsilon, fresh_generator, noise, secret_generator
+from fedframe.core.reply_limits import ReplyLimits
 from fedframe.errors import DivergedError, RunError
 from fedframe.util.schedule import Schedule
 from fedframe.util.seeds import generator_for, seed_for
@@ -82,6 +83,7 @@ class Server:
         self.last_scores: Scores | None = None  # of the model as it stands
         self.late: Scores | None = None  # what clients have added to the scores of the last round, afterwards
         self.traffic: dict[str, dict[str, int]] = {"up": {}, "down": {}}  # bytes so far, by the name of the tensor
+        self.limits = ReplyLimits(job, note)  # on what a single reply can do
         self._net: tuple[Model, Tensor] | None = None  # made when a part first asks for it
         self._declared: dict[str, bool] = {}  # names of the state, and whether it goes out with every request
         with named_errors("Before the first round"):
@@ -115,7 +117,9 @@ class Server:
         self.figures, self.last_scores, self.problems = {}, None, []
         clients = self.select_clients(round)
         request = self.build_request("train", round)
-        merger, keeps = self.merger(), not self.sums_updates
+        merger, prepares = self.merger(), bool(self.job.method.parts_with("before_merge"))
+        keeps = prepares or not self.sums_updates
+        self.limits.begin(clients)
         self.uploads = UploadSums(self.job.uploads)
         buffers = RunningMean(self.layout.size - self.layout.trainable)
         losses = RunningMean(1)
@@ -124,23 +128,45 @@ class Server:
         for observer in self.observers:
             observer.begin(self, clients)
         accepted = lost = 0
+        waiting: list[WeightedReply] = []  # for parts that change updates before they are merged
+
+        def merge(reply: Message, weight: float) -> None:
+            merger.add(reply, weight)
+            buffers.add(reply.tensors["update"][self.layout.trainable :], weight)
+
+        def take(reply: Message) -> None:
+            nonlocal accepted
+            represented, reply = self.engine.represented_clients(reply), self.clip_update(reply)
+            accepted += len(represented)
+            self.engine.mark_merged(represented, round)
+            weight = self.weight(reply)
+            kept = owned(reply) if keeps else reply
+            if prepares:
+                waiting.append((kept, weight))
+            else:
+                merge(kept, weight)
+            losses.add(torch.tensor([float(reply.numbers["loss"])]), self.limits.samples(reply))
+            self.uploads.add(reply, weight)
+            for observer in self.observers:
+                observer.on_reply(reply)
+
+        summed = False  # whether a reply stands for all clients
         for done, reply in enumerate(self.engine.run(request, clients), start=1):
             record.bytes_up += self.count("up", reply)
             lost += reply.kind == LOST
+            summed = summed or reply.unit == ALL
             if self.accepts(reply, request, self.expected):
-                represented, reply = self.engine.represented_clients(reply), self.clip_update(reply)
-                accepted += len(represented)
-                self.engine.mark_merged(represented, round)
-                weight = self.weight(reply)
-                merger.add(owned(reply) if keeps else reply, weight)
-                buffers.add(reply.tensors["update"][self.layout.trainable :], weight)
-                losses.add(torch.tensor([float(reply.numbers["loss"])]), float(reply.numbers["samples"]))
-                self.uploads.add(reply, weight)
-                for observer in self.observers:
-                    observer.on_reply(reply)
+                for each in self.limits.admit(reply):
+                    take(each)
             progress(done, len(clients))
+        for each in self.limits.close():
+            take(each)
+        self.problems += self.limits.dropped
         record.dropped = len(clients) - accepted
-        if accepted == 0 and lost < len(clients):
+        if self.limits.bounded:
+            self.figures["samples_bounded"] = len(self.limits.bounded)
+        given_up = summed and bool(self.limits.dropped)  # one member can spoil a sum: that must not end the run
+        if accepted == 0 and lost < len(clients) and not given_up:
             self.blame_uploads(round)
             raise DivergedError(
                 f"Round {round}: not one of {len(clients)} updates could be used; start again with a smaller lr "
@@ -155,7 +181,9 @@ class Server:
             self.note(f"Round {round} is given up: no update could be added up, and the model stays as it is.")
             record.seconds = time.perf_counter() - began
             return record
-        self.apply_update(self.checked_step(merger.finish()), buffers.mean())
+        for reply, weight in self.prepared(waiting):
+            merge(reply, weight)
+        self.apply_update(*self.checked_step(merger.finish(), buffers.mean()))
         if not all_finite(self.model):  # no client could train on it, and nodes would refuse it
             raise DivergedError(
                 f"Round {round}: the mean of {accepted} updates is too large for the weights' type; start again with a "
@@ -222,17 +250,27 @@ class Server:
             raise wrong_return(part, "merger", merger, "an object with 'add' and 'finish'")
         return merger
 
-    def checked_step(self, step: Tensor) -> Tensor:
-        """The step that a part has made, if it is a vector of the trainable weights."""
+    def prepared(self, replies: Sequence[WeightedReply]) -> Sequence[WeightedReply]:
+        """The round's replies as parts want them merged."""
+        for part in self.job.method.parts_with("before_merge") if replies else ():
+            replies = part.before_merge(self, replies)
+            if not replies or not all(isinstance(reply, Message) for reply, _ in replies):
+                raise wrong_return(part, "before_merge", replies, "a list of replies with their weights")
+        return replies
+
+    def checked_step(self, step: Tensor, buffers: Tensor) -> tuple[Tensor, Tensor]:
+        """The step that a part has made, and the change of the buffers: its own, or their mean."""
         part = self.job.method.slot("merge")
         hook = "server_step" if self.sums_updates else "merger"
-        if returned_tensor(step, part, hook).shape != (self.layout.trainable,):
+        if returned_tensor(step, part, hook).shape == (self.layout.size,):
+            return step[: self.layout.trainable], step[self.layout.trainable :]
+        if step.shape != (self.layout.trainable,):
             shape = tuple(step.shape)
             raise RunError(
                 f"{place(type(part))}.{hook} gave a step of shape {shape}, not ({self.layout.trainable},): cut updates "
                 "to [: server.layout.trainable]."
             )
-        return step
+        return step, buffers
 
     @property
     def sums_updates(self) -> bool:
@@ -274,7 +312,7 @@ class Server:
     def weight(self, reply: Message) -> float:
         """A client's weight in the mean, or that of all for which a reply stands."""
         if self.job.settings.weighting == "samples":
-            return float(reply.numbers["samples"])
+            return self.limits.samples(reply)
         return float(len(self.engine.represented_clients(reply)))
 
     def clip_update(self, reply: Message) -> Message:
@@ -359,8 +397,8 @@ class Server:
     @property
     def weight_of_all(self) -> float:
         """The sum of the weights of all clients, whether or not they take part in the round."""
-        train = self.job.federation.train
-        return float(len(train.values) if self.job.settings.weighting == "samples" else len(train))
+        by_samples = self.job.settings.weighting == "samples"
+        return self.limits.samples_of_all() if by_samples else float(len(self.job.federation))
 
     def tensor(self, name: str) -> Tensor:
         """A tensor of the model by name, as the server has it."""
@@ -403,6 +441,7 @@ class Server:
                 f"from the part's 'server_state': {{{name!r}: State(...)}}."
             )
         named = {"state": self.state, "replaced": self.fixed_overrides, "network": self.engine.state()}
+        named["limits"] = self.limits.state()
         return {"model": self.model} | {f"{kind}/{name}": t for kind, ts in named.items() for name, t in ts.items()}
 
     def restore(self, tensors: dict[str, Tensor], round: int) -> None:
@@ -421,6 +460,7 @@ class Server:
         self.state |= {name: tensor for name, tensor in kept.items() if name in self._declared}
         self.fixed_overrides = named("replaced/")
         self.engine.restore(named("network/"))
+        self.limits.restore(named("limits/"))
         self.round = round
 
 

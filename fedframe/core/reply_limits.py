@@ -1,0 +1,139 @@
+"""How much a single reply can do to a round: the samples that it counts for are bounded, and an update out of all
+proportion is dropped. Else one member that claims 10^9 samples, or sends finite numbers of 1e30, would own the model.
+
+Samples: a client counts for at most `samples_bound` times the median of the round's clients. How many samples each
+has is known before the round, so the bound is too.
+
+Updates: one whose norm is more than `update_bound` times the median is dropped. Replies are added up as they come and
+none is kept, so a round's own median is known only when it is too late. Norms change slowly from round to round
+beside a factor of 100, so the median of the round before takes its place; it is part of the checkpoint, or a resumed
+run could decide otherwise. Where there is none yet (the first round, or all norms were zero) the first `WINDOW` replies
+are held back until there is a median of theirs. They are added in the order in which they came: where nothing is
+dropped, nothing changes by a bit. The median of two is their mean: where two clients disagree in the first round,
+nobody can tell which of them is out of proportion.
+
+With secure aggregation the server sees one sum and can drop only that: the round is given up, and the run goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from statistics import median
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedframe.core.job import Job
+from fedframe.core.message import Message
+
+WINDOW = 16  # replies that are held back where there is no median yet: as many models in memory
+UPLOAD_SLACK = 100.0  # uploads may be sums over samples, of which clients have more or fewer: their bound is wider
+
+
+class ReplyLimits:
+    """Bounds on single replies, round by round."""
+
+    def __init__(self, job: Job, note: Callable[[str], None]) -> None:
+        settings = job.settings
+        self.job, self.note = job, note
+        # Where the server clips updates itself none is long, and who is dropped would tell of the others' updates.
+        clips = settings.privacy_clip is not None and settings.privacy_at == "server"
+        self.bound = 0.0 if clips else settings.update_bound
+        self.usual: dict[str, float] = {}  # the median norm of each tensor of the replies in the round before
+        self.dropped: list[str] = []  # why replies of this round were
+        self.bounded: set[int] = set()  # clients that count for fewer samples than they claim, in this round
+        self._told: set[int] = set()
+        self._norms: dict[str, list[float]] = {}
+        self._held: list[Message] = []
+        self._most = float("inf")
+
+    # -- samples -------------------------------------------------------------------------------------------------------
+    def begin(self, clients: Sequence[int]) -> None:
+        """A round begins with these clients."""
+        self.dropped, self.bounded, self._norms, self._held = [], set(), {}, []
+        self._most = most_samples(self.job.federation.train.sizes()[list(clients)], self.job.settings.samples_bound)
+
+    def samples(self, reply: Message) -> float:
+        """The samples that a reply counts for; with secure aggregation, a sum's are those of all its clients."""
+        claimed = float(reply.numbers["samples"])
+        if claimed <= self._most or self.job.settings.secure:
+            return claimed
+        self.bounded.add(reply.unit)
+        if reply.unit not in self._told:
+            self._told.add(reply.unit)
+            bound = self.job.settings.samples_bound
+            self.note(
+                f"Round {reply.round}: client {self.job.federation.names[reply.unit]} says that it has {claimed:,.0f} "
+                f"samples and counts for {self._most:,.0f}: samples_bound = {bound:g} times the median of the round."
+            )
+        return self._most
+
+    def samples_of_all(self) -> float:
+        """The samples of all clients together, each within the bound."""
+        sizes = self.job.federation.train.sizes()
+        return float(sizes.double().clamp_max(most_samples(sizes, self.job.settings.samples_bound)).sum())
+
+    # -- updates -------------------------------------------------------------------------------------------------------
+    def admit(self, reply: Message) -> list[Message]:
+        """Take a reply that is valid; returns those that can now be merged, in the order in which they came."""
+        if not self.bound or not any(tensor.numel() for tensor in reply.tensors.values()):
+            return [reply]
+        for name, tensor in reply.tensors.items():
+            self._norms.setdefault(name, []).append(norm(tensor))
+        if self._known():
+            return [reply] if self._fits(reply, len(self._norms["update"]) - 1) else []
+        self._held.append(replace(reply, tensors={name: tensor.clone() for name, tensor in reply.tensors.items()}))
+        return self._release() if len(self._held) == WINDOW else []
+
+    def close(self) -> list[Message]:
+        """No more replies come: those that are still held back and can be merged."""
+        rest = self._release()
+        self.usual |= {name: median(norms) for name, norms in self._norms.items()}
+        return rest
+
+    def _known(self) -> bool:
+        return bool(self.usual.get("update")) and not self._held
+
+    def _release(self) -> list[Message]:
+        if not self._held:
+            return []
+        self.usual |= {name: median(norms) for name, norms in self._norms.items()}
+        held, self._held = self._held, []
+        first = len(self._norms["update"]) - len(held)
+        return [reply for index, reply in enumerate(held, start=first) if self._fits(reply, index)]
+
+    def _fits(self, reply: Message, index: int) -> bool:
+        """Whether a reply, whose norms have this place among the round's, is within bounds; if not, it says so."""
+        for name in reply.tensors:
+            size, usual = self._norms[name][index], self.usual.get(name, 0.0)
+            bound = self.bound if name == "update" else self.bound * UPLOAD_SLACK
+            if usual and size > bound * usual:
+                whose = "the clients' sum" if reply.unit < 0 else f"client {self.job.federation.names[reply.unit]}"
+                self.dropped.append(f"{name} is out of proportion")
+                self.note(
+                    f"Round {reply.round}: the reply of {whose} was dropped: the norm of its {name} is {size:.3g}, and "
+                    f"{usual:.3g} is usual; update_bound = {self.job.settings.update_bound:g} times that is the most."
+                )
+                return False
+        return True
+
+    # -- what must not be lost -----------------------------------------------------------------------------------------
+    def state(self) -> dict[str, Tensor]:
+        """The usual norms, by the names of the tensors."""
+        return {name: torch.tensor([value], dtype=torch.float64) for name, value in self.usual.items()}
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Go on from what `state` gave."""
+        self.usual = {name: float(tensor) for name, tensor in tensors.items()}
+
+
+def norm(tensor: Tensor) -> float:
+    """The Euclidean norm in float64, in which squares of the largest float32 are finite."""
+    return float(torch.linalg.vector_norm(tensor, dtype=torch.float64))
+
+
+def most_samples(sizes: Tensor, bound: float) -> float:
+    """The most samples that one client of these sizes counts for; a client alone is all there is."""
+    return bound * float(np.median(sizes.numpy())) if bound and len(sizes) > 1 else float("inf")
