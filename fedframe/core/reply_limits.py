@@ -45,14 +45,14 @@ class ReplyLimits:
         self.dropped: list[str] = []  # why replies of this round were
         self.bounded: set[int] = set()  # clients that count for fewer samples than they claim, in this round
         self._told: set[int] = set()
-        self._norms: dict[str, list[float]] = {}
-        self._held: list[Message] = []
+        self._merged: list[dict[str, float]] = []  # the norms of this round's replies, by the tensors' names
+        self._held: list[tuple[Message, dict[str, float]]] = []
         self._most = float("inf")
 
     # -- samples -------------------------------------------------------------------------------------------------------
     def begin(self, clients: Sequence[int]) -> None:
         """A round begins with these clients."""
-        self.dropped, self.bounded, self._norms, self._held = [], set(), {}, []
+        self.dropped, self.bounded, self._merged, self._held = [], set(), [], []
         self._most = most_samples(self.job.federation.train.sizes()[list(clients)], self.job.settings.samples_bound)
 
     def samples(self, reply: Message) -> float:
@@ -78,36 +78,30 @@ class ReplyLimits:
     # -- updates -------------------------------------------------------------------------------------------------------
     def admit(self, reply: Message) -> list[Message]:
         """Take a reply that is valid; returns those that can now be merged, in the order in which they came."""
-        if not self.bound or not any(tensor.numel() for tensor in reply.tensors.values()):
+        if not self.bound:
             return [reply]
-        for name, tensor in reply.tensors.items():
-            self._norms.setdefault(name, []).append(norm(tensor))
-        if self._known():
-            return [reply] if self._fits(reply, len(self._norms["update"]) - 1) else []
-        self._held.append(replace(reply, tensors={name: tensor.clone() for name, tensor in reply.tensors.items()}))
+        norms = {name: norm(tensor) for name, tensor in reply.tensors.items()}
+        if self.usual.get("update") and not self._held:
+            return [reply] if self._fits(reply, norms) else []
+        lent = reply.tensors
+        self._held.append((replace(reply, tensors={name: tensor.clone() for name, tensor in lent.items()}), norms))
         return self._release() if len(self._held) == WINDOW else []
 
     def close(self) -> list[Message]:
         """No more replies come: those that are still held back and can be merged."""
         rest = self._release()
-        self.usual |= {name: median(norms) for name, norms in self._norms.items()}
+        self.usual |= medians(self._merged)  # as if those that were dropped had not been there
         return rest
 
-    def _known(self) -> bool:
-        return bool(self.usual.get("update")) and not self._held
-
     def _release(self) -> list[Message]:
-        if not self._held:
-            return []
-        self.usual |= {name: median(norms) for name, norms in self._norms.items()}
         held, self._held = self._held, []
-        first = len(self._norms["update"]) - len(held)
-        return [reply for index, reply in enumerate(held, start=first) if self._fits(reply, index)]
+        self.usual |= medians([norms for _, norms in held])
+        return [reply for reply, norms in held if self._fits(reply, norms)]
 
-    def _fits(self, reply: Message, index: int) -> bool:
-        """Whether a reply, whose norms have this place among the round's, is within bounds; if not, it says so."""
-        for name in reply.tensors:
-            size, usual = self._norms[name][index], self.usual.get(name, 0.0)
+    def _fits(self, reply: Message, norms: dict[str, float]) -> bool:
+        """Whether a reply is within bounds; if not, it says so."""
+        for name, size in norms.items():
+            usual = self.usual.get(name, 0.0)
             bound = self.bound if name == "update" else self.bound * UPLOAD_SLACK
             if usual and size > bound * usual:
                 whose = "the clients' sum" if reply.unit < 0 else f"client {self.job.federation.names[reply.unit]}"
@@ -117,6 +111,7 @@ class ReplyLimits:
                     f"{usual:.3g} is usual; update_bound = {self.job.settings.update_bound:g} times that is the most."
                 )
                 return False
+        self._merged.append(norms)
         return True
 
     # -- what must not be lost -----------------------------------------------------------------------------------------
@@ -132,6 +127,11 @@ class ReplyLimits:
 def norm(tensor: Tensor) -> float:
     """The Euclidean norm in float64, in which squares of the largest float32 are finite."""
     return float(torch.linalg.vector_norm(tensor, dtype=torch.float64))
+
+
+def medians(replies: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The median norm of each tensor."""
+    return {name: median(norms[name] for norms in replies) for name in (replies[0] if replies else ())}
 
 
 def most_samples(sizes: Tensor, bound: float) -> float:

@@ -106,7 +106,7 @@ def test_moments_are_those_of_torch() -> None:
 
 def test_nobody_attacks_with_a_share_of_zero(tmp_path: Path) -> None:
     for kind in ("label_flip", "sign_flip", "alie", "backdoor"):
-        server = trained(job_of(tmp_path / kind, Attack(kind, 0.0)), 2)  # type: ignore[arg-type]
+        server = trained(job_of(tmp_path / kind, Attack(kind, 0.0)), 2)
         assert torch.equal(server.model, trained(job_of(tmp_path / f"{kind}-none"), 2).model)
 
 
