@@ -91,7 +91,7 @@ def test_colluding_attackers_send_what_the_formulas_say(tmp_path: Path, kind: An
 
 
 def test_z_is_what_the_paper_gives_for_fifty_workers() -> None:
-    """Baruch et al., section 4: n = 50, m = 24 leave s = 2 to persuade, and Phi(z) = 24 / 26."""
+    """Baruch et al.: n = 50, m = 24 leave s = 2 to persuade, and Phi(z) = 24 / 26."""
     assert largest_z(50, 24) == pytest.approx(NormalDist().inv_cdf(24 / 26))
     assert largest_z(4, 3) >= 0
 

@@ -2,10 +2,10 @@
 
 With u_k the update that an attacker would honestly send, c = `strength`, and mu and sigma the mean and the standard
 deviation by weight of the honest updates of the round:
-    sign_flip   u_k <- -c u_k                      Li et al., RSA, AAAI 2019, section 5
-    scale       u_k <- c u_k                       Bagdasaryan et al., How To Backdoor Federated Learning, Eq. 3
+    sign_flip   u_k <- -c u_k                      Li et al., RSA, AAAI 2019
+    scale       u_k <- c u_k                       Bagdasaryan et al., How To Backdoor Federated Learning
     label_flip  trains on y <- C - 1 - y           Tolpegin et al., Data Poisoning Attacks Against FL, ESORICS 2020
-    alie        u_k <- mu - z sigma                Baruch et al., A Little Is Enough, NeurIPS 2019, Algorithm 3
+    alie        u_k <- mu - z sigma                Baruch et al., A Little Is Enough, NeurIPS 2019
     ipm         u_k <- -c mu                       Xie et al., Fall of Empires (inner product manipulation), UAI 2019
     backdoor    trains `poison` of every batch with a bright corner, labelled `target`; sends c u_k (Bagdasaryan et al.)
     overclaim   says that it has 10^9 samples

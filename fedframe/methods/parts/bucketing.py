@@ -1,7 +1,7 @@
 """Bucketing: before a robust merge updates are averaged in small groups that are drawn at random.
 
-Karimireddy, He and Jaggi, Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing, ICLR 2022, Algorithm 1. A
-random order pi of the n updates is cut into buckets of s:
+Karimireddy, He and Jaggi, Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing, ICLR 2022. A random
+order pi of the n updates is cut into buckets of s:
     y_i = the mean of u_pi(s (i-1) + 1), ..., u_pi(min(s i, n))
 The means lie closer together than the updates, by a factor of s in their variance, so that a robust rule throws fewer
 honest ones away. A bad client spoils one bucket: f of them are s times the share among the buckets, and s is to stay

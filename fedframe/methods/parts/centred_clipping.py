@@ -1,6 +1,6 @@
 """Centred clipping: updates are clipped around the last step before they are averaged.
 
-Karimireddy, He and Jaggi, Learning from History for Byzantine Robust Optimization, ICML 2021, section 4. From the last
+Karimireddy, He and Jaggi, Learning from History for Byzantine Robust Optimization, ICML 2021. From the last
 round's step v on, one or several times:
     v <- v + 1/n sum_k (u_k - v) min(1, tau / |u_k - v|)
 No client moves the step by more than tau / n from where the last one was, and what it does must be kept up for many

@@ -1,6 +1,6 @@
 """FLTrust: updates count by how far they agree with one that the server trains itself on a few clean samples.
 
-Cao et al., FLTrust: Byzantine-robust Federated Learning via Trust Bootstrapping, NDSS 2021, section IV. The server
+Cao et al., FLTrust: Byzantine-robust Federated Learning via Trust Bootstrapping, NDSS 2021. The server
 trains its own copy of the model on its samples as a client would, which gives g_0:
     TS_k = ReLU(cos(g_k, g_0))                                              (Eq. 2)
     g_k  <- |g_0| / |g_k| g_k                                               (Eq. 3)

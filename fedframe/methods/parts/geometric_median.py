@@ -1,7 +1,7 @@
 """RFA: the geometric median of the updates, by a few steps of the smoothed Weiszfeld algorithm.
 
-Pillutla, Kakade and Harchaoui, Robust Aggregation for Federated Learning, IEEE Transactions on Signal Processing 2022,
-Algorithm 2. The geometric median minimises sum_k alpha_k |v - u_k|, with alpha_k the client's weight in the mean:
+Pillutla, Kakade and Harchaoui, Robust Aggregation for Federated Learning, IEEE Transactions on Signal Processing
+2022. The geometric median minimises sum_k alpha_k |v - u_k|, with alpha_k the client's weight in the mean:
     beta_k = alpha_k / max(nu, |v - u_k|)
     v      = sum_k beta_k u_k / sum_k beta_k
 An update far away pulls no harder than one nearby, so that half of the weight must be bad to move v at will.
@@ -50,6 +50,6 @@ def weiszfeld(gram: Tensor, alpha: Tensor, nu: float, iterations: int) -> Tensor
     shares = torch.zeros_like(alpha)  # v = 0
     for _ in range(iterations):
         squares = shares @ gram @ shares - 2 * (gram @ shares) + gram.diagonal()
-        beta = alpha / squares.clamp_min(0).sqrt().clamp_min(nu)  # Algorithm 2, line 2
-        shares = beta / beta.sum()  # line 3
+        beta = alpha / squares.clamp_min(0).sqrt().clamp_min(nu)  # beta_k
+        shares = beta / beta.sum()  # of v
     return shares

@@ -1,6 +1,6 @@
 """Norm bound: no update is longer than a multiple of the round's median.
 
-Sun et al., Can You Really Backdoor Federated Learning?, 2019, section 3 (norm thresholding):
+Sun et al., Can You Really Backdoor Federated Learning?, 2019 (norm thresholding):
     u_k <- u_k min(1, M / |u_k|),             M = factor * median_k |u_k|
 A boosted update loses its boost; its direction stays. It changes updates before they are merged, and so it goes with
 any merge.
