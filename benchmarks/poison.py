@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import shutil
 import statistics
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -78,6 +79,7 @@ def run_cell(out: Path, cell: Cell) -> None:
     path = path_of(out, cell)
     if path.exists():
         return
+    shutil.rmtree(path.with_suffix(""), ignore_errors=True)  # of one that was killed
     settings = {**COMMON, "partition": partition, "seed": seed, "set": {"attack": {"kind": attack, "share": share}}}
     try:
         done = fedframe.run(f"{defence}+attack", out=path.with_suffix(""), progress=False, **settings)

@@ -4,22 +4,23 @@ proportion is dropped. Else one member that claims 10^9 samples, or sends finite
 Samples: a client counts for at most `samples_bound` times the median of the round's clients. How many samples each
 has is known before the round, so the bound is too.
 
-Updates: one whose norm is more than `update_bound` times the median is dropped. Replies are added up as they come and
-none is kept, so a round's own median is known only when it is too late. Norms change slowly from round to round
-beside a factor of 100, so the median of the round before takes its place; it is part of the checkpoint, or a resumed
-run could decide otherwise. Where there is none yet (the first round, or all norms were zero) the first `WINDOW` replies
-are held back until there is a median of theirs. They are added in the order in which they came: where nothing is
-dropped, nothing changes by a bit. The median of two is their mean: where two clients disagree in the first round,
-nobody can tell which of them is out of proportion.
+Updates: one whose norm is more than `update_bound` times the median of the round is dropped. Replies are added up as
+they come and none is kept, so that median is known only when it is too late. Norms change slowly from round to round
+beside a factor of 100, so the median of the round before says which updates are in doubt; it is part of the checkpoint.
+The others are added at once, in their order: where nothing is in doubt, nothing changes by a bit. What is in doubt is
+held back, up to `WINDOW` updates, until all norms of the round are known. Where there is no median yet (the first round, or
+all norms were zero), the first `WINDOW` replies are held back until there is a median of theirs. The median of two is
+their mean: where two clients disagree in the first round, nobody can tell which of them is out of proportion.
 
-With secure aggregation the server sees one sum and can drop only that: the round is given up, and the run goes on.
+With secure aggregation the server sees one sum, which it can only compare with the last: if that is out of proportion,
+the round is given up, and the run goes on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from statistics import median
+from statistics import median, median_low
 
 import numpy as np
 import torch
@@ -45,14 +46,16 @@ class ReplyLimits:
         self.dropped: list[str] = []  # why replies of this round were
         self.bounded: set[int] = set()  # clients that count for fewer samples than they claim, in this round
         self._told: set[int] = set()
-        self._merged: list[dict[str, float]] = []  # the norms of this round's replies, by the tensors' names
+        self._seen: list[dict[str, float]] = []  # the norms of this round's replies, by the tensors' names
+        self._merged: list[dict[str, float]] = []  # of those that are merged
         self._held: list[tuple[Message, dict[str, float]]] = []
         self._most = float("inf")
 
     # -- samples -------------------------------------------------------------------------------------------------------
     def begin(self, clients: Sequence[int]) -> None:
         """A round begins with these clients."""
-        self.dropped, self.bounded, self._merged, self._held = [], set(), [], []
+        self.dropped, self.bounded = [], set()
+        self._seen, self._merged, self._held = [], [], []
         self._most = most_samples(self.job.federation.train.sizes()[list(clients)], self.job.settings.samples_bound)
 
     def samples(self, reply: Message) -> float:
@@ -81,38 +84,52 @@ class ReplyLimits:
         if not self.bound:
             return [reply]
         norms = {name: norm(tensor) for name, tensor in reply.tensors.items()}
-        if self.usual.get("update") and not self._held:
+        self._seen.append(norms)
+        known = bool(self.usual.get("update"))
+        if known and self._exceeded(norms) is None:
+            self._merged.append(norms)
+            return [reply]
+        if known and (reply.unit < 0 or len(self._held) == WINDOW):  # there is nothing, or no room, to compare it with
             return [reply] if self._fits(reply, norms) else []
         lent = reply.tensors
         self._held.append((replace(reply, tensors={name: tensor.clone() for name, tensor in lent.items()}), norms))
-        return self._release() if len(self._held) == WINDOW else []
+        return self._release(median) if not known and len(self._held) == WINDOW else []
 
     def close(self) -> list[Message]:
         """No more replies come: those that are still held back and can be merged."""
-        rest = self._release()
-        self.usual |= medians(self._merged)  # as if those that were dropped had not been there
+        # Of two norms the smaller, where history says that the larger is in doubt.
+        rest = self._release(median_low if self.usual.get("update") else median)
+        self.usual |= medians(self._merged, median)  # as if those that were dropped had not been there
         return rest
 
-    def _release(self) -> list[Message]:
+    def _release(self, middle: Callable[[Iterable[float]], float]) -> list[Message]:
         held, self._held = self._held, []
-        self.usual |= medians([norms for _, norms in held])
+        if held:
+            usual = medians(self._seen, middle)
+            self.usual = {name: max(value, self.usual.get(name, 0.0)) for name, value in usual.items()}
         return [reply for reply, norms in held if self._fits(reply, norms)]
+
+    def _exceeded(self, norms: Mapping[str, float]) -> str | None:
+        """The tensor of a reply that is out of proportion, if any is."""
+        for name, size in norms.items():
+            bound = self.bound if name == "update" else self.bound * UPLOAD_SLACK
+            if self.usual.get(name) and size > bound * self.usual[name]:
+                return name
+        return None
 
     def _fits(self, reply: Message, norms: dict[str, float]) -> bool:
         """Whether a reply is within bounds; if not, it says so."""
-        for name, size in norms.items():
-            usual = self.usual.get(name, 0.0)
-            bound = self.bound if name == "update" else self.bound * UPLOAD_SLACK
-            if usual and size > bound * usual:
-                whose = "the clients' sum" if reply.unit < 0 else f"client {self.job.federation.names[reply.unit]}"
-                self.dropped.append(f"{name} is out of proportion")
-                self.note(
-                    f"Round {reply.round}: the reply of {whose} was dropped: the norm of its {name} is {size:.3g}, and "
-                    f"{usual:.3g} is usual; update_bound = {self.job.settings.update_bound:g} times that is the most."
-                )
-                return False
-        self._merged.append(norms)
-        return True
+        name = self._exceeded(norms)
+        if name is None:
+            self._merged.append(norms)
+            return True
+        whose = "the clients' sum" if reply.unit < 0 else f"client {self.job.federation.names[reply.unit]}"
+        self.dropped.append(f"{name} is out of proportion")
+        self.note(
+            f"Round {reply.round}: the reply of {whose} was dropped: the norm of its {name} is {norms[name]:.3g}, and "
+            f"{self.usual[name]:.3g} is usual: out of all proportion (update_bound = {self.bound:g})."
+        )
+        return False
 
     # -- what must not be lost -----------------------------------------------------------------------------------------
     def state(self) -> dict[str, Tensor]:
@@ -129,9 +146,9 @@ def norm(tensor: Tensor) -> float:
     return float(torch.linalg.vector_norm(tensor, dtype=torch.float64))
 
 
-def medians(replies: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def medians(replies: Sequence[Mapping[str, float]], middle: Callable[[Iterable[float]], float]) -> dict[str, float]:
     """The median norm of each tensor."""
-    return {name: median(norms[name] for norms in replies) for name in (replies[0] if replies else ())}
+    return {name: middle([norms[name] for norms in replies]) for name in (replies[0] if replies else ())}
 
 
 def most_samples(sizes: Tensor, bound: float) -> float:
