@@ -8,9 +8,9 @@ Updates: one whose norm is more than `update_bound` times the median of the roun
 they come and none is kept, so that median is known only when it is too late. Norms change slowly from round to round
 beside a factor of 100, so the median of the round before says which updates are in doubt; it is part of the checkpoint.
 The others are added at once, in their order: where nothing is in doubt, nothing changes by a bit. What is in doubt is
-held back, up to `WINDOW` updates, until all norms of the round are known. Where there is no median yet (the first round, or
-all norms were zero), the first `WINDOW` replies are held back until there is a median of theirs. The median of two is
-their mean: where two clients disagree in the first round, nobody can tell which of them is out of proportion.
+held back, up to `WINDOW` updates, until all norms of the round are known. Where there is no median yet (the first
+round, or all norms were zero), the first `WINDOW` replies are held back until there is a median of theirs. The median
+of two is their mean: where two clients disagree in the first round, nobody can tell which of them is out of proportion.
 
 With secure aggregation the server sees one sum, which it can only compare with the last: if that is out of proportion,
 the round is given up, and the run goes on.
