@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedframe.errors import DataError, SettingError
+from fedframe.errors import SettingError
 from fedframe.jobs.build import JobMaker, Net
 from fedframe.jobs.gather import gather
-from fedframe.jobs.inputs import Input, InputFinder, changed_inputs
+from fedframe.jobs.inputs import InputFinder
 from fedframe.methods.recipes import MethodLike, confirm_method, method_text
+from fedframe.runs.changes import CodeCheck, changed_since, find_changes, refuse
 from fedframe.runs.engine import check_engine
 from fedframe.runs.federated import how_it_ends, is_organisers, not_here, train_again
 from fedframe.runs.folder import EXAMINATION, MODEL, RunFolder
@@ -31,10 +32,10 @@ class Result(RunResult):
 
     data: object = field(default=None, repr=False, compare=False)  # data that exist only in Python
 
-    def report(self, out: str | Path | None = None, *, quick: bool = False) -> Path:
+    def report(self, out: str | Path | None = None, *, quick: bool = False, changed_code: bool = False) -> Path:
         """Write the run's HTML page (default: report.html in its folder) and return its path.
 
-        `quick` takes what is known and looks at no model.
+        `quick` takes what is known and looks at no model; `changed_code` looks at them with files as they are now.
         """
         from fedframe.report.page.build import write_page  # what only a report needs is loaded for one only
 
@@ -42,8 +43,15 @@ class Result(RunResult):
             from fedframe.analysis import examine
 
             # The page would look at the models by itself, but has no data and no net that exist only in Python.
-            examine(self.folder, net=None if isinstance(self.net, str) else self.net, data=self.data)
-        return write_page([self.folder], Path(out) if out is not None else None, quick=quick, notify=lambda text: None)
+            net = None if isinstance(self.net, str) else self.net
+            if not changed_code and self.code_check != "none":
+                folder, objects = RunFolder(self.folder), self.code_check == "all"
+                refuse(changed_since(folder, net, data=self.data is None, objects=objects), self.folder)
+            examine(self.folder, net=net, data=self.data, changed_code=True)
+            changed_code = True  # what has changed was refused above, if it was to be
+        target = Path(out) if out is not None else None
+        allowed = changed_code or self.code_check == "none"
+        return write_page([self.folder], target, quick=quick, changed_code=allowed, notify=lambda text: None)
 
     def plot(self, out: str | Path | None = None) -> Figure:
         """The learning curves as a matplotlib figure; with `out` they are also written, as .svg, .png or .pdf."""
@@ -111,7 +119,7 @@ def run(
     folder.write_names(job.federation.names if job.federation.source.user_names is not None else None)
     with choose_display(progress) as display:
         execute(job, folder, display)
-    return Result(folder.path, job.settings, job_maker.net, kept_object(data))
+    return Result(folder.path, job.settings, job_maker.net, "files", kept_object(data))
 
 
 def resume(
@@ -126,50 +134,25 @@ def resume(
     """Go on with a run that was stopped; a finished one is returned as it is.
 
     A method, data or a net that were objects are given again. A run whose files have changed since it began is
-    refused, unless `changed_code` is true: then it goes on with them as they are now.
+    refused, unless `changed_code` is true: then it goes on with them as they are now. A finished run is refused only
+    when its models are used.
     """
     run_folder = RunFolder.open(folder)
     settings = run_folder.settings()
     if settings.data == REMOTE_DATA and data is None:
         return resume_federation(run_folder)
     confirm_method(settings.method, method)
-    changed = None if run_folder.finished else find_changes(run_folder, model, changed_code)
+    finished = run_folder.finished
+    changed = None if finished else find_changes(run_folder, model, changed_code)
     job_maker = JobMaker(settings, data, model)
-    if not run_folder.finished:
+    if not finished:
         job = job_maker.make(run_folder.path)
         if changed is not None:  # after the job was made: code that cannot run must not take the record's place
             changed.record(run_folder)
         with choose_display(progress) as display:
             execute(job, run_folder, display)
-    return Result(run_folder.path, job_maker.settings, job_maker.net, kept_object(data))
-
-
-@dataclass(frozen=True)
-class InputChange:
-    """What a run depends on as it is now, and the names of those inputs that are not what they were."""
-
-    now: tuple[Input, ...]
-    names: str
-
-    def record(self, folder: RunFolder) -> None:
-        """Keep the inputs as they are now as those that the run goes on with."""
-        found = folder.checkpoint()
-        done = 0 if found is None else found[0]
-        folder.write_inputs(self.now, until_round=done)
-        folder.log(f"Going on after round {done} although {self.names} changed.")
-
-
-def find_changes(folder: RunFolder, net: object, changed_code: bool) -> InputChange | None:
-    """What has changed of the files and code that a run depends on; refused, unless `changed_code` allows it."""
-    recorded = folder.inputs()
-    now = InputFinder(lambda: recorded).find(folder.settings(), net) if recorded else ()
-    names = ", ".join(changed_inputs(recorded, now))
-    if names and not changed_code:
-        raise DataError(
-            f"{names} changed since {folder.path} was begun; put it back as it was, start a new run, or go on with it "
-            "as it is now: --changed-code (in Python: changed_code=True)."
-        )
-    return InputChange(now, names) if names else None
+    check: CodeCheck = "files" if not finished else "none" if changed_code else "all"
+    return Result(run_folder.path, job_maker.settings, job_maker.net, check, kept_object(data))
 
 
 def resume_federation(folder: RunFolder) -> Result:

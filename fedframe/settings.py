@@ -62,6 +62,9 @@ class Settings(BaseModel):
     lr: float = Field(
         0.1, gt=0, allow_inf_nan=False, description="local learning rate (default 0.001 for adam and adamw)"
     )
+    lr_per_class: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="in the place of lr: local learning rate per class of the data"
+    )
     lr_schedule: str = Field("constant", description="constant, cosine, exponential:0.99 or step:0.1@0.5,0.75")
     momentum: float = Field(0.0, ge=0, lt=1, description="momentum of SGD")
     nesterov: bool = Field(False, description="Nesterov momentum")
@@ -234,6 +237,20 @@ def _sentence(problem: dict[str, Any]) -> str:
     hint = f"the default is {default}" if default is not None else "leave it out for the default"
     meaning = Settings.model_fields[name].description
     return f"{name} = {problem['input']!r}: {reason}; {hint} ({meaning})."
+
+
+def merge_settings(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a run, the later layer winning name by name; `lr` and `lr_per_class` take each other's place.
+
+    In a layer that has both, as dumped settings do, `lr_per_class` is what counts.
+    """
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        for name, other in (("lr", "lr_per_class"), ("lr_per_class", "lr")):
+            if layer.get(name) is not None:
+                merged.pop(other, None)
+        merged |= layer
+    return merged
 
 
 def short_method(name: str) -> str:

@@ -8,6 +8,7 @@ from typing import Annotated, Optional
 import typer
 
 from fedframe.cli.app import app
+from fedframe.cli.options import ChangedCode
 
 
 @app.command("list")
@@ -70,9 +71,10 @@ def predict(
     inputs: Annotated[Path, typer.Argument(help="image, folder of images, .npz, .npy, .csv or .parquet")],
     client: Annotated[Optional[str], typer.Option(help="use this client's own model (name or number)")] = None,
     top: Annotated[int, typer.Option(min=1, help="how many classes to print per input")] = 1,
+    changed_code: ChangedCode = False,
 ) -> None:
     """Predict with a trained model: a line per input with class and probability."""
     from fedframe.runs.predictor import predict_file
 
-    for line in predict_file(folder, inputs, client, top):
+    for line in predict_file(folder, inputs, client, top, changed_code):
         typer.echo(line)

@@ -12,6 +12,10 @@ import typer
 from fedframe.errors import SettingError
 from fedframe.settings import PANELS, Settings
 
+ChangedCode = Annotated[
+    bool, typer.Option("--changed-code", help="use the run although a file of your own has changed since")
+]
+
 
 def setting_options(without: Collection[str]) -> list[inspect.Parameter]:
     """Every setting as an option: the command line, the YAML file and Python know the same names."""

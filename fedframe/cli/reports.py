@@ -10,6 +10,7 @@ from typing import Annotated, Optional
 import typer
 
 from fedframe.cli.app import app, interruptible
+from fedframe.cli.options import ChangedCode
 
 Folders = Annotated[
     list[Path], typer.Argument(help="run folder, several to compare, or a folder of 'fedframe compare'")
@@ -34,12 +35,14 @@ def report(
         Optional[str], typer.Option(help="picture of the features: tsne or pca (default: tsne, or what is there)")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="do not look at models that were not examined yet")] = False,
+    changed_code: ChangedCode = False,
 ) -> None:
     """Write one HTML page about a run, or about several side by side: scores, curves, clients, classes, cost."""
     with interruptible(), note_on_interrupt("No page was written."):
         from fedframe.report.page.build import write_page
 
-        typer.echo(f"Page: {write_page(folders, out, quick=quick, embedding=embedding, notify=typer.echo)}")
+        page = write_page(folders, out, quick=quick, embedding=embedding, changed_code=changed_code, notify=typer.echo)
+        typer.echo(f"Page: {page}")
 
 
 @app.command()
@@ -76,9 +79,10 @@ def plot(
         typer.Option(help="curves, partition, confusion, gram, drift, collapse, clients or embedding"),
     ] = "curves",
     out: Annotated[Optional[Path], typer.Option(help="picture to write: .svg, .png or .pdf")] = None,
+    changed_code: ChangedCode = False,
 ) -> None:
     """Draw a figure for a paper, by default accuracy over rounds as an SVG picture in the first run's folder."""
     with interruptible(), note_on_interrupt("No picture was written."):
         from fedframe.report.figures import draw
 
-        typer.echo(f"Picture: {draw(folders, what, out, notify=typer.echo)}")
+        typer.echo(f"Picture: {draw(folders, what, out, notify=typer.echo, changed_code=changed_code)}")

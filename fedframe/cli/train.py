@@ -8,7 +8,7 @@ from typing import Annotated, Any, Optional
 import typer
 
 from fedframe.cli.app import app, interruptible
-from fedframe.cli.options import part_settings, with_settings
+from fedframe.cli.options import ChangedCode, part_settings, with_settings
 
 
 @app.command("run")
@@ -70,6 +70,7 @@ def personalise(
     data_dir: Annotated[Optional[str], typer.Option(help="folder of the public data sets")] = None,
     device: Annotated[Optional[str], typer.Option(help="cpu, cuda or cuda:1 (default: the run's)")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="replace a personal model of that name")] = False,
+    changed_code: ChangedCode = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="show nothing but errors")] = False,
 ) -> None:
     """Make a personal model for a client that was not in the training, score it and keep it in the run folder."""
@@ -88,5 +89,6 @@ def personalise(
             data_dir=data_dir,
             device=device,
             overwrite=overwrite,
+            changed_code=changed_code,
             progress=not quiet,
         )

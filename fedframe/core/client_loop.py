@@ -13,7 +13,7 @@ from fedframe.core.client_context import ClientContext
 from fedframe.core.hook_errors import returned_tensor
 from fedframe.core.job import Job
 from fedframe.core.method import Method, parts_with
-from fedframe.core.optimizers import make_optimizer
+from fedframe.core.optimizers import make_optimizer, without_momentum_and_decay
 from fedframe.core.part import Part
 from fedframe.data.augment import read_augment
 from fedframe.errors import RunError
@@ -73,7 +73,8 @@ def loop_over_batches(context: ClientContext, epochs: int, steps: int | None, ke
     """`epochs` times through the client's data, or `steps` batches."""
     job, device, hooks = context.job, context.start.device, context.hooks
     assert hooks is not None
-    context.optimizer = make_optimizer(job.settings, list(context.named.values()), context.lr)
+    settings = without_momentum_and_decay(job.settings) if context.plain_steps else job.settings
+    context.optimizer = make_optimizer(settings, list(context.named.values()), context.lr)
     if keeps_optimizer:
         restore_optimizer(context)
     # After training, a backbone that learns nothing stays as it is: no statistics of the batch, nothing at random.
@@ -169,7 +170,7 @@ def keep_optimizer(context: ClientContext) -> None:
     for index, state in context.optimizer.state_dict()["state"].items():
         for key, value in state.items():
             if isinstance(value, Tensor):
-                context.memory[f"optimizer/{index}/{key}"] = value.detach().cpu().clone()
+                context.memory.values_by_name[f"optimizer/{index}/{key}"] = value.detach().cpu().clone()
 
 
 def restore_optimizer(context: ClientContext) -> None:

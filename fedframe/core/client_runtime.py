@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from fedframe.core.batches import plain_batches
 from fedframe.core.client_context import ClientContext
 from fedframe.core.client_loop import StepHooks, compute_gradient, fit
-from fedframe.core.hook_errors import describe
-from fedframe.core.message import Message, all_finite
+from fedframe.core.declared import client_memory, reply_numbers, reply_tensors
+from fedframe.core.hook_errors import describe_hook_error
+from fedframe.core.message import Message, Number, all_finite
 from fedframe.core.model import copy_tensors, load_tensors
 from fedframe.core.part import Part
 from fedframe.core.personal import make_personal_models
@@ -62,7 +63,7 @@ class ClientRuntime:
         except Exception as error:
             names = {"score": "piece {} of the test data", "personalise_group": "group {} of personal models"}
             who = names.get(request.kind, "client {}").format(unit)
-            raise RunError(f"Round {request.round}, {request.kind}, {who}: {describe(error)}") from error
+            raise RunError(f"Round {request.round}, {request.kind}, {who}: {describe_hook_error(error)}") from error
 
     # -- the requests --------------------------------------------------------------------------------------------------
     def train(self, request: Message, client: int) -> Message:
@@ -75,11 +76,10 @@ class ClientRuntime:
         private = copy_tensors(self.model, self.job.roles.private)  # before a part trains another model here
         for part in self.job.method.parts_with("finish"):
             part.finish(context)
-            self.note_sender(context, part)
-        self.check_uploads(context.reply, "round", context.senders)
+        self.check_uploads({**context.reply, **context.numbers}, "round")
         self.remember(context, private)
         self.protect(context, request)
-        return Message(request.kind, request.round, client, context.reply, context.numbers)
+        return Message(request.kind, request.round, client, dict(context.reply), dict(context.numbers))
 
     def protect(self, context: ClientContext, request: Message) -> None:
         """Bound the update, and hide it in the client's own noise, as the privacy settings say."""
@@ -95,31 +95,20 @@ class ClientRuntime:
             update = local_noise(update, deviation, self.job.home or self.job.folder, purpose, request.tensors["model"])
         context.reply["update"] = update
 
-    def note_sender(self, context: ClientContext, part: Part) -> None:
-        """Note which part has added what to the reply and to the memory."""
-        for name in (*context.reply, *context.memory):
-            context.senders.setdefault(name, part.name)
-
-    def check_uploads(self, sent: Mapping[str, Tensor], when: str, senders: Mapping[str, str]) -> None:
-        """Refuse what a part sends without having declared it, or not as declared: an error of the part."""
-        declared = {name: upload for name, upload in self.job.uploads.items() if upload.when == when}
-        for name, tensor in sent.items():
-            if name == "update" and when == "round":
+    def check_uploads(self, sent: Mapping[str, Tensor | Number], when: str) -> None:
+        """Refuse a reply that lacks what a part has declared, or has it in another shape: an error of the part."""
+        for name, upload in self.job.uploads.items():
+            if upload.when != when:
                 continue
-            part = senders.get(name, name.partition("/")[0])
-            if name not in declared:
+            part, wanted = self.job.upload_owners[name], tuple(upload.shape)
+            if name not in sent:
+                raise RunError(f"The part {part!r} declares {name!r} in 'uploads' and does not send it.")
+            value = sent[name]
+            if isinstance(value, Tensor) and tuple(value.shape) != wanted:
                 raise RunError(
-                    f"The part {part!r} sends {name!r} without declaring it; add it to the part's 'uploads': "
-                    f"{{{name!r}: Upload({tuple(tensor.shape)}, 'sum')}}."
+                    f"The part {part!r} sends {name!r} with shape {tuple(value.shape)}, and its 'uploads' declares "
+                    f"{wanted}; make them agree."
                 )
-            if tuple(tensor.shape) != tuple(declared[name].shape):
-                raise RunError(
-                    f"The part {part!r} sends {name!r} with shape {tuple(tensor.shape)}, and its 'uploads' declares "
-                    f"{tuple(declared[name].shape)}; make them agree."
-                )
-        for name in declared.keys() - sent.keys():
-            owner = self.job.upload_owners[name]
-            raise RunError(f"The part {owner!r} declares {name!r} in 'uploads' and does not send it.")
 
     @torch.no_grad()
     def score(self, request: Message, piece: int) -> Message:
@@ -146,9 +135,15 @@ class ClientRuntime:
         context = self.begin(request, client)
         self.catch_up(context)  # features of untrained private layers would spoil the sums over all clients
         self.model.eval()
-        tensors = self.job.method.slot("server_stage").statistics(context)
-        stage = self.job.method.slot("server_stage")
-        self.check_uploads(tensors, "statistics", dict.fromkeys(tensors, stage.name))
+        stage, declared = self.job.method.slot("server_stage"), self.job.expected("statistics")
+        tensors = stage.statistics(context)
+        for name in tensors.keys() - declared.keys():
+            shape = tuple(tensors[name].shape)
+            raise RunError(
+                f"The part {stage.name!r} sends {name!r} without declaring it; add it to the part's 'uploads': "
+                f"{{{name!r}: Upload({shape}, 'sum', when='statistics')}}."
+            )
+        self.check_uploads(tensors, "statistics")
         return Message(request.kind, request.round, client, tensors, {"samples": len(context.rows), "loss": 0.0})
 
     def personalise(self, request: Message, client: int) -> Message:
@@ -170,7 +165,7 @@ class ClientRuntime:
         """
         job = self.job
         learns = {name for name, p in self.model.named_parameters() if p.requires_grad} & {*job.roles.private}
-        if not learns or any(f"model/{name}" in context.memory for name in learns):
+        if not learns or any(f"model/{name}" in context.memory.values_by_name for name in learns):
             return
         self.train_missed_rounds(context, job.method.parts_with("private"), learns.__contains__)
         private = copy_tensors(self.model, job.roles.private)
@@ -190,14 +185,17 @@ class ClientRuntime:
         """Load the server's model and the client's memory, and let parts prepare."""
         job = self.job
         received = {name: tensor.to(self.flat.device) for name, tensor in request.tensors.items()}
-        memory = job.store.load(client, request.round) if job.remembers else {}
-        self.load(received, memory)
+        kept = job.store.load(client, request.round) if job.remembers else {}
+        self.load(received, kept)
+        memory = client_memory(job.memory_names, kept)
+        reply, numbers = reply_tensors(job.expected("round")), reply_numbers(job.numbers)
         generator = generator_for(job.settings.seed, "batches", request.kind, request.round, client)
         rows, lr = job.federation.train[client], float(request.numbers["lr"])
-        context = ClientContext(self, request.kind, client, request.round, lr, rows, received, memory, generator)
+        context = ClientContext(
+            self, request.kind, client, request.round, lr, rows, received, memory, generator, reply, numbers
+        )
         for part in job.method.parts_with("begin"):
             part.begin(context)
-            self.note_sender(context, part)
         return context
 
     def load_personal(self, context: ClientContext) -> None:
@@ -222,20 +220,12 @@ class ClientRuntime:
 
     def remember(self, context: ClientContext, private: dict[str, Tensor]) -> None:
         """Keep the client's private state, unless its training went wrong."""
-        declared = [name for part in self.job.method.parts for name in part.memory]
-        prefixes = tuple(name.removesuffix("*") for name in declared if name.endswith("*"))
-        for name in context.memory:
-            if name not in declared and not name.startswith((*prefixes, "model/", "optimizer/")):
-                raise RunError(
-                    f"The part {context.senders.get(name)!r} keeps {name!r} in a client's memory without declaring it; "
-                    f"write in its class: memory: ClassVar[tuple[str, ...]] = ({name!r},)."
-                )
         if not self.job.remembers:
             return
-        context.memory |= {f"model/{name}": tensor for name, tensor in private.items()}
-        floats = [t for t in (*context.reply.values(), *context.memory.values()) if t.is_floating_point()]
+        kept = context.memory.values_by_name | {f"model/{name}": tensor for name, tensor in private.items()}
+        floats = [t for t in (*context.reply.values(), *kept.values()) if t.is_floating_point()]
         if all(all_finite(tensor) for tensor in floats):
-            self.job.store.save(context.client, context.round, context.memory)
+            self.job.store.save(context.client, context.round, kept)
 
     def compute_gradient(self, context: ClientContext) -> Tensor:
         """The gradient of a batch, for parts that take steps of their own."""

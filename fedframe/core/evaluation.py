@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fedframe.core.job import PIECE
 from fedframe.core.message import Message
+from fedframe.core.stage_costs import COUNTS_BYTES
 
 if TYPE_CHECKING:
     from fedframe.core.part import Part
@@ -38,7 +39,8 @@ DEFINITIONS = {
     "clients": "how many clients the final mean is over: those that have test data and have answered (unheard: how "
     "many have not, over a network)",
     "bytes": "of all clients together: bytes_up and bytes_down in all rounds, bytes_once what a client gets only once "
-    "(a frozen classifier); evaluation and final stages are not counted",
+    "(a frozen classifier), stages what the stages after the last round add, bytes_up_total and bytes_down_total all "
+    "of it; evaluation is not counted",
     "none": "null means not measured: the method has no such model between rounds, or there are no test data",
 }
 
@@ -262,5 +264,9 @@ def final_scores(server: Server, progress: Callable[[int, int], None]) -> Scores
         return scores
     groups = job.personal_groups
     clients = [client for group in groups for client in group]
-    own = score_clients(server, "personalise_group", range(len(groups)), progress, clients)
+    with server.stages.measure("client_stage") as cost:
+        own = score_clients(server, "personalise_group", range(len(groups)), progress, clients)
+        # Groups are a matter of this machine: over a network every client is sent its request and answers by itself.
+        cost.sent(server.build_request("personalise", server.round + 1), len(clients))
+        cost.add("up", "counts", COUNTS_BYTES * len(clients))
     return with_personal(scores, own) if own.by_client else scores

@@ -11,7 +11,7 @@ from pathlib import Path
 from torch import Tensor
 
 from fedframe.core.part import Part
-from fedframe.core.part_check import place
+from fedframe.core.part_check import class_location
 from fedframe.errors import FedframeError, RunError
 from fedframe.util import locate
 
@@ -27,9 +27,9 @@ def part_places(error: BaseException) -> list[Path]:
     return [METHODS, *(Path(file) for file in files if file and not Path(file).is_relative_to(CORE))]
 
 
-def describe(error: BaseException) -> str:
+def describe_hook_error(error: BaseException) -> str:
     """The kind and text of an error, and where it was raised if that is in a part's or a user's file."""
-    return locate.describe(error, part_places(error))
+    return locate.describe_error(error, part_places(error))
 
 
 @contextmanager
@@ -42,13 +42,13 @@ def named_errors(where: str) -> Iterator[None]:
     except Exception as error:
         if locate.location(error, part_places(error)) is None:
             raise
-        raise RunError(f"{where}: {describe(error)}") from error
+        raise RunError(f"{where}: {describe_hook_error(error)}") from error
 
 
 def wrong_return(part: Part, hook: str, value: object, wanted: str) -> RunError:
     """The sentence about a hook that returned something else than it must."""
     found = f"a {type(value).__name__}" if value is not None else "None: is a return missing?"
-    return RunError(f"{place(type(part))}.{hook} must return {wanted}, and returned {found}")
+    return RunError(f"{class_location(type(part))}.{hook} must return {wanted}, and returned {found}")
 
 
 def returned_tensor(value: Tensor, part: Part, hook: str) -> Tensor:

@@ -60,12 +60,16 @@ class Job:
     @cached_property
     def remembers(self) -> bool:
         """Whether clients have private state at all."""
-        parts = any(part.memory for part in self.method.parts)
-        return parts or bool(self.roles.private) or self.settings.keep_optimizer
+        return bool(self.memory_names or self.roles.private) or self.settings.keep_optimizer
+
+    @cached_property
+    def memory_names(self) -> list[str]:
+        """What parts keep in a client's memory."""
+        return [name for part in self.method.parts for name in part.memory]
 
     @cached_property
     def uploads(self) -> dict[str, Upload]:
-        """Every tensor that parts send beside the update."""
+        """All that parts send beside the update."""
         return {name: upload for name, (_, upload) in self._declared_uploads.items()}
 
     @cached_property
@@ -89,8 +93,14 @@ class Job:
 
     def expected(self, when: str) -> dict[str, torch.Size]:
         """Names and shapes of the tensors of a reply: of a `round`, or of `statistics`."""
-        sizes = {name: torch.Size(upload.shape) for name, upload in self.uploads.items() if upload.when == when}
+        uploads = {name: upload for name, upload in self.uploads.items() if upload.when == when}
+        sizes = {name: torch.Size(upload.shape) for name, upload in uploads.items() if upload.aggregate != "number"}
         return {"update": torch.Size([self.roles.layout.size]), **sizes} if when == "round" else sizes
+
+    @cached_property
+    def numbers(self) -> list[str]:
+        """The plain numbers that parts add to a round's reply."""
+        return [name for name, upload in self.uploads.items() if upload.aggregate == "number"]
 
     @cached_property
     def shares_a_model(self) -> bool:

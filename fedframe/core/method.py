@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fedframe.core.layout import named_tensors
 from fedframe.core.model import Model
 from fedframe.core.part import Part, Slot, filled_slots, overrides
-from fedframe.core.part_check import check_part, place
+from fedframe.core.part_check import check_part, class_location
 from fedframe.errors import SettingError, nearest
 
 OPTIONAL: frozenset[Slot] = frozenset({"predict", "step", "load_personal", "server_stage"})
@@ -56,7 +56,7 @@ class Method:
         head = self.slot("head")
         head.build_head(model)
         if isinstance(model.head, nn.Identity):
-            raise SettingError(f"{place(type(head))}.build_head must set model.head, the classifier.")
+            raise SettingError(f"{class_location(type(head))}.build_head must set model.head, the classifier.")
         return model
 
     def private(self, model: Model) -> set[str]:
@@ -65,7 +65,7 @@ class Method:
         for part in self.parts_with("private"):
             for name in part.private(model):
                 if name not in known:
-                    where = f"{place(type(part))}.private"
+                    where = f"{class_location(type(part))}.private"
                     raise SettingError(f"{where} names {name!r}, which the model lacks; {nearest(name, known)}")
                 found.add(name)
         return found

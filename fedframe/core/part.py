@@ -39,7 +39,7 @@ SLOTS: Mapping[Slot, tuple[str, ...]] = {
     "server_stage": ("server_stage",),
     "client_stage": ("personalise", "head_stages"),
 }
-AGGREGATES, STAGES = ("sum", "weighted_sum", "each"), ("round", "statistics")  # of an `Upload`
+AGGREGATES, STAGES = ("sum", "weighted_sum", "each", "number"), ("round", "statistics")  # of an `Upload`
 ALL_DATA = math.inf  # of `Part.server_samples`: the server looks at all clients' training data
 
 
@@ -57,18 +57,23 @@ class Upload:
     """A tensor that clients send beside their update: its shape, and what the server needs of it.
 
     `sum` and `weighted_sum` (with the clients' weights in the mean) reach the server as one tensor,
-    `server.total(name)`, also under secure aggregation. `each` keeps every client's: `server.each(name)`. `when` says
-    whether it belongs to a round's reply or to what `statistics` returns.
+    `server.total(name)`, also under secure aggregation. `each` keeps every client's: `server.each(name)`. `number` is
+    no tensor but a plain number, of shape (), from `context.numbers` to the `reply.numbers` that a merger gets. `when`
+    says whether it belongs to a round's reply or to what `statistics` returns.
     """
 
     shape: Sequence[int]
-    aggregate: Literal["sum", "weighted_sum", "each"]
+    aggregate: Literal["sum", "weighted_sum", "each", "number"]
     when: Literal["round", "statistics"] = "round"
 
     def __post_init__(self) -> None:
         for name, value, choices in (("aggregate", self.aggregate, AGGREGATES), ("when", self.when, STAGES)):
             if value not in choices:
                 raise SettingError(f"Upload: {name} = {value!r}: {nearest(str(value), choices)}")
+        if self.aggregate == "number" and (tuple(self.shape), self.when) != ((), "round"):
+            raise SettingError(
+                "Upload: a number has no shape and belongs to a round's reply; use Upload((), 'number')."
+            )
 
 
 @dataclass(frozen=True)
@@ -104,6 +109,7 @@ class HeadStage:
     lr: float | None = None  # None: the run's
     loss: Part | None = None  # None: the method's
     after: Callable[[ClientContext], None] | None = None  # a last change of the client's model, after all stages
+    plain_steps: bool = False  # w <- w - lr g, whatever the run's momentum and weight decay are
 
 
 @dataclass(frozen=True)
@@ -206,7 +212,7 @@ class Part:
         raise NotImplementedError
 
     def finish(self, context: ClientContext) -> None:
-        """Add to `context.reply` what `uploads` declares and to `context.numbers`; change `context.memory`.
+        """Add to `context.reply` and `context.numbers` what `uploads` declares; change `context.memory`.
 
         A part that trains another model here (`context.fit`) has a high `rank`: others look at the round's own.
         """
@@ -222,12 +228,14 @@ class Part:
 
     # -- between client and server -------------------------------------------------------------------------------------
     def uploads(self, size: ModelSize) -> dict[str, Upload]:
-        """Every tensor that this part adds to a client's reply or statistics; any other is refused by name."""
+        """All that this part adds to a client's reply or statistics; any other name is refused."""
         return {}
 
     # -- on the server -------------------------------------------------------------------------------------------------
     def server_state(self, server: Server) -> dict[str, State]:
-        """What this part keeps in `server.state` between rounds (names start with the part's name)."""
+        """What this part keeps in `server.state` between rounds (names start with the part's name); any other name is
+        refused.
+        """
         return {}
 
     def select_clients(self, server: Server, round: int, clients: Sequence[int]) -> Sequence[int]:
@@ -253,6 +261,9 @@ class Part:
         """Act on the server once all `clients` replies of a round are merged."""
 
     # -- after the last round ------------------------------------------------------------------------------------------
+    def after_rounds(self, server: Server) -> None:
+        """Change the shared model once the last round is over and scored, before any stage."""
+
     def statistics(self, context: ClientContext) -> dict[str, Tensor]:
         """What one client contributes to the server stage, as `uploads` declares it for `statistics`."""
         raise NotImplementedError

@@ -38,7 +38,7 @@ RENAMED = {
 
 def check_part(kind: type[Part]) -> None:
     """Refuse a class with anything that would be ignored."""
-    where = place(kind)
+    where = class_location(kind)
     for base in kind.__mro__[kind.__mro__.index(Part) + 1 :]:
         for name in vars(base):
             if name in HOOKS:
@@ -67,7 +67,7 @@ def check_part(kind: type[Part]) -> None:
             raise SettingError(f"{where}.{hook} would never be called: override '{needed}' too.")
 
 
-def place(kind: type[Part]) -> str:
+def class_location(kind: type[Part]) -> str:
     """Where a class is defined, for a sentence: `mine.py: MyPart`."""
     try:
         return f"{inspect.getfile(kind)}: {kind.__name__}"

@@ -84,9 +84,9 @@ def begin_personal(runtime: ClientRuntime, request: Message, client: int) -> Cli
 def fit_alone(context: ClientContext, stage: HeadStage) -> None:
     """A head stage for one client, with the one loop over batches."""
     lr = context.lr
-    context.lr = stage.lr or lr
+    context.lr, context.plain_steps = stage.lr or lr, stage.plain_steps
     context.fit(stage.epochs, only=lambda name: name.startswith(stage.only), loss=stage.loss)
-    context.lr = lr
+    context.lr, context.plain_steps = lr, False
 
 
 @torch.no_grad()

@@ -7,6 +7,7 @@ round r + 1, and are added to the line of round r then.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -23,6 +24,7 @@ from fedframe.core.evaluation import (
     with_personal,
 )
 from fedframe.core.message import LAST, LOST, Message
+from fedframe.core.stage_costs import StageCost
 
 if TYPE_CHECKING:
     from fedframe.core.server import Server
@@ -98,7 +100,12 @@ class RemoteEvaluation:
         request = server.build_request(kind, server.round + 1)
         request = replace(request, numbers={**request.numbers, LAST: 1})
         units = everyone if kind == "personalise" else range(len(job.federation)) if job.shares_a_model else ()
-        fine = usable(server, request, counted(self.engine.run(request, units), progress, len(units)))
+        with server.stages.measure("client_stage") if kind == "personalise" else nullcontext(StageCost()) as cost:
+            cost.sent(request, len(units))
+            replies = [*counted(self.engine.run(request, units), progress, len(units))]
+        for reply in replies:
+            cost.add("up", "counts", reply.nbytes)
+        fine = usable(server, request, replies)
         last = self.late(server)
         if server.late is None:  # no server stage: the model of the last round is the final one
             server.late = last

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from fedframe.core.batches import batch_ends
 from fedframe.core.model import Model
-from fedframe.core.optimizers import FusedSGD
+from fedframe.core.optimizers import FusedSGD, without_momentum_and_decay
 from fedframe.core.part import HeadStage, stacks
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ def pieces(ends: Sequence[int]) -> list[int]:
 
 def fit_stage(job: Job, stack: Stack, plan: BatchPlan, stage: HeadStage) -> None:
     """Some epochs for all clients of the stack."""
-    settings = job.settings
+    settings = without_momentum_and_decay(job.settings) if stage.plain_steps else job.settings
     loss, transforms = stage.loss or job.method.slot("loss"), job.method.parts_with("transform")
     trained = [name for name in stack.tensors if name.startswith(stage.only)]
     lr = stage.lr or plan.contexts[0].lr

@@ -11,6 +11,7 @@ from torch import nn
 
 from fedframe.core.hook_errors import named_errors
 from fedframe.core.job import Job
+from fedframe.core.method import Method
 from fedframe.core.model import has_batch_norm
 from fedframe.core.part import ALL_DATA
 from fedframe.core.privacy import check_private
@@ -37,9 +38,7 @@ class JobMaker:
                     f"fedframe.resume(folder, {name}=...) or fedframe.run(config=..., {name}=...)."
                 )
         self.method = make_method(settings.method, settings.set)
-        with named_errors(f"method = {settings.method!r}"):
-            for part in self.method.parts:
-                part.check_settings(settings)
+        check_parts(self.method, settings)
         check_device(settings.device)
         read_augment(settings.augment)  # refuse a wrong one before the data are loaded
         self.federation = make_clients(settings, settings.data if data is None else data)
@@ -55,7 +54,10 @@ class JobMaker:
         }
         if self.net == "auto":
             self.net = resolved["model"] = default_net(shape)
+        if settings.lr_per_class is not None:
+            resolved |= {"lr": settings.lr_per_class * len(self.federation.source.classes), "lr_per_class": None}
         self.settings = settings.model_copy(update=resolved)
+        check_parts(self.method, self.settings)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_for(self.settings.seed, "model"))
             backbone = build_net(self.net, shape)
@@ -73,6 +75,13 @@ class JobMaker:
     def make(self, folder: Path, home: Path | None = None) -> Job:
         """The job, once its folder is known, and for a node the one that it has for all runs."""
         return Job(self.settings, self.method, self.federation, self.template, folder, home)
+
+
+def check_parts(method: Method, settings: Settings) -> None:
+    """Refuse settings that a part of the method cannot work with."""
+    with named_errors(f"method = {settings.method!r}"):
+        for part in method.parts:
+            part.check_settings(settings)
 
 
 def make_clients(settings: Settings, data: object) -> Federation:

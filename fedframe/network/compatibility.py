@@ -80,7 +80,7 @@ def check_measures(settings: Settings, data_is_local: bool) -> None:
     if not data_is_local and settings.new_clients:
         raise SettingError(
             "new_clients keeps clients out of the training whose data are here, and nodes' data are not; use 0 and, "
-            "for a site that comes later, fedframe personalise."
+            "for a client that comes later, fedframe personalise."
         )
 
 

@@ -155,6 +155,7 @@ def hello_reply(job: Job, client: int, key: str | None = None) -> Message:
         "test": len(job.federation.local_test[client]),
         **versions(),
         "template": template_digest(job),
+        "uploads": upload_digest(job),
     }
     if key is not None:
         numbers["key"] = key
@@ -173,6 +174,12 @@ def template_digest(job: Job) -> str:
         digest.update(name.encode())
         digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
+
+
+def upload_digest(job: Job) -> str:
+    """A short text that is equal on two machines if their clients send tensors of the same names and shapes."""
+    sent = [(name, tuple(each.shape), each.aggregate, each.when) for name, each in sorted(job.uploads.items())]
+    return hashlib.blake2b(repr(sent).encode(), digest_size=16).hexdigest()
 
 
 def check_request(job: Job, request: Message) -> None:

@@ -44,7 +44,7 @@ def check_summable(method: Method) -> None:
     """Refuse parts that need single replies."""
     any_size = ModelSize(classes=2, dim=2, trainable=2)  # how uploads are aggregated does not depend on it
     for part in method.parts:
-        single = any(upload.aggregate == "each" for upload in part.uploads(any_size).values())
+        single = any(upload.aggregate in ("each", "number") for upload in part.uploads(any_size).values())
         if single or overrides(type(part), "merger") or overrides(type(part), "before_merge"):
             raise SettingError(
                 f"secure = true lets the server see sums only, and {part.name!r} of {method.name!r} needs single "
@@ -57,7 +57,7 @@ def sum_weighting(job: Job, kind: str, name: str) -> Literal["weighted", "plain"
     if name == "update":
         return "weighted"
     upload = job.uploads.get(name)
-    if upload is None or upload.aggregate == "each":
+    if upload is None or upload.aggregate in ("each", "number"):
         raise ProtocolError(f"{name} of a {kind} reply cannot be added up securely.")
     return "weighted" if upload.aggregate == "weighted_sum" else "plain"
 
@@ -120,7 +120,7 @@ def sum_securely(
     if silent:  # the others have revealed theirs for it too and will not for fewer: the next round has new masks
         names = ", ".join(str(job.federation.names[client]) for client in silent)
         for unit in masked:
-            yield Message.lost(request, unit, f"{names} sent a masked reply and did not tell its masks, or too late")
+            yield Message.lost(request, unit, f"{names} sent a masked reply and did not reveal its masks, or too late")
         return
     engine.summed = sorted(masked)
     samples = [int(reply.numbers["samples"]) for reply in replies if reply.unit in masked]

@@ -74,7 +74,7 @@ class LivePage:
     def with_errors(self, subject: Subject) -> Subject:
         """The runs, with the reasons why their models could not be examined."""
         for run in subject.runs:
-            object.__setattr__(run, "trouble", self.examination_errors.get(run.path, ""))
+            object.__setattr__(run, "examination_error", self.examination_errors.get(run.path, ""))
         return subject
 
     def examine_later(self, subject: Subject) -> None:

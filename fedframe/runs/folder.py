@@ -39,6 +39,7 @@ except ImportError:  # Windows
 from fedframe.core.job import personal_path
 from fedframe.errors import DataError, RunError, SettingError, nearest
 from fedframe.jobs.inputs import Input
+from fedframe.methods.recipes import method_label
 from fedframe.settings import REMOTE_DATA, Settings, check, from_python, read_config, short_method
 from fedframe.util.files import read_json, read_tensors, write_json, write_tensors, write_text
 from fedframe.util.version import __version__
@@ -147,6 +148,12 @@ class RunFolder:
         """What the run depends on; empty if it has no files of the user's own, or an earlier version made it."""
         found = read_json(self.path / INPUTS)["files"] if (self.path / INPUTS).exists() else []
         return [Input(**each) for each in found]
+
+    @property
+    def went_on_with_changes(self) -> bool:
+        """Whether finished rounds of the run were made with other inputs than the rest."""
+        record = read_json(self.path / INPUTS) if (self.path / INPUTS).exists() else {}
+        return any(each["until_round"] for each in record.get("before", []))
 
     def write_names(self, names: Sequence[str] | None) -> None:
         """Keep what the clients are called, where that is more than a number."""
@@ -266,7 +273,7 @@ def free_name(settings: Settings) -> Path:
     """A folder under runs/ that does not exist yet, named after method and data."""
     kind, colon, rest = settings.data.partition(":")
     data = Path(rest.partition("?")[0]).stem if colon else kind
-    method = short_method(settings.method)
+    method = short_method(method_label(settings.method, settings.set))
     if from_python(settings.model_dump()):
         method = re.sub(r"[^\w.+=-]+", "-", method).strip("-")[:60]
     stem = f"{method}-{data}".replace("/", "-")

@@ -32,6 +32,7 @@ from fedframe.errors import DivergedError, RunError, SettingError
 from fedframe.jobs.build import Net, check_device
 from fedframe.jobs.gather import setting_names
 from fedframe.methods.recipes import MethodLike, make_method
+from fedframe.runs.changes import CodeCheck, refuse_changed_code
 from fedframe.runs.folder import JOINED, RunFolder
 from fedframe.runs.predictor import Predictor
 from fedframe.settings import FROM_PYTHON, Settings, check, merge_part_settings, short_method
@@ -55,6 +56,7 @@ class Newcomer:
     name: str
     summary: dict[str, Any]  # what personal/joined/NAME.json holds
     net: Net = "auto"
+    code_check: CodeCheck = "files"
 
     @property
     def scores(self) -> dict[str, float | None]:
@@ -65,7 +67,9 @@ class Newcomer:
     @cached_property
     def model(self) -> Predictor:
         """The client's own model, ready to predict."""
-        return Predictor.load(self.folder, self.name, None if isinstance(self.net, str) else self.net)
+        net = None if isinstance(self.net, str) else self.net
+        refuse_changed_code(self.folder, net, self.code_check)
+        return Predictor.load(self.folder, self.name, net, changed_code=True)
 
 
 def personalise(
@@ -80,6 +84,7 @@ def personalise(
     data_dir: str | Path | None = None,
     device: str | None = None,
     overwrite: bool = False,
+    changed_code: bool = False,
     model: nn.Module | Callable[..., nn.Module] | None = None,
     method: MethodLike | None = None,
     progress: bool = True,
@@ -89,13 +94,13 @@ def personalise(
     `data` is what `fedframe.run` takes, of one client; `test_share` of it scores (default: the run's `local_test`).
     `set` changes the method's client stage; `seed` and `device` are the run's unless given; `model` and `method` are
     given again if they came from Python. The model is kept in the run folder under `name`, by default one made from
-    the data's.
+    the data's. Code that has changed since the training is refused, unless `changed_code` is true.
     """
     began = time.perf_counter()
     notify: Callable[[str], None] = print_line if progress else lambda text: None
     folder = RunFolder.open(run)
     python = f"give it again there: fedframe.personalise({str(run)!r}, data, model=MyNet())"
-    shared, _ = Predictor.load_shared(folder.path, model, python, method)
+    shared, _ = Predictor.load_shared(folder.path, model, python, method, "none" if changed_code else "all")
     given = {"seed": seed, "device": device, "label": label, "data_dir": str(data_dir) if data_dir else None}
     settings = newcomer_settings(folder.settings(), shared.method.slot("client_stage"), set or {}, given)
     if name is not None:
@@ -121,7 +126,8 @@ def personalise(
     keep(folder, name, own, summary, overwrite)
     for text in closing_lines(summary, folder.path, folder.joined_path(name), time.perf_counter() - began):
         notify(text)
-    return Newcomer(folder.path, name, summary, "auto" if model is None else model)
+    net: Net = "auto" if model is None else model
+    return Newcomer(folder.path, name, summary, net, "none" if changed_code else "files")
 
 
 # -- before the work ---------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from fedframe.data.tables import encode_rows, read_csv, read_parquet
 from fedframe.errors import DataError
 from fedframe.methods.recipes import MethodLike, confirm_method, make_method
 from fedframe.models import build_net, frames
+from fedframe.runs.changes import CodeCheck, refuse_changed_code
 from fedframe.runs.federated import how_it_ends
 from fedframe.runs.folder import MODEL, RunFolder
 from fedframe.settings import REMOTE_DATA
@@ -69,10 +70,15 @@ class Predictor:
         client: int | str | None = None,
         net: nn.Module | Callable[..., nn.Module] | None = None,
         method: MethodLike | None = None,
+        changed_code: bool = False,
     ) -> Predictor:
-        """The shared model of a finished run, or a client's own. What came from Python is given again."""
+        """The shared model of a finished run, or a client's own. What came from Python is given again.
+
+        Code that has changed since the training is refused, unless `changed_code` is true: then it is taken as it is.
+        """
         python = f"predict there: fedframe.Predictor.load({str(folder)!r}, net=MyNet()).predict(inputs)"
-        predictor, shares_a_model = cls.load_shared(folder, net, python, method)
+        check: CodeCheck = "none" if changed_code else "all"
+        predictor, shares_a_model = cls.load_shared(folder, net, python, method, check)
         if client is None and not shares_a_model:
             raise DataError(f"{predictor.method.name} has no shared model; choose a client's own with --client 0.")
         if client is not None:
@@ -90,6 +96,7 @@ class Predictor:
         net: nn.Module | Callable[..., nn.Module] | None,
         python: str,
         method: MethodLike | None = None,
+        code_check: CodeCheck = "all",
     ) -> tuple[Predictor, bool]:
         """What the clients of a finished run share, and whether that alone predicts.
 
@@ -105,6 +112,7 @@ class Predictor:
         if notes["model"] == "python" and net is None:
             raise DataError(f"The net of {folder} came from Python; {python}.")
         confirm_method(notes["method"], method)
+        refuse_changed_code(folder, net, code_check)
         made = make_method(notes["method"], notes["set"])
         shape = tuple(notes["input_shape"])
         with torch.random.fork_rng(devices=[]), frames.loading_weights():
@@ -150,10 +158,10 @@ class Predictor:
 
 
 # -- files in, predictions out: `fedframe predict` ---------------------------------------------------------------------
-def predict_file(folder: Path, path: Path, client: str | None, top: int) -> Iterator[str]:
+def predict_file(folder: Path, path: Path, client: str | None, top: int, changed_code: bool = False) -> Iterator[str]:
     """A line per input, separated by tabs: its name, then the most probable classes, each with its probability."""
     RunFolder.open(folder)  # what is no run folder is refused with the same sentence as by other commands
-    predictor = Predictor.load(folder, client)
+    predictor = Predictor.load(folder, client, changed_code=changed_code)
     for names, raw in read_inputs(path, predictor):
         best = predictor.probabilities(raw).topk(min(top, len(predictor.classes)))
         for name, values, indices in zip(names, best.values, best.indices, strict=True):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from fedframe.core.evaluation import Scores
     from fedframe.core.job import Job
-    from fedframe.core.server import RoundRecord
+    from fedframe.core.round_record import RoundRecord
 
 REFUSED = " (log.txt says why; most often numbers are no longer finite, and a smaller --lr helps)"
 

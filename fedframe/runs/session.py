@@ -11,10 +11,12 @@ from typing import Any
 
 from fedframe.core.evaluation import Scores, gentler
 from fedframe.core.job import Job
-from fedframe.core.server import RoundRecord, Server
+from fedframe.core.round_record import RoundRecord
+from fedframe.core.server import Server
 from fedframe.errors import DataError, DivergedError, FedframeError
 from fedframe.metrics.cost import cpu_seconds, memory_bytes
 from fedframe.metrics.observers import observers
+from fedframe.runs.advice import how_to_go_on
 from fedframe.runs.engine import OpenEngine, open_engine
 from fedframe.runs.folder import CLIENT_SCORES, SUMMARY, RunFolder
 from fedframe.runs.loggers import Loggers
@@ -119,12 +121,12 @@ def sanitize_log_line(text: str) -> str:
 def execute(
     job: Job, folder: RunFolder, display: Display, engine: OpenEngine = open_engine, again: str | None = None
 ) -> None:
-    """Run what is left of a run and write its results; `again` is the command that goes on with it."""
+    """Run what is left of a run and write its results; `again` goes on with it where `fedframe resume` does not."""
     with folder.alone():
-        execute_alone(job, folder, display, engine, again or f"fedframe resume {folder.path}")
+        execute_alone(job, folder, display, engine, again)
 
 
-def execute_alone(job: Job, folder: RunFolder, display: Display, engine: OpenEngine, again: str) -> None:
+def execute_alone(job: Job, folder: RunFolder, display: Display, engine: OpenEngine, again: str | None) -> None:
     """The same, once no other process works on the folder."""
     session = Session(job, folder, display, engine)
     try:
@@ -144,8 +146,7 @@ def execute_alone(job: Job, folder: RunFolder, display: Display, engine: OpenEng
             new = score_new_clients(session.server, session.note, display.client)
     except (KeyboardInterrupt, FedframeError) as stop:
         session.loggers.close()
-        done, rounds = session.server.round, job.settings.rounds
-        text = f"{done} of {rounds} rounds are finished and kept; go on with: {again}"
+        text = how_to_go_on(stop, job.settings, folder, session.server.round, again)
         if stop.__cause__ is not None:  # an error in the user's own code, of which users see one sentence
             folder.log("".join(traceback.format_exception(stop)))
         folder.log(f"Stopped ({type(stop).__name__}: {stop}). {text}")
@@ -155,10 +156,8 @@ def execute_alone(job: Job, folder: RunFolder, display: Display, engine: OpenEng
     except Exception as error:  # of the user's own code, or a bug of ours: what is finished is kept all the same
         session.loggers.close()
         folder.log("".join(traceback.format_exception(error)))
-        error.add_note(
-            f"{session.server.round} of {job.settings.rounds} rounds are finished and kept; log.txt in {folder.path} "
-            f"has the whole traceback; go on with: {again}"
-        )
+        text = how_to_go_on(error, job.settings, folder, session.server.round, again)
+        error.add_note(f"log.txt in {folder.path} has the whole traceback. {text}")
         raise
     finally:
         session.engine.close()
@@ -168,7 +167,8 @@ def execute_alone(job: Job, folder: RunFolder, display: Display, engine: OpenEng
     table = client_table(job, final)
     kept_out = {} if new is None else {"new": new.by_client()}
     write_text(folder.path / CLIENT_SCORES, json.dumps({**table, **kept_out}) + "\n")
-    summary = summarise(job, session.history, final, new, session.costs(), session.server.traffic)
+    server = session.server
+    summary = summarise(job, session.history, final, new, session.costs(), server.traffic, server.stages)
     summary["spread"] = spreads(table)
     write_json(folder.path / SUMMARY, summary)
     session.loggers.end(summary)

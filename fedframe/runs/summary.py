@@ -8,6 +8,7 @@ from typing import Any
 
 from fedframe.core.evaluation import ByClient, Scores, definitions
 from fedframe.core.job import Job
+from fedframe.core.stage_costs import StageCost, StageCosts
 from fedframe.metrics.accuracy import accuracy_by_group, spread
 from fedframe.metrics.cost import bytes_by_part
 from fedframe.runs.new_client_scores import DEFINITION, NewScores
@@ -22,8 +23,11 @@ def summarise(
     new: NewScores | None,
     costs: dict[str, Any],
     traffic: Mapping[str, Mapping[str, int]],
+    stages: StageCosts,
 ) -> dict[str, Any]:
     """The content of summary.json; `costs` and `traffic` are over all sessions of the run."""
+    up, down = (sum(line[f"bytes_{way}"] for line in history) for way in ("up", "down"))
+    once = job.bytes_once * len(job.federation)
     classes = job.federation.source.classes
     means = definitions(job.settings.validate_share)
     per_class = dict(zip(classes, final.per_class, strict=False))
@@ -66,13 +70,26 @@ def summarise(
         "seconds_in_rounds": round(sum(line["seconds"] for line in history), 3),
         "cpu_seconds": round(costs["cpu_seconds"], 3),
         "peak_memory_mb": round(costs["peak_memory"] / 2**20, 1),
-        "bytes_up": sum(line["bytes_up"] for line in history),
-        "bytes_down": sum(line["bytes_down"] for line in history),
+        "bytes_up": up,
+        "bytes_down": down,
         "bytes_by_part": bytes_by_part(traffic, job.roles.layout),
-        "bytes_once": job.bytes_once * len(job.federation),
+        "bytes_once": once,
+        "stages": {name: stage_cost(job, cost) for name, cost in stages.items()},
+        "bytes_up_total": up + sum(cost.bytes("up") for cost in stages.values()),
+        "bytes_down_total": down + once + sum(cost.bytes("down") for cost in stages.values()),
         "privacy": privacy_spent(job, history),
         "updates_refused": sum(line["dropped"] - line.get("lost", 0) for line in history),
         "replies_missing": sum(line.get("lost", 0) for line in history),
+    }
+
+
+def stage_cost(job: Job, cost: StageCost) -> dict[str, Any]:
+    """What a stage after the last round cost, as plain values."""
+    return {
+        "bytes_up": cost.bytes("up"),
+        "bytes_down": cost.bytes("down"),
+        "bytes_by_part": bytes_by_part(cost.traffic, job.roles.layout),
+        "seconds": round(cost.seconds, 3),
     }
 
 

@@ -77,7 +77,7 @@ def location(error: BaseException, places: Collection[Path] = ()) -> str | None:
     return found
 
 
-def describe(error: BaseException, places: Collection[Path] = ()) -> str:
+def describe_error(error: BaseException, places: Collection[Path] = ()) -> str:
     """The kind and text of an error, and where it was raised if that is in a user's file."""
     where = location(error, places)
     text = " ".join(str(error).split())
@@ -86,7 +86,7 @@ def describe(error: BaseException, places: Collection[Path] = ()) -> str:
 
 def own_error(error: BaseException) -> str | None:
     """One sentence on an error that a user's own code raised, with file, line and function; None if it was not."""
-    return None if location(error) is None else f"{describe(error)}."
+    return None if location(error) is None else f"{describe_error(error)}."
 
 
 def code_files(place: str) -> list[Path]:

@@ -54,6 +54,7 @@ HOOK_BODIES = {
     "transform": "def transform(self, model, features, context):\n    1 / 0",
     "finish": "def finish(self, context):\n    1 / 0",
     "after_merge": "def after_merge(self, server, clients):\n    1 / 0",
+    "after_rounds": "def after_rounds(self, server):\n    1 / 0",
     "select_clients": "def select_clients(self, server, round, clients):\n    1 / 0",
     "server_state": "def server_state(self, server):\n    1 / 0",
     "build": "def build(self, model):\n    1 / 0",
@@ -193,7 +194,33 @@ def test_parts_of_recipes_pass_the_same_check() -> None:
         ),
         (
             "def after_merge(self, server, clients):\n    server.state['mine/x'] = torch.zeros(2)",
-            r"The part 'mine' keeps 'mine/x' in server.state without declaring it",
+            r"The part 'mine' keeps 'mine/x' in server.state without declaring it; return it from .*"
+            r"\(.*mine\.py, line 13, in Mine\.after_merge\)",
+        ),
+        (
+            "memory = ('mine/drift',)\n\ndef begin(self, context):\n    context.memory.get('mine/drfit')",
+            r"The part 'mine' reads 'mine/drfit' in a client's memory .* did you mean 'mine/drift'\?",
+        ),
+        (
+            "memory = ('mine/drift',)\n\ndef finish(self, context):\n    context.memory['mine/drfit'] = torch.zeros(1)",
+            r"The part 'mine' keeps 'mine/drfit' in a client's memory .* did you mean 'mine/drift'\? If not, write",
+        ),
+        (
+            "def server_state(self, server):\n    return {'mine/level': State(torch.zeros(1))}\n\n"
+            "def after_merge(self, server, clients):\n    server.state['mine/levle']",
+            r"The part 'mine' reads 'mine/levle' in server.state without declaring it; did you mean 'mine/level'\?",
+        ),
+        (
+            "def finish(self, context):\n    context.numbers['mine/n'] = 1.0",
+            r"The part 'mine' sends 'mine/n' in context.numbers without declaring it; .*Upload\(\(\), 'number'\)",
+        ),
+        (
+            "def uploads(self, size):\n    return {'mine/n': Upload((), 'number')}",
+            r"The part 'mine' declares 'mine/n' in 'uploads' and does not send it",
+        ),
+        (
+            "def after_merge(self, server, clients):\n    server.total('mine/n')",
+            r"no part declares 'mine/n' as a sum in 'uploads'",
         ),
     ],
 )
@@ -312,6 +339,7 @@ def test_what_a_hook_returns_is_checked(tmp_path: Path, body: str, said: str, wo
         ("def build_head(self, model):\n    pass", r"Mine\.build_head must set model\.head"),
         ("def private(self, model):\n    return ['head.wieght']", r"names 'head\.wieght'.*did you mean 'head\.weight'"),
         ("def uploads(self, size):\n    return {'mine/x': Upload([1], 'mean')}", r"aggregate = 'mean': "),
+        ("def uploads(self, size):\n    return {'mine/x': Upload([1], 'number')}", r"use Upload\(\(\), 'number'\)"),
     ],
 )
 def test_mistakes_that_show_with_the_model_are_refused(tmp_path: Path, body: str, said: str) -> None:

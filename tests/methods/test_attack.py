@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fedframe.core.message import Message
+from fedframe.core.round_merge import prepared
 from fedframe.core.server import Server
 from fedframe.engines.inline import InlineEngine
 from fedframe.errors import SettingError
@@ -76,7 +77,7 @@ def test_overclaiming_attackers_say_a_thousand_million(tmp_path: Path) -> None:
 def test_colluding_attackers_send_what_the_formulas_say(tmp_path: Path, kind: Any) -> None:
     server, found = replies_of(tmp_path, Attack(kind, 0.4))
     sent = dict.fromkeys(found, 1.0)
-    changed = server.prepared([(reply, sent[client]) for client, reply in found.items()])
+    changed = prepared(server, [(reply, sent[client]) for client, reply in found.items()])
     bad = bad_of(server)
     honest = [reply.tensors["update"].double().tolist() for client, reply in found.items() if client not in bad]
     mu = [sum(column) / 3 for column in zip(*honest, strict=True)]

@@ -7,10 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 import fedframe
+from fedframe.cli.listing import print_method
 from fedframe.errors import FedframeError, SettingError
 from fedframe.methods.recipes import make_method, recipe_defaults
+from fedframe.network.secure_aggregation import check_summable
 from fedframe.util.files import read_json
 
 PAGE = Path(__file__).parents[2] / "docs" / "own-method.md"
@@ -35,6 +39,39 @@ def test_smoothing_by_nothing_is_fedavg(files: Path) -> None:
     assert none.summary["scores"] == plain.summary["scores"]
     assert [line["loss"] for line in none.history] == [line["loss"] for line in plain.history]
     assert some.history[0]["loss"] != plain.history[0]["loss"]
+
+
+def test_the_pages_control_variates_at_rate_zero_are_fedavg(files: Path) -> None:
+    plain = fedframe.run("fedavg", out="plain", workers=1, **SMALL)
+    none = fedframe.run("steady.py:Steady", out="none", workers=1, set={"steady": {"rate": 0.0}}, **SMALL)
+    some = fedframe.run("steady.py:Steady", out="some", workers=1, set={"steady": {"rate": 0.5}}, **SMALL)
+    assert [line["loss"] for line in none.history] == [line["loss"] for line in plain.history]
+    assert some.history[0]["loss"] == plain.history[0]["loss"]  # all variates are zero in the first round
+    assert some.history[1]["loss"] != plain.history[1]["loss"]
+
+
+def test_the_pages_server_state_is_the_mean_of_what_clients_remember(files: Path) -> None:
+    fedframe.run("steady.py:Steady", out="run", workers=1, set={"steady": {"rate": 0.5}}, **SMALL, participation=0.5)
+    state = load_file("run/checkpoint.safetensors")["state/steady/gradient"]
+    kept = [load_file(max(folder.iterdir()))["steady/gradient"] for folder in Path("run/clients/000").iterdir()]
+    assert 2 <= len(kept) <= 4
+    torch.testing.assert_close(state.double(), torch.stack(kept).double().sum(0) / 4, rtol=1e-4, atol=1e-6)
+
+
+def test_a_setting_without_a_default_must_be_given(files: Path) -> None:
+    with pytest.raises(SettingError, match=r"needs steady\.rate, which has no default; add --set steady\.rate=0\.1"):
+        fedframe.run("steady.py:Steady", out="run", **SMALL)
+    with pytest.raises(SettingError, match=r"steady\.rate = 'fast': .*; try 0\.1\."):
+        make_method("steady.py:Steady", {"steady": {"rate": "fast"}})
+    made = make_method("scaffold+steady.py:Steady", {"steady": {"rate": 1}})
+    assert next(vars(part) for part in made.parts if part.name == "steady") == {"rate": 1.0}
+    assert recipe_defaults("steady.py:Steady") == {}
+    check_summable(made)
+
+
+def test_a_setting_without_a_default_is_shown_as_required(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    print_method("steady.py:Steady")
+    assert "--set steady.rate=REQUIRED" in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import fedframe
-from fedframe.core.server import RoundRecord
+from fedframe.core.round_record import RoundRecord
 from fedframe.errors import SettingError
 from fedframe.methods.recipes import RECIPES, make_method
 from fedframe.runs.progress import Display

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedframe.core.message import Message
 from fedframe.core.part import Part
+from fedframe.core.round_merge import prepared
 from fedframe.core.server import Server
 from fedframe.engines.inline import InlineEngine
 from fedframe.errors import SettingError
@@ -56,7 +57,7 @@ def step_of(server: Server, updates: list[Tensor], weights: list[float] | None =
         for index, (update, weight) in enumerate(zip(updates, weights or [1.0] * len(updates), strict=True))
     ]
     merger = server.merger()
-    for reply, weight in server.prepared(replies):
+    for reply, weight in prepared(server, replies):
         merger.add(reply, weight)
     return merger.finish()
 

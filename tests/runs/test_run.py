@@ -23,7 +23,7 @@ from fedframe.jobs.gather import gather
 from fedframe.runs.folder import RunFolder
 from fedframe.util.files import read_tensors
 from tests.helpers import Recorder, blobs, same_file
-from tests.hold import DEADLINE, environment, wait_until
+from tests.hold import DEADLINE, environment, wait_until, wait_until_free
 
 SMALL: dict[str, Any] = {"rounds": 3, "epochs": 1, "workers": 1, "progress": False}
 
@@ -129,6 +129,7 @@ def test_killed_and_resumed_run_equals_an_unbroken_one(tmp_path: Path, settings:
     wait_until(lambda: len(RunFolder(tmp_path / "cut").metrics()) >= 3)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
+    wait_until_free(tmp_path / "cut")
     assert not (tmp_path / "cut" / "summary.json").exists()
     finished = RunFolder(tmp_path / "cut").checkpoint()
     assert finished is not None

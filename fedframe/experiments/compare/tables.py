@@ -73,7 +73,9 @@ def estimate_text(comparison: ComparisonStatistics, label: str, score: str) -> s
     troubled = [f"{states.count(state)} {state}" for state in ("diverged", "failed") if state in states]
     asked = len(comparison.plan.seeds)
     if not states:
-        return "diverged in tuning"
+        row = comparison.plan.rows[comparison.labels.index(label)]
+        failed = comparison.tuned is not None and comparison.tuned.failed(row)
+        return "failed in tuning" if failed else "diverged in tuning"
     if found.mean is None:
         return ", ".join(troubled) or ("not reached" if ":" in score and has_generic(comparison, label) else DASH)
     text = number(found.mean, score)

@@ -6,6 +6,7 @@ from fedframe.core.part import Part
 from fedframe.methods.parts.alone import Central, Local
 from fedframe.methods.parts.apple import Apple
 from fedframe.methods.parts.attack import Attack
+from fedframe.methods.parts.average import Average
 from fedframe.methods.parts.bucketing import Bucketing
 from fedframe.methods.parts.ccvr import CCVR
 from fedframe.methods.parts.centred_clipping import CentredClipping
@@ -114,6 +115,7 @@ PARTS: dict[str, type[Part]] = {
         NearestMixing,
         Bucketing,
         Attack,
+        Average,
         FFC,
         CCVR,
         PooledHead,

@@ -49,15 +49,16 @@ def write_page(
     *,
     quick: bool = False,
     embedding: str | None = None,
+    changed_code: bool = False,
     notify: Callable[[str], None] = print,
 ) -> Path:
-    """Write the page of runs; `quick` does not examine any models."""
+    """Write the page of runs; `quick` does not examine any models, `changed_code` also with edited files."""
     target = check_folder(out) if out is not None else default_target(folders)
     if embedding is not None and embedding not in METHODS:
         raise SettingError(f"embedding = {embedding!r}: {nearest(embedding, METHODS)}")
     subject = open_runs(folders)
     if not quick:
-        subject = examined(subject, embedding, notify)
+        subject = examined(subject, embedding, notify, changed_code)
     write_text(target, make_page(subject))
     return target
 
@@ -74,10 +75,16 @@ def check_folder(target: Path) -> Path:
     return target
 
 
-def examined(subject: Subject, embedding: str | None = None, notify: Callable[[str], None] = print) -> Subject:
+def examined(
+    subject: Subject,
+    embedding: str | None = None,
+    notify: Callable[[str], None] = print,
+    changed_code: bool = False,
+) -> Subject:
     """The same runs, with the saved models of one run of each method examined; an error is kept as a sentence."""
-    groups = tuple(replace_first(group, examine_run(group.first, embedding, notify)) for group in subject.groups)
-    return replace(subject, groups=groups)
+    firsts = [examine_run(group.first, embedding, notify, changed_code) for group in subject.groups]
+    groups = [replace_first(group, first) for group, first in zip(subject.groups, firsts, strict=True)]
+    return replace(subject, groups=tuple(groups))
 
 
 def replace_first(group: Group, first: Run) -> Group:
@@ -85,7 +92,7 @@ def replace_first(group: Group, first: Run) -> Group:
     return replace(group, runs=(first, *group.runs[1:]))
 
 
-def examine_run(run: Run, embedding: str | None, notify: Callable[[str], None]) -> Run:
+def examine_run(run: Run, embedding: str | None, notify: Callable[[str], None], changed_code: bool = False) -> Run:
     """Examine a finished run and read it again; one that is not finished is returned as it is."""
     if not run.summary:
         return run
@@ -95,7 +102,7 @@ def examine_run(run: Run, embedding: str | None, notify: Callable[[str], None]) 
     if not (run.path / EXAMINATION).exists():
         notify(f"Looking at the models of {run.path} (once; the result is kept in {EXAMINATION})")
     try:
-        examine(run.path, **asked)
+        examine(run.path, **asked, changed_code=changed_code)
     except FedframeError as error:
         notify(f"{run.path}: {error}")
         return Run(run.path, examination_error=f"The saved models could not be looked at. {error}")
@@ -128,7 +135,7 @@ def page_data(subject: Subject, live: bool = False) -> dict[str, Any]:
         "subtitle": about.subtitle(subject),
         "state": about.progress(subject),
         "live": live,
-        "sections": bounded([section.plain() for section in without_gaps(sections)]),
+        "sections": drop_runs_to_fit([section.plain() for section in without_gaps(sections)]),
     }
 
 
@@ -147,7 +154,7 @@ def without_gaps(sections: Sequence[Section]) -> list[Section]:
     return found
 
 
-def bounded(sections: list[dict[str, Any]], most: int = MOST) -> list[dict[str, Any]]:
+def drop_runs_to_fit(sections: list[dict[str, Any]], most: int = MOST) -> list[dict[str, Any]]:
     """The same sections, with runs left out of the largest ones until all fit; the first run always stays."""
     sizes = {section["id"]: byte_size(section) for section in sections}
     left_out: dict[str, list[str]] = {}

@@ -18,7 +18,7 @@ from fedframe.util.files import read_json
 from fedframe.util.text import plural
 
 COMPARISON = "comparison.json"
-ALPHA = re.compile(r"(?<=dirichlet:)[^+]+")  # the number that the field, and --sweep, call alpha
+ALPHA = re.compile(r"(?<=dirichlet:)[^+:]+")  # the number that the field, and --sweep, call alpha
 
 # Settings of runs that were made before a setting existed; method and data must be given.
 DEFAULTS = {**Settings().model_dump(mode="json"), "method": "", "data": ""}
@@ -61,8 +61,8 @@ class Run:
 
     @cached_property
     def examination(self) -> dict[str, Any]:
-        """The examination of the saved models; empty if there is none."""
-        return self._json(EXAMINATION)
+        """The examination of the saved models; empty if there is none, or only one that does not fit them now."""
+        return {} if self.examination_error else self._json(EXAMINATION)
 
     @cached_property
     def names(self) -> list[str]:

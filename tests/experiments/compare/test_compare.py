@@ -54,7 +54,7 @@ def test_numbers_are_those_of_the_runs(comparison: Comparison) -> None:
         assert [run["seed"] for run in runs] == [0, 1, 2]
         values = tuple(run["scores"]["generic"]["final"] for run in runs)
         assert comparison.scores[label]["generic.final"].values == values
-        assert comparison.scores[label]["bytes_up"].values == tuple(run["bytes_up"] for run in runs)
+        assert comparison.scores[label]["bytes_up"].values == tuple(run["bytes_up_total"] for run in runs)
         assert comparison.scores[label]["cpu_seconds"].values == tuple(run["cpu_seconds"] for run in runs)
 
 
