@@ -18,6 +18,7 @@ the round is given up, and the run goes on.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median, median_low
@@ -31,6 +32,7 @@ from fedframe.core.message import Message
 
 WINDOW = 16  # replies that are held back where there is no median yet: as many models in memory
 UPLOAD_SLACK = 100.0  # uploads may be sums over samples, of which clients have more or fewer: their bound is wider
+PIECE = 2**16  # numbers that are widened at once: a float64 copy of a large model would not fit the cache
 
 
 class ReplyLimits:
@@ -143,7 +145,8 @@ class ReplyLimits:
 
 def norm(tensor: Tensor) -> float:
     """The Euclidean norm in float64, in which squares of the largest float32 are finite."""
-    return float(torch.linalg.vector_norm(tensor, dtype=torch.float64))
+    pieces = tensor.reshape(-1).split(PIECE)
+    return math.hypot(*(float(torch.linalg.vector_norm(piece, dtype=torch.float64)) for piece in pieces))
 
 
 def medians(replies: Sequence[Mapping[str, float]], middle: Callable[[Iterable[float]], float]) -> dict[str, float]:
