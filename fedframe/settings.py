@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from fedframe.errors import SettingError, nearest
 from fedframe.util.schedule import Schedule
@@ -77,6 +77,18 @@ class Settings(BaseModel):
     buffers: Literal["average", "private", "fixed"] = Field(
         "average", description="BatchNorm statistics: average, private or fixed"
     )
+    samples_bound: float = Field(
+        10.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="a client counts for at most so many times the median samples of a round (0: no bound)",
+    )
+    update_bound: float = Field(
+        100.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="an update longer than so many times the median norm is dropped (0: no bound)",
+    )
 
     privacy_clip: float | None = Field(
         None, gt=0, allow_inf_nan=False, description="client-level privacy: largest norm of a client's update"
@@ -132,6 +144,13 @@ class Settings(BaseModel):
         if self.nesterov and not self.momentum:
             raise SettingError("nesterov needs momentum; add momentum = 0.9.")
         return self
+
+    @field_validator("samples_bound", "update_bound")
+    @classmethod
+    def _bounds_leave_the_median(cls, value: float, info: ValidationInfo) -> float:
+        if 0 < value < 1:
+            raise SettingError(f"{info.field_name} = {value:g} would cut off the median itself; use 1 or more, or 0.")
+        return value
 
     @field_validator("new_clients")
     @classmethod

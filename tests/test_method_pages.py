@@ -106,6 +106,7 @@ def changes(recipe: Recipe) -> str:
         "features": parts_with(parts, "transform"),
         "loss": "loss" in claimed or parts_with(parts, "penalty"),
         "step": "step" in claimed or parts_with(parts, "correct"),
+        "updates": parts_with(parts, "before_merge"),
         "merge": "merge" in claimed,
         "own model": "load_personal" in claimed,
         "server stage": "server_stage" in claimed,

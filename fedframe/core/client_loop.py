@@ -28,6 +28,7 @@ class StepHooks:
     penalties: tuple[Part, ...]
     corrections: tuple[Part, ...]
     epochs: tuple[Part, ...]
+    batches: tuple[Part, ...]
     step: Part | None
 
     @classmethod
@@ -39,6 +40,7 @@ class StepHooks:
             parts_with(parts, "penalty"),
             parts_with(parts, "correct"),
             parts_with(parts, "begin_epoch"),
+            parts_with(parts, "begin_batch"),
             next(iter(parts_with(parts, "step")), None),
         )
 
@@ -96,6 +98,8 @@ def loop_over_batches(context: ClientContext, epochs: int, steps: int | None, ke
             lonely_last=not job.batch_norm,
         ):
             context.inputs, context.labels = inputs.to(device), labels.to(device)
+            for part in hooks.batches:
+                call_in_place(part, "begin_batch", context)
             loss = gradient_step(context) if hooks.step is None else own_step(context, hooks)
             context.steps += 1
             limit -= 1

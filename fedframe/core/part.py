@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from fedframe.core.server import Server
     from fedframe.settings import Settings
 
+WeightedReply = tuple[Message, float]  # a client's reply and its weight in the mean
 Slot = Literal["head", "predict", "loss", "step", "merge", "load_personal", "server_stage", "client_stage"]
 
 # Overriding one of these hooks fills the slot.
@@ -94,7 +95,7 @@ class Merger(Protocol):
         """
 
     def finish(self) -> Tensor:
-        """The step of the trainable weights, to be added to the server's model."""
+        """The step of the trainable weights, to be added to the server's model; or of the buffers too, behind them."""
 
 
 @dataclass(frozen=True)
@@ -172,6 +173,9 @@ class Part:
     def begin_epoch(self, context: ClientContext, epoch: int) -> None:
         """Change what is trained, epoch by epoch."""
 
+    def begin_batch(self, context: ClientContext) -> None:
+        """Change the batch under way, `context.inputs` and `context.labels`, before the step on it."""
+
     def transform(self, model: Model, features: Tensor, context: ClientContext | None) -> Tensor:
         """What happens to a feature on its way to the classifier; `context` is None in prediction.
 
@@ -240,6 +244,13 @@ class Part:
 
     def server_step(self, server: Server, updates: RunningMean) -> Tensor:
         """The step of the shared weights, from the weighted mean of the clients' updates (slot `merge`)."""
+        raise NotImplementedError
+
+    def before_merge(self, server: Server, replies: Sequence[WeightedReply]) -> Sequence[WeightedReply]:
+        """The replies of a round as they are to be merged: with other updates, or fewer of them.
+
+        All updates of the round are kept for it, in their order; their tensors must not be changed in place.
+        """
         raise NotImplementedError
 
     def merger(self, server: Server) -> Merger:

@@ -66,7 +66,9 @@ def check_private(settings: Settings, method: Method, averages_buffers: bool) ->
     if averages_buffers:
         raise SettingError("privacy_clip does not cover BatchNorm's statistics; use buffers = private or fixed.")
     merge = method.slot("merge")
-    uploading = [part for hook in ("uploads", "statistics", "select_clients") for part in method.parts_with(hook)]
+    uploading = [
+        part for hook in ("uploads", "statistics", "select_clients", "before_merge") for part in method.parts_with(hook)
+    ]
     unfit = [merge] if not method.parts_with("server_step") or merge.memory else []
     for part in (*uploading, *unfit):
         raise SettingError(

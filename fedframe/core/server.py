@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedframe.core.aggregation import MeanMerger, RunningMean, UploadSums
+from fedframe.core.aggregation import MeanMerger, UploadSums
 from fedframe.core.engine import Engine
 from fedframe.core.evaluation import Scores
 from fedframe.core.hook_errors import call_in_place, checked_merger, named_errors, returned_tensor, wrong_return
@@ -18,7 +17,8 @@ from fedframe.core.job import Job
 from fedframe.core.message import ALL, LOST, Message, all_finite, validate_reply
 from fedframe.core.part import Merger, State
 from fedframe.core.part_check import class_location
-from fedframe.core.privacy import clip_update, epsilon_spent, secret_generator, server_noise
+from fedframe.core.privacy import epsilon_spent, secret_generator, server_noise
+from fedframe.core.round_merge import RoundMerge
 from fedframe.core.round_record import Observer, RoundRecord
 from fedframe.core.server_view import ServerView
 from fedframe.core.stage_costs import StageCost, StageCosts
@@ -80,32 +80,22 @@ class Server(ServerView):
         self.figures, self.last_scores, self.problems = {}, None, []
         clients = self.select_clients(round)
         request = self.build_request("train", round)
-        merger, keeps = self.merger(), not self.sums_updates
+        merge = RoundMerge(self, clients)
         self.uploads = UploadSums(self.job.uploads)
-        buffers = RunningMean(self.layout.size - self.layout.trainable)
-        losses = RunningMean(1)
         record = RoundRecord(round, float("nan"), float(request.numbers["lr"]), len(clients))
         record.bytes_down = self.count("down", request, len(clients))
         for observer in self.observers:
             observer.begin(self, clients)
-        accepted = lost = 0
+        lost = 0
         for done, reply in enumerate(self.engine.run(request, clients), start=1):
             record.bytes_up += self.count("up", reply)
             lost += reply.kind == LOST
             if self.accepts(reply, request, self.expected):
-                represented, reply = self.engine.represented_clients(reply), clip_update(reply, settings)
-                accepted += len(represented)
-                self.engine.mark_merged(represented, round)
-                weight = self.weight(reply)
-                merger.add(with_own_tensors(reply) if keeps else reply, weight)
-                buffers.add(reply.tensors["update"][self.layout.trainable :], weight)
-                losses.add(torch.tensor([float(reply.numbers["loss"])]), float(reply.numbers["samples"]))
-                self.uploads.add(reply, weight)
-                for observer in self.observers:
-                    observer.on_reply(reply)
+                merge.add(reply)
             progress(done, len(clients))
-        record.dropped = len(clients) - accepted
-        if accepted == 0 and lost < len(clients):
+        merge.close()
+        record.dropped = len(clients) - merge.clients
+        if merge.clients == 0 and lost < len(clients) and not merge.spoilt:
             self.blame_uploads(round)
             raise DivergedError(
                 f"Round {round}: not one of {len(clients)} updates could be used; start again with a smaller lr "
@@ -117,19 +107,19 @@ class Server(ServerView):
         if settings.privacy_clip is not None:
             self.figures["epsilon"] = epsilon_spent(self.job, round)
         record.figures = self.figures
-        if accepted == 0:
+        if merge.clients == 0:
             self.note(f"Round {round} is given up: no update could be added up, and the model stays as it is.")
             record.seconds = time.perf_counter() - began
             return record
-        self.apply_update(self.checked_step(merger.finish()), buffers.mean())
+        self.apply_update(*merge.step())
         if not all_finite(self.model):  # no client could train on it, and nodes would refuse it
             raise DivergedError(
-                f"Round {round}: the mean of {accepted} updates is too large for the weights' type; start again with a "
-                f"smaller lr (now {record.lr:g}) or with clip = 10."
+                f"Round {round}: the mean of {merge.clients} updates is too large for the weights' type; start again "
+                f"with a smaller lr (now {record.lr:g}) or with clip = 10."
             )
         for part in self.job.method.parts_with("after_merge"):
-            call_in_place(part, "after_merge", self, accepted)
-        record.loss = float(losses.mean())
+            call_in_place(part, "after_merge", self, merge.clients)
+        record.loss = float(merge.losses.mean())
         record.seconds = time.perf_counter() - began
         return record
 
@@ -183,17 +173,19 @@ class Server(ServerView):
             return MeanMerger(self.layout.trainable, lambda updates: part.server_step(self, updates), noise)
         return checked_merger(part.merger(self), part)
 
-    def checked_step(self, step: Tensor) -> Tensor:
-        """The step that a part has made, if it is a vector of the trainable weights."""
+    def checked_step(self, step: Tensor, buffers: Tensor) -> tuple[Tensor, Tensor]:
+        """The step that a part has made, and the change of the buffers: its own, or their mean."""
         part = self.job.method.slot("merge")
         hook = "server_step" if self.sums_updates else "merger"
-        if returned_tensor(step, part, hook).shape != (self.layout.trainable,):
+        if returned_tensor(step, part, hook).shape == (self.layout.size,):
+            return step[: self.layout.trainable], step[self.layout.trainable :]
+        if step.shape != (self.layout.trainable,):
             shape = tuple(step.shape)
             raise RunError(
                 f"{class_location(type(part))}.{hook} gave a step of shape {shape}, not ({self.layout.trainable},): "
                 "cut updates to [: server.layout.trainable]."
             )
-        return step
+        return step, buffers
 
     @property
     def sums_updates(self) -> bool:
@@ -236,7 +228,7 @@ class Server(ServerView):
     def weight(self, reply: Message) -> float:
         """A client's weight in the mean, or that of all for which a reply stands."""
         if self.job.settings.weighting == "samples":
-            return float(reply.numbers["samples"])
+            return self.limits.samples(reply)
         return float(len(self.engine.represented_clients(reply)))
 
     def apply_update(self, step: Tensor, buffers: Tensor) -> None:
@@ -286,6 +278,7 @@ class Server(ServerView):
     def tensors(self) -> dict[str, Tensor]:
         """All that a resumed run needs of the server."""
         named = {"state": self.state, "replaced": self.fixed_overrides, "network": self.engine.state()}
+        named["limits"] = self.limits.state()
         return {"model": self.model} | {f"{kind}/{name}": t for kind, ts in named.items() for name, t in ts.items()}
 
     def restore(self, tensors: dict[str, Tensor], round: int) -> None:
@@ -304,9 +297,5 @@ class Server(ServerView):
         self.state |= {name: tensor for name, tensor in kept.items() if name in self.state.names}
         self.fixed_overrides = named("replaced/")
         self.engine.restore(named("network/"))
+        self.limits.restore(named("limits/"))
         self.round = round
-
-
-def with_own_tensors(reply: Message) -> Message:
-    """The reply with tensors of its own, for mergers that keep them: an engine reuses the memory of those it lends."""
-    return replace(reply, tensors={name: tensor.clone() for name, tensor in reply.tensors.items()})

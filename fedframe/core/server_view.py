@@ -12,6 +12,7 @@ from fedframe.core.declared import server_tensors
 from fedframe.core.job import Job
 from fedframe.core.layout import named_tensors
 from fedframe.core.model import Model, load_tensors
+from fedframe.core.reply_limits import ReplyLimits
 from fedframe.util.schedule import Schedule
 from fedframe.util.seeds import generator_for
 
@@ -28,6 +29,7 @@ class ServerView:
         self.figures: dict[str, float] = {}  # what parts want to see in the round's line of metrics
         self.round = 0  # the last finished round
         self.uploads = UploadSums({})  # what parts have had clients send in the round under way
+        self.limits = ReplyLimits(job, note)  # on what a single reply can do
         self._net: tuple[Model, Tensor] | None = None  # made when a part first asks for it
 
     @property
@@ -56,8 +58,8 @@ class ServerView:
     @property
     def weight_of_all(self) -> float:
         """The sum of the weights of all clients, whether or not they take part in the round."""
-        train = self.job.federation.train
-        return float(len(train.values) if self.job.settings.weighting == "samples" else len(train))
+        by_samples = self.job.settings.weighting == "samples"
+        return self.limits.samples_of_all() if by_samples else float(len(self.job.federation))
 
     def tensor(self, name: str) -> Tensor:
         """A tensor of the model by name, as the server has it."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from fedframe.core import Method, Part
@@ -52,21 +51,10 @@ from fedframe.methods.parts.prox import Prox
 from fedframe.methods.parts.qfedavg import QFedAvg
 from fedframe.methods.parts.ratioloss import RatioLoss
 from fedframe.methods.parts.scaffold import Scaffold
+from fedframe.methods.recipe import Recipe as Recipe
+from fedframe.methods.robust_recipes import ROBUST_RECIPES
 from fedframe.settings import merge_settings
 from fedframe.util.locate import locate
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """A named method: its parts, the run settings that suit it, and where it comes from."""
-
-    name: str
-    summary: str
-    paper: str = ""
-    parts: tuple[Part, ...] = ()
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    part_defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # of parts that others may replace
-
 
 # Of methods whose rounds leave every client a model of its own: it is scored as it is.
 AS_IT_IS: Mapping[str, Mapping[str, Any]] = {"fine_tune": {"epochs": 0}}
@@ -95,7 +83,12 @@ RECIPES: dict[str, Recipe] = {
         Recipe("fedexp", "The mean update, extrapolated as far as the clients disagree.", parts=(FedExP(),)),
         Recipe("average", "The mean of the last rounds' shared models is the final one.", parts=(Average(),)),
         Recipe("fedsam", "Local steps along the gradient a little uphill: flat minima.", parts=(FedSAM(),)),
-        Recipe("qfedavg", "Clients with a higher loss weigh more in the server's step.", parts=(QFedAvg(),)),
+        Recipe(
+            "qfedavg",
+            "Clients with a higher loss weigh more in the server's step.",
+            parts=(QFedAvg(),),
+            defaults={"update_bound": 10_000.0},  # clients multiply their updates by a power of their loss
+        ),
         Recipe("moon", "Features keep to the server's model and away from the client's last one.", parts=(Moon(),)),
         Recipe(
             "feddyn",
@@ -216,6 +209,7 @@ RECIPES: dict[str, Recipe] = {
             parts=(FedMTL(),),
             part_defaults=AS_IT_IS,
         ),
+        *ROBUST_RECIPES,
         Recipe("local", "No federation: every client trains alone.", parts=(Local(),), part_defaults=AS_IT_IS),
         Recipe("central", "No federation: one model, trained on all data in one place.", parts=(Central(),)),
     )

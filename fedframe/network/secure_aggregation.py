@@ -45,7 +45,7 @@ def check_summable(method: Method) -> None:
     any_size = ModelSize(classes=2, dim=2, trainable=2)  # how uploads are aggregated does not depend on it
     for part in method.parts:
         single = any(upload.aggregate in ("each", "number") for upload in part.uploads(any_size).values())
-        if single or overrides(type(part), "merger"):
+        if single or overrides(type(part), "merger") or overrides(type(part), "before_merge"):
             raise SettingError(
                 f"secure = true lets the server see sums only, and {part.name!r} of {method.name!r} needs single "
                 "clients' replies; leave one of them out, or use a method of sums, such as fedavg or scaffold."

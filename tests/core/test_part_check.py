@@ -49,6 +49,8 @@ HOOK_BODIES = {
     "step": "def step(self, context):\n    1 / 0",
     "begin": "def begin(self, context):\n    1 / 0",
     "begin_epoch": "def begin_epoch(self, context, epoch):\n    1 / 0",
+    "begin_batch": "def begin_batch(self, context):\n    1 / 0",
+    "before_merge": "def before_merge(self, server, replies):\n    1 / 0",
     "transform": "def transform(self, model, features, context):\n    1 / 0",
     "finish": "def finish(self, context):\n    1 / 0",
     "after_merge": "def after_merge(self, server, clients):\n    1 / 0",
