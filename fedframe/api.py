@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedframe.core.evaluation import EASIER_TASK
 from fedframe.errors import DataError, SettingError
 from fedframe.jobs.build import JobMaker, Net
 from fedframe.jobs.gather import gather
@@ -19,7 +20,7 @@ from fedframe.runs.progress import Display, choose_display
 from fedframe.runs.result import RunResult
 from fedframe.runs.session import execute
 from fedframe.settings import FROM_PYTHON, REMOTE_DATA, data_text, short_method
-from fedframe.util.text import percent, plural
+from fedframe.util.text import interval, percent, plural, sentence
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -57,15 +58,19 @@ class Result(RunResult):
     def _repr_html_(self) -> str:
         """The scores with their definitions, as a notebook shows them."""
         summary = self.summary
+        both = all(summary["scores"][name]["final"] is not None for name in ("generic", "personal"))
+        easier = f"<p>{html.escape(sentence(EASIER_TASK))}</p>" if both else ""
         rows = "".join(
-            f"<tr><th>{html.escape(name)}</th><td>{percent(score['final'])}</td>"
+            f"<tr><th>{html.escape(name)}</th><td>{percent(score['final'])} {interval(score)}</td>"
             f"<td style='text-align:left'>{html.escape(summary['definitions'].get(name, ''))}</td></tr>"
             for name, score in summary["scores"].items()
         )
         method, data = short_method(summary["method"]), data_text(summary["data"])
         size = f"{plural(summary['clients'], 'client')}, {plural(summary['rounds'], 'round')}"
         about = f"{method} on {data}: {size}, seed {summary['seed']}"
-        return f"<p>{html.escape(about)}<br><code>{html.escape(str(self.folder))}</code></p><table>{rows}</table>"
+        return (
+            f"<p>{html.escape(about)}<br><code>{html.escape(str(self.folder))}</code></p><table>{rows}</table>{easier}"
+        )
 
 
 def run(
@@ -104,6 +109,7 @@ def run(
     check_engine(asked)
     inputs = InputFinder().find(asked, model)
     job_maker = JobMaker(asked, data, model)
+    job_maker.choose_metric()
     folder = RunFolder.create(out, job_maker.settings)
     job = job_maker.make(folder.path)
     folder.write_inputs(inputs)

@@ -21,7 +21,7 @@ COMPARISON = "comparison.json"
 ALPHA = re.compile(r"(?<=dirichlet:)[^+]+")  # the number that the field, and --sweep, call alpha
 
 # Settings of runs that were made before a setting existed; method and data must be given.
-DEFAULTS = {**Settings().model_dump(mode="json"), "method": "", "data": ""}
+DEFAULTS = {**Settings().model_dump(mode="json"), "method": "", "data": "", "metric": "accuracy"}
 
 # Settings that say where a run is computed, or which of several equal runs it is: not part of its method.
 NOT_THE_METHOD = frozenset({"seed", "workers", "engine", "device", "data_dir", "log"})
@@ -68,6 +68,11 @@ class Run:
     def names(self) -> list[str]:
         """The names of the clients; empty if they are numbered."""
         return RunFolder(self.path).names()
+
+    @property
+    def metric(self) -> str:
+        """What the scores are."""
+        return "accuracy" if self.config["metric"] == "auto" else str(self.config["metric"])
 
     @property
     def from_nodes(self) -> bool:
