@@ -46,6 +46,13 @@ class Result(RunResult):
             examine(self.folder, net=None if isinstance(self.net, str) else self.net, data=self.data)
         return write_page([self.folder], Path(out) if out is not None else None, quick=quick, notify=lambda text: None)
 
+    def export(self, format: str = "onnx", client: int | str | None = None, out: str | Path | None = None) -> Path:
+        """Write a model for use without Fedframe, as `fedframe export` does; returns its file."""
+        from fedframe.analysis.export import export
+
+        net = None if isinstance(self.net, str) else self.net
+        return export(self.folder, format, client, out, net=net, data=self.data).file
+
     def plot(self, out: str | Path | None = None) -> Figure:
         """The learning curves as a matplotlib figure; with `out` they are also written, as .svg, .png or .pdf."""
         from fedframe.report.figures.drawing import draw, make_figure

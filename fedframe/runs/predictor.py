@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -128,8 +129,11 @@ class Predictor:
     def probabilities(self, inputs: object, batch: int = 256) -> Tensor:
         """Class probabilities of inputs (an array or tensor) as they were in the training data, not yet normalised.
 
-        Images are (n, H, W), (n, H, W, C) or (n, C, H, W), vectors (n, d).
+        Images are (n, H, W), (n, H, W, C) or (n, C, H, W), vectors (n, d); a model of tables takes a DataFrame that
+        has the columns of the training table.
         """
+        if is_table(inputs):
+            inputs = self.encode_table(inputs)
         stored = array_inputs(inputs, "the inputs")
         check_finite(stored, "the inputs")
         raw = stored.tensor
@@ -147,6 +151,34 @@ class Predictor:
     def predict(self, inputs: object) -> list[str]:
         """The most probable class of each input."""
         return [self.classes[int(index)] for index in self.probabilities(inputs).argmax(1)]
+
+    def predict_table(self, inputs: Any) -> Any:
+        """A DataFrame with the rows of the given one: `prediction`, and a column of probabilities for every class."""
+        if not is_table(inputs):
+            raise DataError("predict_table takes a DataFrame; use predict or probabilities for arrays.")
+        found = self.probabilities(inputs)
+        names = [self.classes[int(index)] for index in found.argmax(1)]
+        columns = {name: found[:, c].tolist() for c, name in enumerate(self.classes)}
+        title = next(name for name in ("prediction", "predicted class", "_prediction") if name not in columns)
+        return type(inputs)({title: names, **columns}, index=inputs.index)
+
+    def encode_table(self, table: Any) -> Tensor:
+        """The rows of a DataFrame as raw inputs."""
+        if self.columns is None:
+            raise DataError("The inputs are a table, but the model was not trained on one; give an array.")
+        missing = table.isna()
+        rows = {
+            str(name): [None if gone else value for value, gone in zip(table[name], missing[name], strict=True)]
+            for name in table.columns
+        }
+        if len(rows) != len(table.columns):
+            raise DataError("Two columns of the table have the same name; every column needs one of its own.")
+        return encode_rows(rows, self.columns, self.mean)
+
+
+def is_table(inputs: object) -> bool:
+    """Whether something is a DataFrame; pandas itself is not needed to know."""
+    return all(hasattr(inputs, name) for name in ("columns", "isna", "index", "iloc"))
 
 
 # -- files in, predictions out: `fedframe predict` ---------------------------------------------------------------------
