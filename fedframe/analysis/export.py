@@ -100,7 +100,16 @@ def export(
     os.close(handle)
     partial = Path(name)
     try:
-        writers[format](RawModel(predictor).eval(), samples[:2], partial, notes)
+        try:
+            writers[format](RawModel(predictor).eval(), samples[:2], partial, notes)
+        except FedframeError:
+            raise
+        except Exception as error:  # exporters raise whatever they like on nets that they cannot express
+            reason = " ".join(str(error).split())[:200]
+            raise RunError(
+                f"The net of {folder} cannot be written as {format} ({type(error).__name__}: {reason}); try --format "
+                f"{'torchscript' if format != 'torchscript' else 'onnx'}."
+            ) from error
         found = readers[format](partial)(samples)
         difference = float((found - expected).abs().max())
         if found.shape != expected.shape or not difference <= CLOSE:

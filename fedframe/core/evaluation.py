@@ -183,7 +183,7 @@ def score_shared(server: Server, local: str) -> Scores:
     if job.settings.score_metric != "accuracy":
         each = [job.score(one) for one in found.split(sizes.tolist())]
     scores = with_client(scores, ByClient(clients.tolist(), hits, sizes.tolist(), each))
-    return replace(scores, pooled={**scores.pooled, "client": found})
+    return replace(scores, pooled={**scores.pooled, "client": found}) if found.samples else scores
 
 
 def with_client(scores: Scores, each: ByClient) -> Scores:

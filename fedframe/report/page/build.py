@@ -19,6 +19,7 @@ from fedframe.report.page import (
     curves,
     drift,
     features,
+    gain,
     geometry,
     measures,
     paired,
@@ -37,6 +38,7 @@ MOST = 4_500_000  # bytes of data; style and scripts are half a megabyte, and a 
 # In the order of the questions that readers ask: how good, how did it learn, for whom, why, at what cost.
 SECTIONS: tuple[Callable[[Subject], Section | None], ...] = (
     scores.section,
+    gain.section,
     measures.section,
     about.section,
     paired.section,

@@ -17,7 +17,7 @@ from fedframe.settings import REMOTE_DATA, Settings, read_config
 from fedframe.util.files import read_json
 from fedframe.util.text import plural
 
-COMPARISON = "comparison.json"
+COMPARISON, GAIN = "comparison.json", "gain.json"
 ALPHA = re.compile(r"(?<=dirichlet:)[^+]+")  # the number that the field, and --sweep, call alpha
 
 # Settings of runs that were made before a setting existed; method and data must be given.
@@ -58,6 +58,11 @@ class Run:
     def client_scores(self) -> dict[str, Any]:
         """Scores of every client."""
         return self._json(CLIENT_SCORES)
+
+    @cached_property
+    def gain(self) -> dict[str, Any]:
+        """What every client gains by joining; empty if that was not asked for."""
+        return self._json(GAIN)
 
     @cached_property
     def examination(self) -> dict[str, Any]:
