@@ -174,7 +174,7 @@ class ClientRuntime:
         self.load(request.tensors, {})
         shared = make_tally(self.predict_local(client), bins) if self.job.shares_a_model else nothing
         own = self.own_predictions.get(client) or self.predict_with_kept(request, client)
-        tensors = {"tally/shared": shared, "tally/personal": nothing if own is None else make_tally(own, bins)}
+        tensors = {"tally/shared": shared, "tally/personal": nothing.clone() if own is None else make_tally(own, bins)}
         numbers: dict[str, Number] = {"samples": max(1, len(self.job.federation.train[client])), "loss": 0.0}
         return Message(request.kind, request.round, client, tensors, numbers)
 
