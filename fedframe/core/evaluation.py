@@ -48,8 +48,8 @@ DEFINITIONS = {
     "many have not, over a network)",
     "bytes": "of all clients together: bytes_up and bytes_down in all rounds, bytes_once what a client gets only once "
     "(a frozen classifier); evaluation and final stages are not counted",
-    "low": "lower end of the 95 % interval of the final score: how far it may be off because the test samples are these "
-    "and no others; of a mean over clients, because each client's are (another draw of clients would vary more)",
+    "low": "lower end of the 95 % interval of the final score: how far it may be off because the test samples are "
+    "these and no others; of a mean over clients, because each client's are (another draw of clients would vary more)",
     "high": "its upper end",
     "samples": "test samples that a score is made of",
     "comparing": EASIER_TASK,
