@@ -3,7 +3,7 @@
 figures.measures = {
   controls: (data) => (data.sets.length > 1 ? [{ key: "set", label: "Predictions", options: data.sets.map(({ key, label }) => [key, label]) }] : []),
   draw(data, tools) {
-    const set = data.sets.find(({ key }) => key === tools.get("set")) || data.sets[0];
+    const set = data.sets.length > 1 ? data.sets.find(({ key }) => key === tools.get("set")) : data.sets[0]; // one has no control
     const text = (cell, share = true) => (cell === null ? DASH : interval(...cell, share ? percent : (value) => value.toFixed(3)));
     const all = drawTable({ columns: ["measure", ...set.methods], rows: set.rows.map(({ name, share, cells }) => [name, ...cells.map((cell) => text(cell, share))]) });
     const classes = set.classes && drawTable({ columns: ["class", "test samples", ...set.classes.columns], rows: set.classes.rows.map(([name, samples, ...cells]) => [name, count(samples), ...cells.map((cell) => text(cell))]) });
