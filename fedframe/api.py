@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedframe.core.evaluation import EASIER_TASK
 from fedframe.errors import SettingError
 from fedframe.jobs.build import JobMaker, Net
 from fedframe.jobs.gather import gather
@@ -20,7 +21,7 @@ from fedframe.runs.progress import Display, choose_display
 from fedframe.runs.result import RunResult
 from fedframe.runs.session import execute
 from fedframe.settings import FROM_PYTHON, REMOTE_DATA, data_text, short_method
-from fedframe.util.text import percent, plural
+from fedframe.util.text import interval, percent, plural, sentence
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -53,6 +54,13 @@ class Result(RunResult):
         allowed = changed_code or self.code_check == "none"
         return write_page([self.folder], target, quick=quick, changed_code=allowed, notify=lambda text: None)
 
+    def export(self, format: str = "onnx", client: int | str | None = None, out: str | Path | None = None) -> Path:
+        """Write a model for use without Fedframe, as `fedframe export` does; returns its file."""
+        from fedframe.analysis.export import export
+
+        net = None if isinstance(self.net, str) else self.net
+        return export(self.folder, format, client, out, net=net, data=self.data).file
+
     def plot(self, out: str | Path | None = None) -> Figure:
         """The learning curves as a matplotlib figure; with `out` they are also written, as .svg, .png or .pdf."""
         from fedframe.report.figures.drawing import draw, make_figure
@@ -65,15 +73,19 @@ class Result(RunResult):
     def _repr_html_(self) -> str:
         """The scores with their definitions, as a notebook shows them."""
         summary = self.summary
+        both = all(summary["scores"][name]["final"] is not None for name in ("generic", "personal"))
+        easier = f"<p>{html.escape(sentence(EASIER_TASK))}</p>" if both else ""
         rows = "".join(
-            f"<tr><th>{html.escape(name)}</th><td>{percent(score['final'])}</td>"
+            f"<tr><th>{html.escape(name)}</th><td>{percent(score['final'])} {interval(score)}</td>"
             f"<td style='text-align:left'>{html.escape(summary['definitions'].get(name, ''))}</td></tr>"
             for name, score in summary["scores"].items()
         )
         method, data = short_method(summary["method"]), data_text(summary["data"])
         size = f"{plural(summary['clients'], 'client')}, {plural(summary['rounds'], 'round')}"
         about = f"{method} on {data}: {size}, seed {summary['seed']}"
-        return f"<p>{html.escape(about)}<br><code>{html.escape(str(self.folder))}</code></p><table>{rows}</table>"
+        return (
+            f"<p>{html.escape(about)}<br><code>{html.escape(str(self.folder))}</code></p><table>{rows}</table>{easier}"
+        )
 
 
 def run(
@@ -112,6 +124,7 @@ def run(
     check_engine(asked)
     inputs = InputFinder().find(asked, model)
     job_maker = JobMaker(asked, data, model)
+    job_maker.choose_metric()
     folder = RunFolder.create(out, job_maker.settings)
     job = job_maker.make(folder.path)
     folder.write_inputs(inputs)

@@ -8,7 +8,7 @@ from typing import Annotated, Optional
 import typer
 
 from fedframe.cli.app import app
-from fedframe.cli.options import ChangedCode
+from fedframe.cli.options import Categorical, ChangedCode, Date, Decimal, Drop, Encoding, Numeric, with_table_options
 
 
 @app.command("list")
@@ -44,10 +44,19 @@ def data(
     data_share: Annotated[float, typer.Option(help="share of the training samples that is kept")] = 1.0,
     local_test: Annotated[str, typer.Option(help="held-out share of each client, or global")] = "0.25",
     picture: Annotated[Optional[Path], typer.Option(help="where the picture goes: .svg, .png or .pdf")] = None,
+    drop: Drop = None,
+    numeric: Numeric = None,
+    categorical: Categorical = None,
+    date: Date = None,
+    encoding: Encoding = None,
+    decimal: Decimal = None,
 ) -> None:
-    """Load data, deal it out to clients, show who has what, and save a picture."""
-    from fedframe.report.partition import show_partition
+    """Load data, show a table's columns, deal it out to clients, show who has what, and save a picture."""
+    from fedframe.report.partition import show_columns, show_partition
 
+    asked = {"drop": drop, "numeric": numeric, "categorical": categorical, "date": date}
+    source = with_table_options(source, {**asked, "encoding": encoding, "decimal": decimal}) or source
+    show_columns(source, label, client_column)
     given = {
         "data": source,
         "partition": partition,

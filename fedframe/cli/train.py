@@ -8,7 +8,18 @@ from typing import Annotated, Any, Optional
 import typer
 
 from fedframe.cli.app import app, interruptible
-from fedframe.cli.options import ChangedCode, part_settings, with_settings
+from fedframe.cli.options import (
+    Categorical,
+    ChangedCode,
+    Date,
+    Decimal,
+    Drop,
+    Encoding,
+    Numeric,
+    part_settings,
+    with_settings,
+    with_table_options,
+)
 
 
 @app.command("run")
@@ -23,10 +34,20 @@ def run_command(
         Optional[list[str]], typer.Option("--set", help="setting of a part: --set fine_tune.epochs=3")
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="show nothing but errors")] = False,
+    drop: Drop = None,
+    numeric: Numeric = None,
+    categorical: Categorical = None,
+    date: Date = None,
+    encoding: Encoding = None,
+    decimal: Decimal = None,
     **settings: Any,
 ) -> None:
     """Train a method: fedframe run fedavg --data digits --rounds 20."""
     parts = part_settings(set_ or [])
+    asked = {"drop": drop, "numeric": numeric, "categorical": categorical, "date": date}
+    data = with_table_options(settings.get("data"), {**asked, "encoding": encoding, "decimal": decimal})
+    if data is not None:
+        settings["data"] = data
     with interruptible():
         from fedframe.api import run
 

@@ -162,7 +162,8 @@ def compute_gradient(context: ClientContext) -> Tensor:
         features = returned_tensor(part.transform(context.model, features, context), part, "transform")
     context.embedding = features
     context.logits = context.model.head(features)
-    loss = returned_tensor(hooks.loss.loss(context.logits, context.labels, context), hooks.loss, "loss")
+    logits = weigh_gradient(context.logits, context.labels, context.job.class_weights)
+    loss = returned_tensor(hooks.loss.loss(logits, context.labels, context), hooks.loss, "loss")
     for part in hooks.penalties:
         loss = loss + checked_penalty(returned_tensor(part.penalty(context), part, "penalty"), part, context)
     context.gradients += 1
@@ -173,6 +174,21 @@ def compute_gradient(context: ClientContext) -> Tensor:
     if context.job.settings.clip is not None:
         nn.utils.clip_grad_norm_(context.named.values(), context.job.settings.clip)
     return loss
+
+
+def weigh_gradient(logits: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
+    """The same logits, whose gradient will be multiplied by the weight of each sample's class.
+
+    For a loss that is a sum over samples this is the gradient of the weighted sum; the loss that is shown has no
+    weights.
+    """
+    if weights is None:
+        return logits
+    each = weights.to(logits.device)[labels][:, None]
+    weighed = logits.view_as(logits)  # penalties look at the logits as well: their gradient stays as it is
+    if weighed.requires_grad:
+        weighed.register_hook(lambda gradient: gradient * each)  # type: ignore[no-untyped-call]
+    return weighed
 
 
 def set_training_mode(job: Job, context: ClientContext) -> None:

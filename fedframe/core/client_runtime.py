@@ -17,18 +17,24 @@ from fedframe.core.client_context import ClientContext
 from fedframe.core.client_loop import StepHooks, compute_gradient, fit
 from fedframe.core.declared import client_memory, reply_numbers, reply_tensors
 from fedframe.core.hook_errors import call_in_place, describe_hook_error
+from fedframe.core.job import personal_path
+from fedframe.core.measures import Predictions
 from fedframe.core.message import Message, Number, all_finite
 from fedframe.core.model import copy_tensors, load_tensors
 from fedframe.core.part import Part
 from fedframe.core.personal import make_personal_models
 from fedframe.core.privacy import clipped, local_noise
 from fedframe.core.scratch import Scratch
+from fedframe.core.tally import make_tally, tally_size
 from fedframe.errors import FedframeError, RunError
+from fedframe.util.files import read_tensors
 from fedframe.util.seeds import generator_for, seed_everything, seed_for
 
 if TYPE_CHECKING:
     from fedframe.core.job import Job
 
+PER_SAMPLE = ("predicted", "probabilities")  # of a reply of several clients: one after the other
+NO_SCORE = -1.0  # what a client sends where the metric has no meaning for its test data
 MOST_VISITS = 10  # rounds that a client that was in none makes up for: more cost time and gained next to nothing
 
 
@@ -51,7 +57,10 @@ class ClientRuntime:
             "statistics": self.statistics,
             "personalise": self.personalise,
             "personalise_group": self.personalise_group,
+            "measure": self.measure,
+            "end": self.end,
         }
+        self.own_predictions: dict[int, Predictions] = {}  # of own models that were made here
 
     def perform(self, request: Message, unit: int) -> Message:
         """Do what the request says for one unit."""
@@ -117,7 +126,7 @@ class ClientRuntime:
         samples, rows, labels = self.job.test_piece(str(request.numbers["set"]), piece)
         logits = self.predict(plain_batches(self.job.federation.source, samples, rows, self.job.settings.eval_batch))
         loss = nn.functional.cross_entropy(logits, labels, reduction="sum")
-        tensors = {"predicted": logits.argmax(1).to(torch.int32)}
+        tensors = {"predicted": logits.argmax(1).to(torch.int32), "probabilities": self.probabilities(logits)}
         return Message(request.kind, request.round, piece, tensors, {"loss": float(loss)})
 
     def score_client(self, request: Message, client: int) -> Message:
@@ -148,14 +157,42 @@ class ClientRuntime:
 
     def personalise(self, request: Message, client: int) -> Message:
         """Make the client's own model, keep it, and say how it does on the client's own test data."""
-        return Message(request.kind, request.round, client, make_personal_models(self, request, [client])[0])
+        found = make_personal_models(self, request, [client])[0]
+        predicted, probabilities = found.pop("predicted"), found.pop("probabilities")
+        self.own_predictions[client] = Predictions(probabilities, self.job.local_test(client)[2], predicted)
+        return Message(request.kind, request.round, client, found)
+
+    def measure(self, request: Message, client: int) -> Message:
+        """Tallies of the shared model's and of the client's own predictions, where pooled ones need nothing more."""
+        bins, classes = self.job.settings.score_bins, self.model.classes
+        nothing = torch.zeros(tally_size(classes, bins), dtype=torch.float64)
+        self.load(request.tensors, {})
+        shared = make_tally(self.predict_local(client), bins) if self.job.shares_a_model else nothing
+        own = self.own_predictions.get(client) or self.predict_with_kept(request, client)
+        tensors = {"tally/shared": shared, "tally/personal": nothing.clone() if own is None else make_tally(own, bins)}
+        numbers: dict[str, Number] = {"samples": max(1, len(self.job.federation.train[client])), "loss": 0.0}
+        return Message(request.kind, request.round, client, tensors, numbers)
+
+    def predict_with_kept(self, request: Message, client: int) -> Predictions | None:
+        """What the client's own model predicts, if an earlier process has made and kept it."""
+        path = personal_path(self.job.folder, client)
+        if not (self.job.settings.personal and path.exists()):
+            return None
+        self.load(request.tensors, {})
+        load_tensors(self.model, read_tensors(path)[0])
+        return self.predict_local(client)
+
+    def end(self, request: Message, client: int) -> Message:
+        """Nothing is left to do: a node keeps the model that comes with this request."""
+        return Message(request.kind, request.round, client)
 
     def personalise_group(self, request: Message, group: int) -> Message:
         """The same for a group of clients."""
         found = make_personal_models(self, request, self.job.personal_groups[group])
-        return Message(
-            request.kind, request.round, group, {name: torch.stack([f[name] for f in found]) for name in found[0]}
-        )
+        tensors = {
+            name: (torch.cat if name in PER_SAMPLE else torch.stack)([f[name] for f in found]) for name in found[0]
+        }
+        return Message(request.kind, request.round, group, tensors)
 
     def catch_up(self, context: ClientContext) -> None:
         """A client that was in no round first trains what rounds would have left with it: its private tensors, alone.
@@ -247,17 +284,32 @@ class ClientRuntime:
             hooks = StepHooks.of(self.job.method, chosen, loss)
         return fit(context, hooks, epochs, steps, only)
 
-    def count_hits(self, client: int) -> dict[str, Tensor]:
-        """Right predictions and samples of each class in the client's own test data."""
-        samples, rows, labels = self.job.local_test(client)
-        with torch.no_grad():
-            batches = plain_batches(self.job.federation.source, samples, rows, self.job.settings.eval_batch)
-            right = self.predict(batches).argmax(1) == labels
-        classes = self.model.classes
+    def count_hits(self, client: int, predictions: Predictions | None = None) -> dict[str, Tensor]:
+        """Right predictions and samples of each class in the client's own test data, and the metric if another."""
+        found = predictions or self.predict_local(client)
+        matrix = torch.from_numpy(found.confusion)
+        counts = {"hits": matrix.diagonal().contiguous(), "samples": matrix.sum(1)}
+        if self.job.settings.score_metric == "accuracy":
+            return counts
+        score = self.job.score(found)
+        value, error = (score.value, score.error) if score is not None else (NO_SCORE, NO_SCORE)
         return {
-            "hits": torch.bincount(labels[right], minlength=classes),
-            "samples": torch.bincount(labels, minlength=classes),
+            **counts,
+            "value": torch.tensor(value, dtype=torch.float64),
+            "error": torch.tensor(error, dtype=torch.float64),
         }
+
+    @torch.no_grad()
+    def predict_local(self, client: int) -> Predictions:
+        """What the model as it stands predicts for the client's own test data."""
+        samples, rows, labels = self.job.local_test(client)
+        batches = plain_batches(self.job.federation.source, samples, rows, self.job.settings.eval_batch)
+        logits = self.predict(batches)
+        return Predictions(self.probabilities(logits), labels, logits.argmax(1))
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """The class probabilities that logits stand for."""
+        return self.job.method.slot("loss").probabilities(logits)
 
     def predict(self, batches: Iterable[Tensor]) -> Tensor:
         """Class scores of the model as it stands, on the CPU."""

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fedframe.core.hook_errors import wrong_return
 from fedframe.core.layout import named_tensors
+from fedframe.core.measures import Evidence, Measured, measure
 from fedframe.core.method import Method
 from fedframe.core.model import Model, Roles, assign_roles, count_parameters, has_batch_norm
 from fedframe.core.part import ModelSize, Upload
@@ -23,8 +24,8 @@ from fedframe.core.personal import groups
 from fedframe.core.private_state import Store
 from fedframe.data import Federation, Ragged, Samples
 from fedframe.data.augment import Augment, read_augment
-from fedframe.errors import SettingError
-from fedframe.settings import Settings
+from fedframe.errors import SettingError, nearest
+from fedframe.settings import Settings, read_class_weights
 from fedframe.util.files import write_tensors
 from fedframe.util.seeds import seed_for
 
@@ -163,6 +164,42 @@ class Job:
         offsets = self.federation.train.offsets.numpy()
         order = np.lexsort((clients, offsets[clients] - offsets[clients + 1]))
         return [int(client) for client in clients[order]]
+
+    # -- what is measured and minimised --------------------------------------------------------------------------------
+    def score(self, evidence: Evidence) -> Measured | None:
+        """The run's metric of some predictions."""
+        return measure(evidence, self.settings.score_metric, self.positive, self.settings.metric_at)
+
+    @cached_property
+    def positive(self) -> int:
+        """Of two classes, the one that sensitivity and the like are about."""
+        classes, asked = self.federation.source.classes, self.settings.positive
+        if asked is None:
+            return 1
+        if asked not in classes:
+            raise SettingError(f"positive = {asked!r} is none of the classes; {nearest(asked, classes)}")
+        return list(classes).index(asked)
+
+    @cached_property
+    def class_weights(self) -> Tensor | None:
+        """The weight of each class's samples in the loss, of mean 1 over the training samples; None for no weights."""
+        given, classes = read_class_weights(self.settings.class_weights), self.federation.source.classes
+        if given == "none":
+            return None
+        if isinstance(given, dict):
+            for name in (*given, *classes):
+                if name not in classes or name not in given:
+                    example = ",".join(f"{each}={given.get(each, 1):g}" for each in classes[:20])
+                    what = "has no weight" if name in classes else "is none of the classes"
+                    raise SettingError(f"class_weights: {name!r} {what}; use '{example}'.")
+            return torch.tensor([given[name] for name in classes], dtype=torch.float32)
+        if not len(self.federation.source.train):
+            raise SettingError(
+                "class_weights = 'balanced' needs the labels of all clients, and those of a federation stay at its "
+                f"nodes; give the weights: '{classes[0]}=1,{classes[1]}=9'."
+            )
+        counts = self.federation.source.train.y[self.federation.train.values].bincount(minlength=len(classes))
+        return (len(self.federation.train.values) / (len(classes) * counts.clamp(min=1))).float()
 
     # -- test data -----------------------------------------------------------------------------------------------------
     @cached_property

@@ -79,7 +79,15 @@ def make_personal_models(runtime: ClientRuntime, request: Message, clients: Sequ
             own = job.own_tensors(runtime.model, context.received)
         if job.settings.save_personal:
             job.keep_personal(context.client, own)
-        hits.append({**runtime.count_hits(context.client), "diverged": torch.tensor(diverged)})
+        found = runtime.predict_local(context.client)
+        hits.append(
+            {
+                **runtime.count_hits(context.client, found),
+                "diverged": torch.tensor(diverged),
+                "predicted": torch.from_numpy(found.predicted),
+                "probabilities": torch.from_numpy(found.probabilities).float(),
+            }
+        )
     return hits
 
 

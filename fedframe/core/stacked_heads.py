@@ -194,6 +194,8 @@ def fit_stage(job: Job, stack: Stack, plan: BatchPlan, stage: HeadStage) -> None
             for part in transforms:
                 features = part.transform(stack.model, features, plan.contexts[0])
             losses = loss.row_losses(stack.model.head(features), plan.labels[chosen], plan.contexts[:active])
+            if job.class_weights is not None:
+                losses = losses * job.class_weights.to(losses.device)[plan.labels[chosen]]
             optimizer.zero_grad()
             (losses * plan.weights[:active, step]).sum().backward()  # type: ignore[no-untyped-call]
             optimizer.step()

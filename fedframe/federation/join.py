@@ -107,7 +107,12 @@ class Membership:
         for reply in replies:
             lines += [f"  {WHEN[reply.kind]}  {text}" for text in self.describe_reply(reply)]
         lines.append("  a round  right predictions and samples of the own test data")
-        lines.append("  at last  right predictions of the own model on the own test data")
+        bins, summed = (
+            self.settings.score_bins,
+            ", which only the sum over clients shows" if self.settings.secure else "",
+        )
+        histograms = f", and histograms of the scores of both models there in {bins:,} bins{summed}" if bins else ""
+        lines.append(f"  at last  right predictions of the own model on the own test data{histograms}")
         if job.remembers:
             lines.append("What stays here between rounds: this client's private state, and at the end its own model.")
         return lines

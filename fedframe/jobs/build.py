@@ -13,7 +13,7 @@ from fedframe.core.hook_errors import call_in_place, named_errors
 from fedframe.core.job import Job
 from fedframe.core.method import Method
 from fedframe.core.model import has_batch_norm
-from fedframe.core.part import ALL_DATA
+from fedframe.core.part import ALL_DATA, stacks
 from fedframe.core.privacy import check_private
 from fedframe.data import Federation, Source, load_source, make_federation
 from fedframe.data.augment import read_augment
@@ -24,6 +24,7 @@ from fedframe.models import build_net, default_net
 from fedframe.settings import FROM_PYTHON, Settings
 from fedframe.util.seeds import seed_for
 
+IMBALANCED = 0.8  # of the test samples in one class: more than this share, and accuracy says little
 Net = str | nn.Module | Callable[..., nn.Module]
 
 
@@ -71,6 +72,13 @@ class JobMaker:
         check_private(settings, self.method, has_batch_norm(self.template) and settings.buffers == "average")
         if has_batch_norm(self.template) and settings.batch == 1:
             raise SettingError("batch = 1 cannot train a net with BatchNorm; use batch = 2, or a net without it.")
+        check_scoring(self.make(Path()))
+
+    def choose_metric(self) -> None:
+        """Where scores are no metric in particular: accuracy, unless one class alone would give a good one."""
+        if self.settings.metric == "auto":
+            found = "balanced_accuracy" if majority(self.federation)[1] > IMBALANCED else "accuracy"
+            self.settings = self.settings.model_copy(update={"metric": found})
 
     def make(self, folder: Path, home: Path | None = None) -> Job:
         """The job, once its folder is known, and for a node the one that it has for all runs."""
@@ -82,6 +90,35 @@ def check_parts(method: Method, settings: Settings) -> None:
     with named_errors(f"method = {settings.method!r}"):
         for part in method.parts:
             call_in_place(part, "check_settings", settings)
+
+
+def majority(federation: Federation) -> tuple[str, float]:
+    """The most frequent class of the test data, and its share: the accuracy of a model that knows no other."""
+    source = federation.source
+    if source.test is not None and len(source.test):
+        labels = source.test.y
+    else:
+        labels = source.train.y[federation.local_test.values] if len(source.train) else source.train.y
+    if not len(labels):
+        return "", 0.0
+    counts = labels.bincount(minlength=len(source.classes))
+    return source.classes[int(counts.argmax())], float(counts.max()) / len(labels)
+
+
+def check_scoring(job: Job) -> None:
+    """Refuse a positive class that there is not, and weights that the classes or the loss cannot have."""
+    if job.settings.positive is not None and job.template.classes != 2:
+        raise SettingError(
+            f"positive = {job.settings.positive!r} is about two classes, and there are {job.template.classes}; leave "
+            "it out: measures are then one against the rest."
+        )
+    loss = job.method.slot("loss")
+    if job.positive < 0 or job.class_weights is None or stacks(type(loss)):
+        return
+    raise SettingError(
+        f"class_weights weigh a loss that is a sum over samples, and {loss.name!r} does not say that it is one "
+        "(row_losses); use class_weights = none, or a method with another loss, such as fedavg."
+    )
 
 
 def make_clients(settings: Settings, data: object) -> Federation:

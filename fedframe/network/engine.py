@@ -20,8 +20,9 @@ from fedframe.core.engine import Engine
 from fedframe.core.job import Job
 from fedframe.core.message import Message, has_numbers, validate_reply
 from fedframe.core.remote_evaluation import RemoteEvaluation
+from fedframe.core.tally import tally_size
 from fedframe.errors import DataError, DivergedError, RunError
-from fedframe.network.node import upload_digest, versions
+from fedframe.network.node import SUMMED_KINDS, upload_digest, versions
 from fedframe.network.node_request import HELLO, UNMASK, NodeRequest, RequestNumbers, decode_replies
 from fedframe.network.transport import PendingRequest, Transport
 
@@ -33,7 +34,6 @@ RETRY_INTERVAL = 5.0  # seconds between two attempts to reach enough clients
 REMINDER_INTERVAL = 60.0  # seconds between two sentences that say what is awaited
 NO_REPLY = "its node's answer leaves it out"
 MAX_REASON_LENGTH = 200  # characters of each, where the reasons of all nodes stand in one sentence
-SUMMED_KINDS = ("train", "statistics")  # requests whose replies are summed with secure aggregation
 REPLY_SIZE_FACTOR = 4  # a reply is at most so many times what is expected of the largest client's, plus a little
 
 
@@ -302,6 +302,7 @@ class NetworkEngine(Engine):
         clients = sum(len(clients) for clients in node_request.tasks.values())
         numbers = (sum(shape.numel() for shape in shapes.values()) for shapes in self.expected.values())
         one = 4 * self.job.roles.layout.size + 8 * max(numbers, default=0)  # in float64, or masked
+        one += 8 * tally_size(self.job.template.classes, self.job.settings.score_bins)
         return (1 << 20) + REPLY_SIZE_FACTOR * (one + node_request.request.nbytes) * clients
 
     def remind(self, request: Message, min_replies: int, within_reach: int, reasons: Mapping[str, str]) -> None:

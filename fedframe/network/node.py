@@ -27,6 +27,7 @@ from fedframe.util.version import __version__
 if TYPE_CHECKING:
     from fedframe.network.masks import Masker, MaskingGroup
 
+SUMMED_KINDS = ("train", "statistics", "measure")  # of which, with secure aggregation, only sums are revealed
 COUNT_KINDS = ("client", "own", "personalise")  # kinds of work whose reply is how many predictions were right
 OnFinished = Callable[[Job, Message], None]
 MakeJob = Callable[[str], Job]
@@ -104,7 +105,7 @@ class NodeRuntime:
             if self.make_masker is None:
                 raise ProtocolError("This node cannot add up securely.")
             self.masker = self.make_masker()
-        kinds = set(node_request.tasks) & {UNMASK, "train", "statistics"}
+        kinds = set(node_request.tasks) & {UNMASK, *SUMMED_KINDS}
         if not kinds:
             return None
         group = MaskingGroup.from_json(node_request.group)
@@ -134,7 +135,7 @@ class NodeRuntime:
         if kind in COUNT_KINDS:
             reply = replace(reply, tensors={name: tensor.sum() for name, tensor in reply.tensors.items()})
         reply = replace(reply, numbers={name: finite_or_text(value) for name, value in reply.numbers.items()})
-        if group is not None and self.masker is not None and kind in ("train", "statistics"):
+        if group is not None and self.masker is not None and kind in SUMMED_KINDS:
             if not has_numbers(reply):  # the organiser learns no more of it than this
                 return Message(kind, reply.round, client, numbers={"loss": "nan"})
             from fedframe.network.secure_aggregation import masked_reply

@@ -18,6 +18,7 @@ from fedframe.core.job import Job
 from fedframe.core.message import LOST, Message, has_numbers
 from fedframe.core.method import Method
 from fedframe.core.part import ModelSize, overrides
+from fedframe.core.remote_evaluation import TALLIES
 from fedframe.errors import ProtocolError, SettingError
 from fedframe.network.masks import (
     FRACTION_BITS,
@@ -56,6 +57,8 @@ def sum_weighting(job: Job, kind: str, name: str) -> Literal["weighted", "plain"
     """Whether a tensor of a reply is weighted in the sum, or plain."""
     if name == "update":
         return "weighted"
+    if kind == "measure" and name in TALLIES:
+        return "plain"
     upload = job.uploads.get(name)
     if upload is None or upload.aggregate in ("each", "number"):
         raise ProtocolError(f"{name} of a {kind} reply cannot be added up securely.")

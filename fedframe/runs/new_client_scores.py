@@ -68,7 +68,7 @@ class NewScores:
             "train_samples": list(self.train),
             "test_samples": list(known.samples) if known is not None else [],
             **{
-                score: [counted.accuracies().get(k) for k in rows] if counted is not None else [None] * len(self.names)
+                score: [counted.values().get(k) for k in rows] if counted is not None else [None] * len(self.names)
                 for score, counted in each.items()
             },
         }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,8 +17,10 @@ from fedframe.core.method import Method
 from fedframe.core.model import Model, load_tensors
 from fedframe.data import normalised
 from fedframe.data.arrays import array_inputs, check_finite
+from fedframe.data.columns import OPTIONS, TableReading
 from fedframe.data.images import SUFFIXES, decode
-from fedframe.data.tables import encode_rows, read_csv, read_parquet
+from fedframe.data.load import read_spec
+from fedframe.data.tables import AS_IT_IS, encode_rows, read_csv, read_parquet
 from fedframe.errors import DataError
 from fedframe.methods.recipes import MethodLike, confirm_method, make_method
 from fedframe.models import build_net, frames
@@ -47,6 +50,7 @@ def save_model(folder: Path, job: Job, flat: Tensor, replaced: Mapping[str, Tens
         "shares_a_model": job.shares_a_model,
         "model_seed": seed_for(job.settings.seed, "model"),
         "columns": list(source.columns) if source.columns is not None else None,
+        **({"table": table_options(job.settings.data)} if source.columns is not None else {}),
     }
     write_tensors(folder / MODEL, tensors, notes)
 
@@ -62,6 +66,7 @@ class Predictor:
     columns: tuple[str, ...] | None
     mean: Tensor
     std: Tensor
+    reading: TableReading = AS_IT_IS  # how the training table was read: decimal commas, dates, ...
 
     @classmethod
     def load(
@@ -123,7 +128,8 @@ class Predictor:
         model.eval()
         columns = tuple(notes["columns"]) if notes["columns"] is not None else None
         mean, std = tensors["input/mean"], tensors["input/std"]
-        predictor = cls(made, model, tuple(notes["classes"]), shape, columns, mean, std)
+        reading = TableReading.of(notes.get("table") or {})
+        predictor = cls(made, model, tuple(notes["classes"]), shape, columns, mean, std, reading)
         return predictor, bool(notes["shares_a_model"])
 
     @property
@@ -136,8 +142,11 @@ class Predictor:
     def probabilities(self, inputs: object, batch: int = 256) -> Tensor:
         """Class probabilities of inputs (an array or tensor) as they were in the training data, not yet normalised.
 
-        Images are (n, H, W), (n, H, W, C) or (n, C, H, W), vectors (n, d).
+        Images are (n, H, W), (n, H, W, C) or (n, C, H, W), vectors (n, d); a model of tables takes a DataFrame that
+        has the columns of the training table.
         """
+        if is_table(inputs):
+            inputs = self.encode_table(inputs)
         stored = array_inputs(inputs, "the inputs")
         check_finite(stored, "the inputs")
         raw = stored.tensor
@@ -155,6 +164,40 @@ class Predictor:
     def predict(self, inputs: object) -> list[str]:
         """The most probable class of each input."""
         return [self.classes[int(index)] for index in self.probabilities(inputs).argmax(1)]
+
+    def predict_table(self, inputs: Any) -> Any:
+        """A DataFrame with the rows of the given one: `prediction`, and a column of probabilities for every class."""
+        if not is_table(inputs):
+            raise DataError("predict_table takes a DataFrame; use predict or probabilities for arrays.")
+        found = self.probabilities(inputs)
+        names = [self.classes[int(index)] for index in found.argmax(1)]
+        columns = {name: found[:, c].tolist() for c, name in enumerate(self.classes)}
+        title = next(name for name in ("prediction", "predicted class", "_prediction") if name not in columns)
+        return type(inputs)({title: names, **columns}, index=inputs.index)
+
+    def encode_table(self, table: Any) -> Tensor:
+        """The rows of a DataFrame as raw inputs."""
+        if self.columns is None:
+            raise DataError("The inputs are a table, but the model was not trained on one; give an array.")
+        missing = table.isna()
+        rows = {
+            str(name): [None if gone else value for value, gone in zip(table[name], missing[name], strict=True)]
+            for name in table.columns
+        }
+        if len(rows) != len(table.columns):
+            raise DataError("Two columns of the table have the same name; every column needs one of its own.")
+        return encode_rows(rows, self.columns, self.mean, self.reading)
+
+
+def table_options(data: str) -> dict[str, str]:
+    """How a table was read, from the text of the data; nothing for data that are no file."""
+    options = read_spec(data).options if data.startswith(("csv:", "parquet:")) else {}
+    return {name: value for name, value in options.items() if name in OPTIONS}
+
+
+def is_table(inputs: object) -> bool:
+    """Whether something is a DataFrame; pandas itself is not needed to know."""
+    return all(hasattr(inputs, name) for name in ("columns", "isna", "index", "iloc"))
 
 
 # -- files in, predictions out: `fedframe predict` ---------------------------------------------------------------------
@@ -181,9 +224,10 @@ def read_inputs(path: Path, predictor: Predictor) -> Iterator[tuple[list[str], T
     elif suffix in (".csv", ".parquet"):
         if predictor.columns is None:
             raise DataError(f"{path} is a table, but the model was not trained on one.")
-        table = (read_csv if suffix == ".csv" else read_parquet)(path)
+        reading = predictor.reading.for_columns(predictor.columns)
+        table = (read_csv if suffix == ".csv" else read_parquet)(path, reading)
         rows = {name: column.tolist() for name, column in table.items()}
-        yield from numbered(encode_rows(rows, predictor.columns, predictor.mean))
+        yield from numbered(encode_rows(rows, predictor.columns, predictor.mean, reading))
     else:
         raise DataError(f"{path}: predictions take images, a folder of images, .npz, .npy, .csv or .parquet.")
 

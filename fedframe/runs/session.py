@@ -11,9 +11,11 @@ from typing import Any
 
 from fedframe.core.evaluation import Scores, gentler
 from fedframe.core.job import Job
+from fedframe.core.measures import metric_name
 from fedframe.core.round_record import RoundRecord
 from fedframe.core.server import Server
 from fedframe.errors import DataError, DivergedError, FedframeError
+from fedframe.jobs.build import IMBALANCED, majority
 from fedframe.metrics.cost import cpu_seconds, memory_bytes
 from fedframe.metrics.observers import observers
 from fedframe.runs.advice import how_to_go_on
@@ -25,6 +27,7 @@ from fedframe.runs.predictor import save_model
 from fedframe.runs.progress import Display
 from fedframe.runs.summary import client_table, spreads, summarise
 from fedframe.util.files import write_json, write_text
+from fedframe.util.text import percent
 
 COLLAPSED = 0.5  # of its best accuracy: less than this share is no swing from round to round
 HARM = 0.02  # personal accuracy this far below that of the shared model is not chance
@@ -132,7 +135,7 @@ def execute_alone(job: Job, folder: RunFolder, display: Display, engine: OpenEng
     try:
         session.restore()
         display.start(job, folder.path, session.server.round)
-        for text in job.federation.notes:
+        for text in (*job.federation.notes, *imbalance(job)):
             session.note(text)
         session.server.train(session.finish_round, display.client)
         display.stage("final scores and personal models" if job.settings.personal else "final scores")
@@ -163,6 +166,7 @@ def execute_alone(job: Job, folder: RunFolder, display: Display, engine: OpenEng
         session.engine.close()
     warn_of_harm(session, final)
     warn_of_collapse(session)
+    warn_of_imbalance(session, final)
     save_model(folder.path, job, session.server.model, session.server.fixed_overrides)
     table = client_table(job, final)
     kept_out = {} if new is None else {"new": new.by_client()}
@@ -173,6 +177,31 @@ def execute_alone(job: Job, folder: RunFolder, display: Display, engine: OpenEng
     write_json(folder.path / SUMMARY, summary)
     session.loggers.end(summary)
     display.end(summary, folder.path)
+
+
+def imbalance(job: Job) -> list[str]:
+    """What accuracy hides, where one class has nearly all of the test data; nothing where labels are elsewhere."""
+    name, share = majority(job.federation)
+    return [imbalance_text(name, share, job.settings.score_metric)] if share > IMBALANCED else []
+
+
+def imbalance_text(name: str, share: float, metric: str) -> str:
+    """The same as a sentence."""
+    begins = f"{percent(share)} of the test samples are {name!r}: the majority class alone would score {percent(share)}"
+    if metric == "accuracy":
+        return f"{begins}. Read accuracies against that, or choose --metric balanced_accuracy or auroc."
+    return f"{begins} in accuracy. Scores of this run are {metric_name(metric)}."
+
+
+def warn_of_imbalance(session: Session, final: Scores) -> None:
+    """The same at the end of a federation's run, in which only sums over the nodes show it."""
+    if majority(session.job.federation)[0] or "client" not in final.pooled:
+        return
+    counts = final.pooled["client"].confusion.sum(1)
+    share = float(counts.max() / counts.sum())
+    if share > IMBALANCED:
+        name = session.job.federation.source.classes[int(counts.argmax())]
+        session.note(imbalance_text(name, share, session.job.settings.score_metric))
 
 
 def warn_of_harm(session: Session, final: Scores) -> None:
@@ -193,16 +222,17 @@ def warn_of_harm(session: Session, final: Scores) -> None:
 def warn_of_collapse(session: Session) -> None:
     """Note it if models have lost what they had learned, although their numbers are finite."""
     shared = session.job.shares_a_model
-    score, whose = ("generic", "The shared model was") if shared else ("personal", "Own models were")
+    metric = metric_name(session.job.settings.score_metric)
+    score, whose = ("generic", "of the shared model") if shared else ("personal", "of own models")
     known = {line["round"]: line[score] for line in session.history if line.get(score) is not None}
     if not known:
         return
     best, last = max(known, key=known.__getitem__), max(known)
     if known[last] < known[best] * COLLAPSED:
         session.note(
-            f"{whose} right in {100 * known[best]:.1f} % after round {best}, and in {100 * known[last]:.1f} % after "
-            f"round {last}: training went astray; start again with a smaller lr (now {session.job.settings.lr:g}) or "
-            "with clip = 10."
+            f"The {metric} {whose} was {100 * known[best]:.1f} % after round {best} and {100 * known[last]:.1f} % "
+            f"after round {last}: training went astray; start again with a smaller lr (now "
+            f"{session.job.settings.lr:g}) or with clip = 10."
         )
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from fedframe.core.evaluation import EASIER_TASK
+from fedframe.core.measures import METRICS
 from fedframe.core.part import ALL_DATA
 from fedframe.experiments.compare.plan import Plan
 from fedframe.experiments.compare.statistics import ComparisonStatistics
 from fedframe.experiments.compare.tuning import explain_select
 from fedframe.experiments.grid.scores import heading
 from fedframe.methods.recipes import outline_method
+from fedframe.util.text import sentence
 
 FEW_SEEDS = 3
 NORMAL = "It takes for granted that differences scatter normally over seeds, which few seeds cannot show."
@@ -44,7 +47,10 @@ def protocol(comparison: ComparisonStatistics) -> list[str]:
     missed = (
         ["A mean over fewer seeds leaves out those that never reached the target, which flatters it."] if partly else []
     )
-    return [same, *meanings, *([chosen] if chosen else []), *missed, load]
+    metric = [] if comparison.metric == "accuracy" else [f"Scores are {METRICS[comparison.metric]}."]
+    both = {"generic.final", "personal.final"} <= {*comparison.accuracies}
+    easier = [sentence(EASIER_TASK)] if both else []
+    return [same, *metric, *meanings, *easier, *([chosen] if chosen else []), *missed, load]
 
 
 def tests(comparison: ComparisonStatistics) -> list[str]:

@@ -41,6 +41,13 @@ class ComparisonStatistics:
         return self.plan.baseline
 
     @cached_property
+    def metric(self) -> str:
+        """What the scores are; accuracy in runs of earlier versions."""
+        done = [outcome for found in self.outcomes.values() for outcome in found if outcome.state == "finished"]
+        found = {str(outcome.summary.get("metric", "accuracy")) for outcome in done}
+        return found.pop() if len(found) == 1 else "accuracy"
+
+    @cached_property
     def target(self) -> float | None:
         """The accuracy that rounds and seconds are counted to: as asked, or what the baseline reaches.
 

@@ -9,9 +9,23 @@ from pathlib import Path
 from typing import Any
 
 from fedframe.analysis import examine
+from fedframe.core.measures import metric_name
 from fedframe.errors import DataError, FedframeError, SettingError, nearest
 from fedframe.metrics.embedding import METHODS
-from fedframe.report.page import about, clients, cost, curves, drift, features, geometry, paired, predictions, scores
+from fedframe.report.page import (
+    about,
+    clients,
+    cost,
+    curves,
+    drift,
+    features,
+    gain,
+    geometry,
+    measures,
+    paired,
+    predictions,
+    scores,
+)
 from fedframe.report.page.runs import Group, Run, Subject, open_runs
 from fedframe.report.page.section import Section
 from fedframe.report.page.similarity import heads_section, similarity_section
@@ -24,6 +38,8 @@ MOST = 4_500_000  # bytes of data; style and scripts are half a megabyte, and a 
 # In the order of the questions that readers ask: how good, how did it learn, for whom, why, at what cost.
 SECTIONS: tuple[Callable[[Subject], Section | None], ...] = (
     scores.section,
+    gain.section,
+    measures.section,
     about.section,
     paired.section,
     curves.section,
@@ -134,6 +150,7 @@ def page_data(subject: Subject, live: bool = False) -> dict[str, Any]:
         "title": about.title(subject),
         "subtitle": about.subtitle(subject),
         "state": about.progress(subject),
+        "metric": metric_name(scores.metric(subject)),
         "live": live,
         "sections": drop_runs_to_fit([section.plain() for section in without_gaps(sections)]),
     }
