@@ -145,7 +145,7 @@ class ReplyLimits:
 
 def norm(tensor: Tensor) -> float:
     """The Euclidean norm in float64, in which squares of the largest float32 are finite."""
-    pieces = tensor.reshape(-1).split(PIECE)  # type: ignore[no-untyped-call]
+    pieces = torch.split(tensor.reshape(-1), PIECE)
     return math.hypot(*(float(torch.linalg.vector_norm(piece, dtype=torch.float64)) for piece in pieces))
 
 
