@@ -113,12 +113,13 @@ def run(
     inputs = InputFinder().find(asked, model)
     job_maker = JobMaker(asked, data, model)
     folder = RunFolder.create(out, job_maker.settings)
-    job = job_maker.make(folder.path)
-    folder.write_inputs(inputs)
-    folder.write_settings(job.settings)
-    folder.write_names(job.federation.names if job.federation.source.user_names is not None else None)
-    with choose_display(progress) as display:
-        execute(job, folder, display)
+    with folder.removed_unless_begun():
+        job = job_maker.make(folder.path)
+        folder.write_inputs(inputs)
+        folder.write_settings(job.settings)
+        folder.write_names(job.federation.names if job.federation.source.user_names is not None else None)
+        with choose_display(progress) as display:
+            execute(job, folder, display)
     return Result(folder.path, job.settings, job_maker.net, "files", kept_object(data))
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fedframe.core.batches import training_batches
 from fedframe.core.client_context import ClientContext
-from fedframe.core.hook_errors import returned_tensor
+from fedframe.core.hook_errors import returned_number, returned_tensor
 from fedframe.core.job import Job
 from fedframe.core.method import Method, parts_with
 from fedframe.core.optimizers import make_optimizer, without_momentum_and_decay
@@ -113,7 +113,7 @@ def own_step(context: ClientContext, hooks: StepHooks) -> Tensor:
     """A step that a part takes itself; without the loop's gradient, other parts' penalties and corrections are lost."""
     assert hooks.step is not None
     before = context.gradients
-    loss = returned_tensor(hooks.step.step(context), hooks.step, "step")
+    loss = returned_number(hooks.step.step(context), hooks.step, "step")
     silenced = [part for part in (*hooks.penalties, *hooks.corrections) if part is not hooks.step]
     if context.gradients == before and silenced:
         raise RunError(
@@ -139,9 +139,9 @@ def compute_gradient(context: ClientContext) -> Tensor:
         features = returned_tensor(part.transform(context.model, features, context), part, "transform")
     context.embedding = features
     context.logits = context.model.head(features)
-    loss = returned_tensor(hooks.loss.loss(context.logits, context.labels, context), hooks.loss, "loss")
+    loss = returned_number(hooks.loss.loss(context.logits, context.labels, context), hooks.loss, "loss")
     for part in hooks.penalties:
-        loss = loss + returned_tensor(part.penalty(context), part, "penalty")
+        loss = loss + returned_number(part.penalty(context), part, "penalty")
     context.gradients += 1
     context.optimizer.zero_grad()
     loss.backward()  # type: ignore[no-untyped-call]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedframe.core.part import Part
 from fedframe.core.part_check import class_location
-from fedframe.errors import FedframeError, RunError
+from fedframe.errors import DivergedError, FedframeError, RunError
 from fedframe.util import locate
 
 CORE = Path(__file__).parent
@@ -42,7 +42,8 @@ def named_errors(where: str) -> Iterator[None]:
     except Exception as error:
         if locate.location(error, part_places(error)) is None:
             raise
-        raise RunError(f"{where}: {describe_hook_error(error)}") from error
+        kind = DivergedError if isinstance(error, FloatingPointError) else RunError
+        raise kind(f"{where}: {describe_hook_error(error)}") from error
 
 
 def wrong_return(part: Part, hook: str, value: object, wanted: str) -> RunError:
@@ -55,4 +56,15 @@ def returned_tensor(value: Tensor, part: Part, hook: str) -> Tensor:
     """What a hook returned, if it is a tensor; a forgotten `return` is named with its hook."""
     if not isinstance(value, Tensor):
         raise wrong_return(part, hook, value, "a tensor")
+    return value
+
+
+def returned_number(value: Tensor, part: Part, hook: str) -> Tensor:
+    """What a hook returned, if it is a single number, as a loss must be."""
+    if not isinstance(value, Tensor) or value.ndim:
+        returned_tensor(value, part, hook)
+        raise RunError(
+            f"{class_location(type(part))}.{hook} must return a single number (a tensor of shape ()), and returned "
+            f"shape {tuple(value.shape)}: is a .mean() missing?"
+        )
     return value
