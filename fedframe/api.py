@@ -62,6 +62,11 @@ class Result(RunResult):
             draw([self.folder], "curves", Path(out))
         return make_figure(open_runs([self.folder]), "curves")
 
+    def __repr__(self) -> str:
+        finished = RunFolder(self.folder).finished
+        scores = {name: percent(score["final"]) for name, score in self.scores.items()} if finished else "none yet"
+        return f"Result({str(self.folder)!r}, scores={scores})"
+
     def _repr_html_(self) -> str:
         """The scores with their definitions, as a notebook shows them."""
         summary = self.summary

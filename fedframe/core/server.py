@@ -64,9 +64,11 @@ class Server(ServerView):
         """Run the rounds that are left; `finished` is called after each, `progress` after each client."""
         settings = self.job.settings
         for round in range(self.round + 1, settings.rounds + 1):
-            self.culprit = None
+            self.culprit, before = None, self.model.clone()
             with named_errors(f"Round {round}, server"):
                 record = self.run_round(round, progress)
+            if len(before) and record.dropped < record.clients and torch.equal(before, self.model):
+                self.note(f"Round {round}: the shared model has not changed at all: every update, or their mean, is 0.")
             self.state.check_all(round)
             self.round = round
             if (settings.eval_every and round % settings.eval_every == 0) or round == settings.rounds:
