@@ -184,3 +184,9 @@ def test_a_report_of_a_run_without_a_finished_round_is_refused(files: Path) -> N
         fedframe.run("odd.py:Odd", out="odd", workers=1, **SMALL)
     with pytest.raises(FedframeError, match="odd has no finished round yet"):
         write_page([Path("odd")], None, quick=True)
+
+
+@pytest.mark.parametrize(("name", "said"), [("fedprx", "did you mean 'fedprox'"), ("decorr", "choose one of")])
+def test_a_name_that_is_near_to_none_is_not_guessed(name: str, said: str) -> None:
+    with pytest.raises(SettingError, match=said):
+        make_method(name, {})
