@@ -70,6 +70,11 @@ class Result(RunResult):
             draw([self.folder], "curves", Path(out))
         return make_figure(open_runs([self.folder]), "curves")
 
+    def __repr__(self) -> str:
+        finished = RunFolder(self.folder).finished
+        scores = {name: percent(score["final"]) for name, score in self.scores.items()} if finished else "none yet"
+        return f"Result({str(self.folder)!r}, scores={scores})"
+
     def _repr_html_(self) -> str:
         """The scores with their definitions, as a notebook shows them."""
         summary = self.summary
@@ -126,12 +131,13 @@ def run(
     job_maker = JobMaker(asked, data, model)
     job_maker.choose_metric()
     folder = RunFolder.create(out, job_maker.settings)
-    job = job_maker.make(folder.path)
-    folder.write_inputs(inputs)
-    folder.write_settings(job.settings)
-    folder.write_names(job.federation.names if job.federation.source.user_names is not None else None)
-    with choose_display(progress) as display:
-        execute(job, folder, display)
+    with folder.removed_unless_begun():
+        job = job_maker.make(folder.path)
+        folder.write_inputs(inputs)
+        folder.write_settings(job.settings)
+        folder.write_names(job.federation.names if job.federation.source.user_names is not None else None)
+        with choose_display(progress) as display:
+            execute(job, folder, display)
     return Result(folder.path, job.settings, job_maker.net, "files", kept_object(data))
 
 

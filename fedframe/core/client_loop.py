@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fedframe.core.batches import training_batches
 from fedframe.core.client_context import ClientContext
-from fedframe.core.hook_errors import call_in_place, returned_tensor
+from fedframe.core.hook_errors import call_in_place, returned_number, returned_tensor
 from fedframe.core.job import Job
 from fedframe.core.method import Method, parts_with
 from fedframe.core.optimizers import make_optimizer, without_momentum_and_decay
@@ -117,7 +117,7 @@ def own_step(context: ClientContext, hooks: StepHooks) -> Tensor:
     """A step that a part takes itself; without the loop's gradient, whatever else parts say about a step is lost."""
     assert hooks.step is not None
     before = context.gradients
-    loss = returned_tensor(hooks.step.step(context), hooks.step, "step")
+    loss = returned_number(hooks.step.step(context), hooks.step, "step")
     if context.gradients == before and (silenced := silenced_hooks(context, hooks)):
         part, hook = silenced[0]
         raise RunError(
@@ -163,9 +163,9 @@ def compute_gradient(context: ClientContext) -> Tensor:
     context.embedding = features
     context.logits = context.model.head(features)
     logits = weigh_gradient(context.logits, context.labels, context.job.class_weights)
-    loss = returned_tensor(hooks.loss.loss(logits, context.labels, context), hooks.loss, "loss")
+    loss = returned_number(hooks.loss.loss(logits, context.labels, context), hooks.loss, "loss")
     for part in hooks.penalties:
-        loss = loss + checked_penalty(returned_tensor(part.penalty(context), part, "penalty"), part, context)
+        loss = loss + checked_penalty(returned_number(part.penalty(context), part, "penalty"), part, context)
     context.gradients += 1
     context.optimizer.zero_grad()
     loss.backward()  # type: ignore[no-untyped-call]

@@ -6,7 +6,9 @@ the reply. Whatever a client leaves in the model is overwritten before the next 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,15 +17,17 @@ from torch import Tensor, nn
 from fedframe.core.batches import plain_batches
 from fedframe.core.client_context import ClientContext
 from fedframe.core.client_loop import StepHooks, compute_gradient, fit
+from fedframe.core.culprit import find_culprit
 from fedframe.core.declared import client_memory, reply_numbers, reply_tensors
 from fedframe.core.hook_errors import call_in_place, describe_hook_error
 from fedframe.core.job import personal_path
 from fedframe.core.measures import Predictions
-from fedframe.core.message import Message, Number, all_finite
+from fedframe.core.message import CULPRIT, Message, Number, all_finite
 from fedframe.core.model import copy_tensors, load_tensors
 from fedframe.core.part import Part
 from fedframe.core.personal import make_personal_models
 from fedframe.core.privacy import clipped, local_noise
+from fedframe.core.received import Received
 from fedframe.core.scratch import Scratch
 from fedframe.core.tally import make_tally, tally_size
 from fedframe.errors import FedframeError, RunError
@@ -88,7 +92,11 @@ class ClientRuntime:
         self.check_uploads({**context.reply, **context.numbers}, "round")
         self.remember(context, private)
         self.protect(context, request)
-        return Message(request.kind, request.round, client, dict(context.reply), dict(context.numbers))
+        reply = Message(request.kind, request.round, client, dict(context.reply), dict(context.numbers))
+        if math.isfinite(loss) and all_finite(context.reply["update"]):
+            return reply
+        culprit = find_culprit(self.begin(request, client), self.all_hooks)
+        return reply if culprit is None else replace(reply, numbers={**reply.numbers, CULPRIT: culprit})
 
     def protect(self, context: ClientContext, request: Message) -> None:
         """Bound the update, and hide it in the client's own noise, as the privacy settings say."""
@@ -221,7 +229,7 @@ class ClientRuntime:
     def begin(self, request: Message, client: int) -> ClientContext:
         """Load the server's model and the client's memory, and let parts prepare."""
         job = self.job
-        received = {name: tensor.to(self.flat.device) for name, tensor in request.tensors.items()}
+        received = Received(job, {name: tensor.to(self.flat.device) for name, tensor in request.tensors.items()})
         kept = job.store.load(client, request.round) if job.remembers else {}
         self.load(received, kept)
         memory = client_memory(job.memory_names, kept)

@@ -27,6 +27,7 @@ class Declared(MutableMapping[str, V], Generic[V]):
     advice: Callable[[str, Any], str]  # how to declare a name, given it and the value, which is None in reading
     names: Collection[str]  # that are declared; `ditto/*` stands for all that begin so
     values_by_name: dict[str, V] = field(default_factory=dict)
+    plain: bool = False  # whether values are plain numbers, not tensors
 
     def __getitem__(self, name: str) -> V:
         if name not in self.values_by_name:
@@ -36,6 +37,7 @@ class Declared(MutableMapping[str, V], Generic[V]):
     def __setitem__(self, name: str, value: V) -> None:
         if name not in self.names:
             self.check(name, self.verb, value)
+        self.check_value(name, value)
         self.values_by_name[name] = value
 
     def __delitem__(self, name: str) -> None:
@@ -59,10 +61,27 @@ class Declared(MutableMapping[str, V], Generic[V]):
                 f"{did_you_mean(name, self.names)}{self.advice(name, value)}"
             )
 
+    def check_value(self, name: str, value: V) -> None:
+        """Refuse what is neither written to disk nor sent, while the line that set it is known."""
+        if isinstance(value, Tensor) if not self.plain else type(value) in (int, float, str):
+            return
+        wanted = "a plain int or float" if self.plain else "a tensor"
+        advice = "float(...)" if self.plain else "torch.as_tensor(...)"
+        found = "None" if value is None else f"of type {type(value).__name__}"
+        raise TypeError(
+            f"{running_part(name)} {self.verb} {name!r}{self.place}, which must be {wanted} and is {found}; "
+            f"write {advice}"
+        )
+
 
 def is_declared(name: str, names: Collection[str]) -> bool:
     """Whether a name is one of these, or begins as one that ends with a star."""
     return name in names or any(each.endswith("*") and name.startswith(each[:-1]) for each in names)
+
+
+def renamed(part: Part, name: str) -> str:
+    """A name as it would be if it began with that of its part."""
+    return f"{part.name}/{name.rpartition('/')[2]}"
 
 
 def did_you_mean(name: str, names: Collection[str]) -> str:
@@ -71,14 +90,22 @@ def did_you_mean(name: str, names: Collection[str]) -> str:
     return f"did you mean {str(near[0])!r}? If not, " if near else ""
 
 
-def running_part(name: str) -> str:
-    """The part whose hook is running, for the beginning of a sentence; in a merger, the one that a name begins with."""
+def current_part() -> Part | None:
+    """The part whose hook is running, if one is."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         part = frame.f_locals.get("self")
         if isinstance(part, Part):
-            return f"The part {part.name!r}"
+            return part
         frame = frame.f_back
+    return None
+
+
+def running_part(name: str) -> str:
+    """The part whose hook is running, for the beginning of a sentence; in a merger, the one that a name begins with."""
+    part = current_part()
+    if part is not None:
+        return f"The part {part.name!r}"
     prefix, slash, _ = name.partition("/")
     return f"The part {prefix!r}" if slash else "A part"
 
@@ -94,26 +121,19 @@ def reply_numbers(names: Collection[str]) -> Declared[Number]:
     def advice(name: str, value: object) -> str:
         return f"add it to the part's 'uploads': {{{name!r}: Upload((), 'number')}}."
 
-    return Declared("sends", " in context.numbers", advice, {*REPLY_NUMBERS, *names})
+    return Declared("sends", " in context.numbers", advice, {*REPLY_NUMBERS, *names}, plain=True)
 
 
 def client_memory(names: Collection[str], kept: dict[str, Tensor]) -> Declared[Tensor]:
     """What a client has kept of earlier rounds."""
 
     def advice(name: str, value: object) -> str:
-        return f"write in its class: memory: ClassVar[tuple[str, ...]] = ({name!r},)."
+        part = current_part()
+        kept = tuple(str(each) for each in part.memory) if part is not None else ()  # strings, also where they are keys
+        return f"write in its class: memory: ClassVar[tuple[str, ...]] = {(*kept, name)}."
 
     kept = {name: kept[name] for name in kept if name.startswith(OWN) or is_declared(name, names)}
     return Declared("keeps", " in a client's memory", advice, names, kept)
-
-
-def server_tensors() -> Declared[Tensor]:
-    """What parts keep on the server; `names` is to be filled."""
-
-    def advice(name: str, value: object) -> str:
-        return f"return it from the part's 'server_state': {{{name!r}: State(...)}}."
-
-    return Declared("keeps", " in server.state", advice, [])
 
 
 def upload_advice(name: str, value: Tensor | None) -> str:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedframe.core.part import Merger, Part
 from fedframe.core.part_check import class_location
-from fedframe.errors import FedframeError, RunError
+from fedframe.errors import DivergedError, FedframeError, RunError
 from fedframe.util import locate
 
 CORE = Path(__file__).parent
@@ -43,7 +43,8 @@ def named_errors(where: str) -> Iterator[None]:
     except Exception as error:
         if locate.location(error, part_places(error)) is None:
             raise
-        raise RunError(f"{where}: {describe_hook_error(error)}") from error
+        kind = DivergedError if isinstance(error, FloatingPointError) else RunError
+        raise kind(f"{where}: {describe_hook_error(error)}") from error
 
 
 def wrong_return(part: Part, hook: str, value: object, wanted: str) -> RunError:
@@ -80,3 +81,14 @@ def checked_merger(merger: Merger, part: Part) -> Merger:
             where = f"{class_location(type(part))}.merger: {type(merger).__name__}.{method}"
             raise RunError(f"{where} must take ({', '.join(('self', *given))}).") from None
     return merger
+
+
+def returned_number(value: Tensor, part: Part, hook: str) -> Tensor:
+    """What a hook returned, if it is a single number, as a loss must be."""
+    if not isinstance(value, Tensor) or value.ndim:
+        returned_tensor(value, part, hook)
+        raise RunError(
+            f"{class_location(type(part))}.{hook} must return a single number (a tensor of shape ()), and returned "
+            f"shape {tuple(value.shape)}: is a .mean() missing?"
+        )
+    return value

@@ -14,12 +14,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fedframe.core.declared import is_declared, renamed
 from fedframe.core.hook_errors import wrong_return
 from fedframe.core.layout import named_tensors
 from fedframe.core.measures import Evidence, Measured, measure
 from fedframe.core.method import Method
 from fedframe.core.model import Model, Roles, assign_roles, count_parameters, has_batch_norm
-from fedframe.core.part import ModelSize, Upload
+from fedframe.core.part import ModelSize, Part, Upload
+from fedframe.core.part_check import class_location
 from fedframe.core.personal import groups
 from fedframe.core.private_state import Store
 from fedframe.data import Federation, Ragged, Samples
@@ -66,7 +68,22 @@ class Job:
     @cached_property
     def memory_names(self) -> list[str]:
         """What parts keep in a client's memory."""
-        return [name for part in self.method.parts for name in part.memory]
+        owners: dict[str, str] = {}
+        for part in self.method.parts:
+            for name in part.memory:
+                twin = next((each for each in owners if is_declared(name, [each]) or is_declared(each, [name])), None)
+                if twin is not None:
+                    raise SettingError(
+                        f"The part {part.name!r} keeps {name!r} in a client's memory, and so does {owners[twin]!r}; "
+                        f"rename it, for example to {renamed(part, name)!r}."
+                    )
+                owners[name] = part.name
+        return list(owners)
+
+    @cached_property
+    def size(self) -> ModelSize:
+        """What the shapes of uploads and of the server's state depend on."""
+        return ModelSize(self.template.classes, self.template.dim, self.roles.layout.trainable)
 
     @cached_property
     def uploads(self) -> dict[str, Upload]:
@@ -81,14 +98,17 @@ class Job:
     @cached_property
     def _declared_uploads(self) -> dict[str, tuple[str, Upload]]:
         found: dict[str, tuple[str, Upload]] = {}
-        size = ModelSize(self.template.classes, self.template.dim, self.roles.layout.trainable)
         for part in self.method.parts:
-            declared = part.uploads(size)
+            declared = part.uploads(self.size)
             if not isinstance(declared, dict) or not all(isinstance(each, Upload) for each in declared.values()):
                 raise wrong_return(part, "uploads", declared, "a dict of Upload")
             for name, upload in declared.items():
                 if name in found or name == "update":
-                    raise SettingError(f"The part {part.name!r} uploads {name!r}, and so does another; rename it.")
+                    other = repr(found[name][0]) if name in found else "every method"
+                    raise SettingError(
+                        f"The part {part.name!r} uploads {name!r}, and so does {other}; rename it, for example to "
+                        f"{renamed(part, name)!r}."
+                    )
                 found[name] = (part.name, upload)
         return found
 
@@ -272,6 +292,20 @@ class Job:
     def keep_personal(self, client: int, tensors: Mapping[str, Tensor]) -> None:
         """Keep what differs in a client's own model."""
         write_tensors(personal_path(self.folder, client), dict(tensors), {"client": client})
+
+
+def check_names(job: Job, state_owners: Mapping[str, Part]) -> None:
+    """Refuse names that do not say whose they are: another part may come to use the same."""
+    uploads = {name: part for part in job.method.parts for name in part.uploads(job.size)}
+    memory = {name: part for part in job.method.parts for name in part.memory}
+    for owners, verb in ((memory, "keeps"), (uploads, "sends"), (state_owners, "keeps")):
+        for name, part in owners.items():
+            prefixes = [f"{base.name}/" for base in type(part).__mro__ if issubclass(base, Part) and base.name]
+            if not name.startswith(tuple(prefixes)):
+                raise SettingError(
+                    f"{class_location(type(part))} {verb} {str(name)!r}; names start with the part's own: write "
+                    f"{renamed(part, name)!r}."
+                )
 
 
 def per_round(participation: float, clients: int) -> int:

@@ -24,6 +24,7 @@ NO_NUMBERS = ("nan", "inf", "-inf")  # as texts: messages between organisations 
 REPLY_NUMBERS = ("samples", "steps", "loss")  # of every client's reply to training, whatever the method
 LAST = "last"  # a number in the last request of a run, whatever its kind: clients keep the model that comes with it
 ALL = -1  # the unit of a reply that stands for several clients; no client has it
+CULPRIT = "culprit"  # a text in a reply with NaN or infinite values: the hook that they come from, if known
 LOST = "lost"  # the kind of a message that stands in for a reply that never came, with the reason
 
 

@@ -64,11 +64,28 @@ def check_part(kind: type[Part]) -> None:
         outside = [name for name in HOOKS if is_method(vars(sys.modules.get(kind.__module__, kind)).get(name))]
         hint = f"indent the function {outside[0]!r} into the class" if outside else "docs/own-method.md lists them"
         raise SettingError(f"{where} overrides no hook, so that it would do nothing; {hint}.")
+    check_attributes(kind, where)
     if overrides(kind, "server_step") and overrides(kind, "merger"):
         raise SettingError(f"{where} overrides 'server_step' and 'merger', of which a method uses one; leave one out.")
     for hook, needed in (("statistics", "server_stage"), ("row_losses", "loss"), ("probabilities", "loss")):
         if overrides(kind, hook) and not overrides(kind, needed):
             raise SettingError(f"{where}.{hook} would never be called: override '{needed}' too.")
+
+
+def check_attributes(kind: type[Part], where: str) -> None:
+    """Refuse a setting that is none for want of a type, and a memory that is one text."""
+    if isinstance(kind.memory, str):
+        raise SettingError(f"{where}.memory is a string, not a tuple; write memory = ({str(kind.memory)!r},).")
+    for each in kind.__mro__[: kind.__mro__.index(Part)]:
+        typed = {name for base in each.__mro__ for name in inspect.get_annotations(base)}
+        for name, value in vars(each).items():
+            known = name in (*typed, *HOOKS, *PROPERTIES, *ATTRIBUTES)
+            if isinstance(value, int | float | str) and not known and not name.startswith("_"):
+                type_name = type(value).__name__
+                raise SettingError(
+                    f"{where}.{name} has no type and is no setting; write {name}: {type_name} = {value!r}, or for a "
+                    f"constant {name}: ClassVar[{type_name}] = {value!r}."
+                )
 
 
 def class_location(kind: type[Part]) -> str:

@@ -14,7 +14,7 @@ from fedframe.core.engine import Engine
 from fedframe.core.evaluation import Scores
 from fedframe.core.hook_errors import call_in_place, checked_merger, named_errors, returned_tensor, wrong_return
 from fedframe.core.job import Job
-from fedframe.core.message import ALL, LOST, Message, all_finite, validate_reply
+from fedframe.core.message import ALL, CULPRIT, LOST, Message, all_finite, validate_reply
 from fedframe.core.part import Merger, State
 from fedframe.core.part_check import class_location
 from fedframe.core.privacy import epsilon_spent, secret_generator, server_noise
@@ -22,7 +22,7 @@ from fedframe.core.round_merge import RoundMerge
 from fedframe.core.round_record import Observer, RoundRecord
 from fedframe.core.server_view import ServerView
 from fedframe.core.stage_costs import StageCost, StageCosts
-from fedframe.errors import DivergedError, RunError, SettingError
+from fedframe.errors import DivergedError, RunError
 from fedframe.util.seeds import seed_for
 
 Progress = Callable[[int, int], None]
@@ -42,6 +42,7 @@ class Server(ServerView):
         self.engine, self.observers = engine, observers
         self._broadcast: list[str] = []  # names of the state that goes out with every request
         self.problems: list[str] = []  # why replies of the round under way were refused
+        self.culprit: str | None = None  # the hook that NaN or infinite values of a client come from, if known
         self.last_scores: Scores | None = None  # of the model as it stands
         self.late: Scores | None = None  # what clients have added to the scores of the last round, afterwards
         self.traffic: dict[str, dict[str, int]] = {"up": {}, "down": {}}  # bytes so far, by the name of the tensor
@@ -51,12 +52,10 @@ class Server(ServerView):
                 declared = part.server_state(self)
                 if not isinstance(declared, dict) or not all(isinstance(each, State) for each in declared.values()):
                     raise wrong_return(part, "server_state", declared, "a dict of State")
-                for twin in declared.keys() & set(self.state.names):
-                    raise SettingError(f"The part {part.name!r} keeps {twin!r} in server.state, and so does another.")
-                self.state.names = [*self.state.names, *declared]
-                self.state |= {name: state.tensor for name, state in declared.items()}
+                self.state.declare(part, declared)
                 self._broadcast += [name for name, state in declared.items() if state.broadcast]
             self.expected = job.expected("round")
+            _ = job.memory_names  # a name that two parts have is refused before any client works
         self.uploads = UploadSums(job.uploads)
         engine.expect("train", self.expected)
 
@@ -65,8 +64,12 @@ class Server(ServerView):
         """Run the rounds that are left; `finished` is called after each, `progress` after each client."""
         settings = self.job.settings
         for round in range(self.round + 1, settings.rounds + 1):
+            self.culprit, before = None, self.model.clone()
             with named_errors(f"Round {round}, server"):
                 record = self.run_round(round, progress)
+            if len(before) and record.dropped < record.clients and torch.equal(before, self.model):
+                self.note(f"Round {round}: the shared model has not changed at all: every update, or their mean, is 0.")
+            self.state.check_all(round)
             self.round = round
             if (settings.eval_every and round % settings.eval_every == 0) or round == settings.rounds:
                 record.scores = self.last_scores = self.engine.evaluation.after_round(self)
@@ -125,6 +128,8 @@ class Server(ServerView):
 
     def blame_uploads(self, round: int) -> None:
         """Say so where every reply was refused for what a part uploads: a smaller learning rate would not help."""
+        if self.culprit is not None:
+            raise DivergedError(f"Round {round}: not one update could be used: {self.culprit}.")
         names = {name for name in self.job.uploads for problem in self.problems if problem.startswith(f"{name} ")}
         if names and not any(problem.startswith("update ") for problem in self.problems):
             name = sorted(names)[0]
@@ -215,6 +220,7 @@ class Server(ServerView):
         problem = validate_reply(reply, request, expected, limit, numbers)
         if problem is not None:
             self.problems.append(problem)
+            self.culprit = self.culprit or (str(reply.numbers[CULPRIT]) if CULPRIT in reply.numbers else None)
             self.note(f"Round {request.round}: the reply of client {reply.unit} was refused: {problem}.")
         return problem is None
 
@@ -294,7 +300,8 @@ class Server(ServerView):
             self.note(
                 f"The method's state on the server has changed ({', '.join(changed[:5])}): what is new starts anew."
             )
-        self.state |= {name: tensor for name, tensor in kept.items() if name in self.state.names}
+        # Unchecked: the state of a run may be larger than that of a new client's, who has no others beside it.
+        self.state.values_by_name |= {name: tensor for name, tensor in kept.items() if name in self.state.names}
         self.fixed_overrides = named("replaced/")
         self.engine.restore(named("network/"))
         self.limits.restore(named("limits/"))

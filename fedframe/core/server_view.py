@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from fedframe.core.aggregation import UploadSums
-from fedframe.core.declared import server_tensors
 from fedframe.core.job import Job
 from fedframe.core.layout import named_tensors
 from fedframe.core.model import Model, load_tensors
+from fedframe.core.part import ModelSize
 from fedframe.core.reply_limits import ReplyLimits
+from fedframe.core.server_state import StateTensors
 from fedframe.util.schedule import Schedule
 from fedframe.util.seeds import generator_for
 
@@ -25,12 +26,17 @@ class ServerView:
         self.layout = job.roles.layout
         self.model = self.layout.flatten(named_tensors(job.template))  # the shared weights as one flat vector
         self.fixed_overrides: dict[str, Tensor] = {}  # fixed tensors of the model that the server has set anew
-        self.state = server_tensors()  # what parts keep on the server, as `server_state` declares it
+        self.state = StateTensors()  # what parts keep on the server, as `server_state` declares it
         self.figures: dict[str, float] = {}  # what parts want to see in the round's line of metrics
         self.round = 0  # the last finished round
         self.uploads = UploadSums({})  # what parts have had clients send in the round under way
         self.limits = ReplyLimits(job, note)  # on what a single reply can do
         self._net: tuple[Model, Tensor] | None = None  # made when a part first asks for it
+
+    @property
+    def size(self) -> ModelSize:
+        """The number of classes, the size of a feature and that of the model, for the shapes of what is kept."""
+        return self.job.size
 
     @property
     def current_round(self) -> int:

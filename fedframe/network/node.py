@@ -18,7 +18,7 @@ import torch
 from fedframe.core.client_runtime import ClientRuntime
 from fedframe.core.job import Job
 from fedframe.core.layout import named_tensors
-from fedframe.core.message import LAST, Message, Number, all_finite, has_numbers
+from fedframe.core.message import CULPRIT, LAST, Message, Number, all_finite, has_numbers
 from fedframe.errors import ProtocolError
 from fedframe.network.envelope import decode_envelope
 from fedframe.network.node_request import HELLO, UNMASK, NodeRequest, encode_replies, refuse_stale
@@ -134,7 +134,9 @@ class NodeRuntime:
         reply = runtime.perform(request, client)
         if kind in COUNT_KINDS:
             reply = replace(reply, tensors={name: tensor.sum() for name, tensor in reply.tensors.items()})
-        reply = replace(reply, numbers={name: finite_or_text(value) for name, value in reply.numbers.items()})
+        # The organiser gets no names of files that are at the node.
+        kept = {name: value for name, value in reply.numbers.items() if name != CULPRIT}
+        reply = replace(reply, numbers={name: finite_or_text(value) for name, value in kept.items()})
         if group is not None and self.masker is not None and kind in SUMMED_KINDS:
             if not has_numbers(reply):  # the organiser learns no more of it than this
                 return Message(kind, reply.round, client, numbers={"loss": "nan"})

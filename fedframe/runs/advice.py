@@ -22,12 +22,22 @@ def how_to_go_on(
     cause = error.__cause__ or error
     if isinstance(error, KeyboardInterrupt) or isinstance(cause, OSError):
         return f"{kept}; go on with: {again}"
-    code = [each.path for each in folder.inputs() if each.path.startswith(PYTHON) or each.path.endswith(".py")]
-    if own_error(cause) is not None or any(path in str(error) for path in code):  # the same code would fail again
+    code = own_code(folder)
+    if is_own_fault(error, folder):  # the same code would fail again
         return f"{kept}; mend that, then go on with: {changed}"
     if code:
         return f"{kept}; go on with: {again} (after a change of your own code: {changed})"
     return f"{kept}; go on with: {again}"
+
+
+def own_code(folder: RunFolder) -> list[str]:
+    """The user's own code that a run depends on: files, and objects of Python."""
+    return [each.path for each in folder.inputs() if each.path.startswith(PYTHON) or each.path.endswith(".py")]
+
+
+def is_own_fault(error: BaseException, folder: RunFolder) -> bool:
+    """Whether an error was raised in the user's own code, or names it."""
+    return own_error(error.__cause__ or error) is not None or any(path in str(error) for path in own_code(folder))
 
 
 def resume_text(settings: Settings, path: Path, changed_code: bool) -> str:

@@ -116,6 +116,19 @@ class RunFolder:
                     time.sleep(0.02)
             yield
 
+    @contextlib.contextmanager
+    def removed_unless_begun(self) -> Iterator[None]:
+        """Take a new folder away again if an error comes before the first round: there is nothing to go on with."""
+        try:
+            yield
+        except BaseException:
+            files = {path.name for path in self.path.iterdir()}
+            if files <= {CONFIG, INPUTS, NAMES, LOCK, LOG}:  # whatever is trained has metrics.jsonl from the start
+                for name in files:
+                    (self.path / name).unlink()
+                self.path.rmdir()
+            raise
+
     # -- settings ------------------------------------------------------------------------------------------------------
     def write_settings(self, settings: Settings, again: str | None = None) -> None:
         """Keep the complete settings; `again` is the command that makes such a run once more, in this folder."""

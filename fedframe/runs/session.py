@@ -10,7 +10,7 @@ from dataclasses import fields
 from typing import Any
 
 from fedframe.core.evaluation import Scores, gentler
-from fedframe.core.job import Job
+from fedframe.core.job import Job, check_names
 from fedframe.core.measures import metric_name
 from fedframe.core.round_record import RoundRecord
 from fedframe.core.server import Server
@@ -18,9 +18,9 @@ from fedframe.errors import DataError, DivergedError, FedframeError
 from fedframe.jobs.build import IMBALANCED, majority
 from fedframe.metrics.cost import cpu_seconds, memory_bytes
 from fedframe.metrics.observers import observers
-from fedframe.runs.advice import how_to_go_on
+from fedframe.runs.advice import how_to_go_on, is_own_fault
 from fedframe.runs.engine import OpenEngine, open_engine
-from fedframe.runs.folder import CLIENT_SCORES, SUMMARY, RunFolder
+from fedframe.runs.folder import CHECKPOINT, CLIENT_SCORES, SUMMARY, RunFolder
 from fedframe.runs.loggers import Loggers
 from fedframe.runs.new_client_scores import score_new_clients
 from fedframe.runs.predictor import save_model
@@ -47,7 +47,13 @@ class Session:
         self._memory_seen = -MEMORY_EVERY
         self.loggers = Loggers(job.settings, folder.path, self.note)
         self.engine = engine(job, self.note)
-        self.server = Server(job, self.engine, self.note, observers(job, self.note))
+        try:
+            self.server = Server(job, self.engine, self.note, observers(job, self.note))
+            if not (folder.path / CHECKPOINT).exists():  # runs that have begun go on with the names they have
+                check_names(job, self.server.state.owners)
+        except BaseException:
+            self.engine.close()
+            raise
         self.fingerprint = job.fingerprint()
         self.history: list[dict[str, Any]] = []
 
@@ -69,7 +75,9 @@ class Session:
                 f"The data or the net of {self.folder.path} have changed since round {round}; put them back as they "
                 "were, or start a new run with another --out."
             )
-        self.server.restore(tensors, round)
+        state = self.server.state
+        usable = {name: t for name, t in tensors.items() if state.usable(name.removeprefix("state/"), t)}
+        self.server.restore(usable, round)
         self.history = self.folder.keep_metrics_until(round)
         self.seconds_before, self.cpu_before = notes["seconds"], notes["cpu_seconds"]
         self.peak_memory = notes["peak_memory"]
@@ -153,7 +161,7 @@ def execute_alone(job: Job, folder: RunFolder, display: Display, engine: OpenEng
         if stop.__cause__ is not None:  # an error in the user's own code, of which users see one sentence
             folder.log("".join(traceback.format_exception(stop)))
         folder.log(f"Stopped ({type(stop).__name__}: {stop}). {text}")
-        if not isinstance(stop, DivergedError):
+        if not isinstance(stop, DivergedError) or is_own_fault(stop, folder):
             stop.add_note(text)
         raise
     except Exception as error:  # of the user's own code, or a bug of ours: what is finished is kept all the same

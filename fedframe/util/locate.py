@@ -28,9 +28,10 @@ def locate(path: str, what: str = "net", example: str = "MyNet") -> object:
     """Import the object that `my_file.py:MyNet` or `package.module:MyNet` names."""
     place, _, name = path.rpartition(":")
     if not place or not name or path.endswith(".py"):
-        raise SettingError(
-            f"The {what} {path!r} names a file but no class in it: write for example 'my_file.py:{example}'."
-        )
+        classes = class_names(Path(path).expanduser())
+        shown = f"{path}:{classes[0]}" if len(classes) == 1 else f"my_file.py:{example}"
+        also = f"; its classes are {', '.join(classes)}" if len(classes) > 1 else ""
+        raise SettingError(f"The {what} {path!r} names a file but no class in it: write for example {shown!r}{also}.")
     try:
         module = _load_file(Path(place).expanduser()) if place.endswith(".py") else _load_module(place)
     except FileNotFoundError as error:
@@ -45,6 +46,15 @@ def locate(path: str, what: str = "net", example: str = "MyNet") -> object:
         hint = nearest(name, known) if known else "it holds no class or function."
         raise SettingError(f"The {what} {path!r} could not be loaded: {place} has no {name!r}; {hint}")
     return getattr(module, name)
+
+
+def class_names(file: Path) -> list[str]:
+    """The classes in a file of Python, as its text has them; none if it cannot be read."""
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return []
+    return [node.name for node in tree.body if isinstance(node, ast.ClassDef) and not node.name.startswith("_")]
 
 
 def reason(error: Exception) -> str:

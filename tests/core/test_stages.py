@@ -187,7 +187,7 @@ def test_number_that_is_no_plain_number_is_an_error_that_names_it(tmp_path: Path
 
     job = job_of(tmp_path, Odd())
     engine = InlineEngine(job) if workers == 1 else WorkerEngine(job, workers, nothing)
-    with pytest.raises(RunError, match="'odd' of a reply is a float32"):
+    with pytest.raises(RunError, match="must be a plain int or float and is of type float32"):
         Server(job, engine).run_round(1, nothing)
     engine.close()
 

@@ -15,6 +15,7 @@ from fedframe.cli.listing import print_method
 from fedframe.errors import FedframeError, SettingError
 from fedframe.methods.recipes import make_method, recipe_defaults
 from fedframe.network.secure_aggregation import check_summable
+from fedframe.report.page.build import write_page
 from fedframe.util.files import read_json
 
 PAGE = Path(__file__).parents[2] / "docs" / "own-method.md"
@@ -137,3 +138,55 @@ def test_data_with_one_class_are_refused(tmp_path: Path) -> None:
     (tmp_path / "one.csv").write_text("a,b,label\n" + "1,2,x\n2,3,x\n" * 40)
     with pytest.raises(FedframeError, match=r"All labels of .* are 'x'"):
         fedframe.run("fedavg", data=f"csv:{tmp_path / 'one.csv'}", clients=2, out=tmp_path / "run", progress=False)
+
+
+def test_a_file_without_its_class_is_named_with_the_one_it_has(files: Path) -> None:
+    with pytest.raises(SettingError, match=re.escape("write for example 'smooth.py:Smooth'.")):
+        make_method("smooth.py", {})
+
+
+def test_files_are_shown_as_they_can_be_opened_from_here(
+    files: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (files / "below").mkdir()
+    for here, method in ((files, "calm.py:CALM"), (files / "below", f"fedavg+{files / 'calm.py'}:CALM")):
+        monkeypatch.chdir(here)
+        print_method(method)
+        shown = [line.strip().removeprefix("Recipe: ") for line in capsys.readouterr().out.splitlines()]
+        paths = [line for line in shown if line.endswith(".py")]
+        assert {Path(path).name for path in paths} >= {"calm.py", "smooth.py", "prox.py"}
+        assert all(Path(path).is_file() for path in paths)
+
+
+def test_a_result_shows_its_scores_and_folder_in_one_line(files: Path) -> None:
+    result = fedframe.run("fedavg", out="plain", workers=1, **SMALL)
+    assert re.fullmatch(r"Result\('plain', scores=\{'generic': '\d+\.\d %'.*\}\)", repr(result))
+
+
+def test_rounds_that_change_nothing_are_noted(files: Path) -> None:
+    Path("still.py").write_text(
+        "from fedframe import Part\n\n\nclass Still(Part):\n    name = 'still'\n\n"
+        "    def correct(self, context):\n        for weights in context.named.values():\n"
+        "            weights.grad.zero_()\n"
+    )
+    still = fedframe.run("still.py:Still", out="still", workers=1, weight_decay=0, **SMALL)
+    assert "Round 1: the shared model has not changed at all" in (still.folder / "log.txt").read_text()
+    plain = fedframe.run("fedavg", out="plain", workers=1, **SMALL)
+    assert not (plain.folder / "log.txt").exists() or "not changed" not in (plain.folder / "log.txt").read_text()
+
+
+def test_a_report_of_a_run_without_a_finished_round_is_refused(files: Path) -> None:
+    Path("odd.py").write_text(
+        "from fedframe import Part\n\n\nclass Odd(Part):\n    name = 'odd'\n\n"
+        "    def begin(self, context):\n        1 / 0\n"
+    )
+    with pytest.raises(FedframeError, match="ZeroDivisionError"):
+        fedframe.run("odd.py:Odd", out="odd", workers=1, **SMALL)
+    with pytest.raises(FedframeError, match="odd has no finished round yet"):
+        write_page([Path("odd")], None, quick=True)
+
+
+@pytest.mark.parametrize(("name", "said"), [("fedprx", "did you mean 'fedprox'"), ("decorr", "choose one of")])
+def test_a_name_that_is_near_to_none_is_not_guessed(name: str, said: str) -> None:
+    with pytest.raises(SettingError, match=said):
+        make_method(name, {})

@@ -30,7 +30,7 @@ from fedframe.report.page.runs import Group, Run, Subject, open_runs
 from fedframe.report.page.section import Section
 from fedframe.report.page.similarity import heads_section, similarity_section
 from fedframe.report.page.template import render
-from fedframe.runs.folder import EXAMINATION
+from fedframe.runs.folder import CONFIG, EXAMINATION, RunFolder
 from fedframe.util.files import read_json, write_text
 
 MOST = 4_500_000  # bytes of data; style and scripts are half a megabyte, and a page should stay below six
@@ -73,6 +73,11 @@ def write_page(
     if embedding is not None and embedding not in METHODS:
         raise SettingError(f"embedding = {embedding!r}: {nearest(embedding, METHODS)}")
     subject = open_runs(folders)
+    if len(folders) == 1 and (folders[0] / CONFIG).exists() and not RunFolder(folders[0]).metrics():
+        raise DataError(
+            f"{folders[0]} has no finished round yet, and a report nothing to tell: go on with 'fedframe resume "
+            f"{folders[0]}', or follow it with 'fedframe watch {folders[0]}'."
+        )
     if not quick:
         subject = examined(subject, embedding, notify, changed_code)
     write_text(target, make_page(subject))
