@@ -67,6 +67,14 @@ class Recipe:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     part_defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # of parts that others may replace
 
+    def __post_init__(self) -> None:
+        """A part's class stands for the part with its defaults."""
+        parts = [default_part(each) if isinstance(each, type) and issubclass(each, Part) else each for each in self.parts]
+        for each in parts:
+            if not isinstance(each, Part):
+                raise SettingError(f"Recipe {self.name!r}: parts = {each!r} is no part; give parts=(MyPart(),).")
+        object.__setattr__(self, "parts", tuple(parts))
+
 
 # Of methods whose rounds leave every client a model of its own: it is scored as it is.
 AS_IT_IS: Mapping[str, Mapping[str, Any]] = {"fine_tune": {"epochs": 0}}
@@ -236,7 +244,9 @@ def method_text(method: MethodLike) -> str:
     if isinstance(method, str):
         return method
     if isinstance(method, list | tuple) and method:
-        return "+".join(method_text(piece) for piece in method)
+        texts = [method_text(piece) for piece in method]
+        refuse_twins(texts, method)
+        return "+".join(texts)
     if isinstance(method, Recipe):
         recipe = method
         for part in recipe.parts:
@@ -255,6 +265,15 @@ def method_text(method: MethodLike) -> str:
     key = PYTHON + one_line(text)
     _OBJECTS[key] = recipe
     return key
+
+
+def refuse_twins(texts: Sequence[str], pieces: Sequence[MethodLike]) -> None:
+    """Refuse two classes of one name: under their text, one would take the other's place."""
+    kinds: dict[str, object] = {}
+    for text, piece in zip(texts, pieces, strict=True):
+        kind = piece if isinstance(piece, type | str | list | tuple) else type(piece)
+        if text.startswith(PYTHON) and isinstance(kind, type) and kinds.setdefault(text, kind) is not kind:
+            raise SettingError(f"method: two classes are called {kind.__name__}; call one of them otherwise.")
 
 
 def method_label(
