@@ -28,9 +28,16 @@ def run_command(
     """Train a method: fedframe run fedavg --data digits --rounds 20."""
     parts = part_settings(set_ or [])
     with interruptible():
-        from fedframe.api import run
+        from fedframe.api import NotGiven, run
 
-        run(method, config=config, out=out, progress=not quiet, set=parts, **settings)
+        run(
+            NotGiven.NOT_GIVEN if method is None else method,
+            config=config,
+            out=out,
+            progress=not quiet,
+            set=parts,
+            **settings,
+        )
 
 
 @app.command()

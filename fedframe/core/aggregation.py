@@ -76,8 +76,8 @@ class UploadSums:
         """The sum of an upload."""
         if name in self._each:
             raise NameError(
-                f"{name!r} is declared as 'each' in 'uploads', which has no sum; take server.each({name!r}), or declare "
-                "it as 'sum'"
+                f"{name!r} is declared as 'each' in 'uploads', which has no sum; take server.each({name!r}), or "
+                "declare it as 'sum'"
             )
         if name not in self._totals:
             raise NameError(f"no part declares {name!r} as a sum in 'uploads'; declared are {sorted(self._totals)}")

@@ -69,7 +69,9 @@ class Recipe:
 
     def __post_init__(self) -> None:
         """A part's class stands for the part with its defaults."""
-        parts = [default_part(each) if isinstance(each, type) and issubclass(each, Part) else each for each in self.parts]
+        parts = [
+            default_part(each) if isinstance(each, type) and issubclass(each, Part) else each for each in self.parts
+        ]
         for each in parts:
             if not isinstance(each, Part):
                 raise SettingError(f"Recipe {self.name!r}: parts = {each!r} is no part; give parts=(MyPart(),).")

@@ -17,8 +17,8 @@ import fedframe
 from fedframe.errors import DataError, SettingError
 from fedframe.jobs.gather import gather
 from fedframe.jobs.inputs import InputFinder, code_digest
-from fedframe.runs.progress import Display
 from fedframe.report.page.build import write_page
+from fedframe.runs.progress import Display
 from fedframe.util.locate import code_files, locate
 from tests.own_code import HELPER, SMALL, write_own
 
@@ -154,7 +154,9 @@ def test_imports_of_a_package_are_followed_from_the_folder_above_it(own: Path, k
     assert code_files(f"{kit}.sub.deep") == [own / name for name in wanted]
 
 
-def test_other_packages_beside_an_installed_one_are_not_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_packages_beside_an_installed_one_are_not_the_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place = tmp_path / "site-packages"
     for name in ("mine_installed", "others_installed"):
         (place / name).mkdir(parents=True)
@@ -177,6 +179,29 @@ def test_digest_of_code_changes_with_what_it_does() -> None:
         return x in {1, 2, 4}
 
     assert code_digest(one) == code_digest(same) != code_digest(other)
+
+
+MADE = """
+from dataclasses import dataclass
+
+@dataclass(frozen=True)
+class Made:
+    amount: float = 1.0
+
+    def twice(self):
+        return {factor} * self.amount
+"""
+
+
+def test_code_that_exec_made_is_told_from_what_a_dataclass_makes() -> None:
+    """Both have the file name `<string>`."""
+
+    def digest(factor: int) -> str:
+        namespace: dict[str, Any] = {"__name__": "a_notebook"}
+        exec(compile(MADE.format(factor=factor), "<string>", "exec", dont_inherit=True), namespace)
+        return code_digest(namespace["Made"])
+
+    assert digest(2) == digest(2) != digest(3)
 
 
 CODE = """
