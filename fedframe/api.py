@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,15 @@ from fedframe.util.text import interval, percent, plural, sentence
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+class NotGiven(Enum):
+    """Stands for a method that is not given: a config's, or the default. None would hide a mistake."""
+
+    NOT_GIVEN = "the config's, or fedavg"
+
+    def __repr__(self) -> str:
+        return self.name
 
 
 @dataclass(frozen=True)
@@ -94,7 +104,7 @@ class Result(RunResult):
 
 
 def run(
-    method: MethodLike | None = None,
+    method: MethodLike | NotGiven = NotGiven.NOT_GIVEN,
     *,
     data: object = None,
     model: Net | None = None,
@@ -110,7 +120,7 @@ def run(
     `Federation`; `model` a name, a module, or a function that makes one.
     """
     given = dict(settings)
-    if method is not None:
+    if not isinstance(method, NotGiven):
         given["method"] = method_text(method)
     named = {"data": data, "model": model}
     given |= {

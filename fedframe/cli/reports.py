@@ -54,14 +54,14 @@ def watch(
     """Serve the page of a run live in the browser while the run goes on; Ctrl-C ends it."""
     with interruptible():
         from fedframe.errors import DataError
-        from fedframe.report.watch import Server, is_loopback
+        from fedframe.report.watch import PageServer, is_loopback
 
         for folder in folders:
             if folder.is_file():
                 raise DataError(f"{folder} is a file; give a run folder, such as runs/fedavg-digits-1.")
             if not folder.exists():
                 typer.echo(f"{folder} is not there yet: the page fills itself when the run begins.")
-        with Server(folders, host, port) as server:
+        with PageServer(folders, host, port) as server:
             if not is_loopback(host):
                 warning = f"Everybody who can reach {host} can see this page, names of clients and classes included."
                 typer.secho(warning, fg=typer.colors.YELLOW, err=True)

@@ -49,9 +49,16 @@ def run_command(
     if data is not None:
         settings["data"] = data
     with interruptible():
-        from fedframe.api import run
+        from fedframe.api import NotGiven, run
 
-        run(method, config=config, out=out, progress=not quiet, set=parts, **settings)
+        run(
+            NotGiven.NOT_GIVEN if method is None else method,
+            config=config,
+            out=out,
+            progress=not quiet,
+            set=parts,
+            **settings,
+        )
 
 
 @app.command()

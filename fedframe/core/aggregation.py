@@ -74,12 +74,21 @@ class UploadSums:
 
     def total(self, name: str) -> Tensor:
         """The sum of an upload."""
+        if name in self._each:
+            raise NameError(
+                f"{name!r} is declared as 'each' in 'uploads', which has no sum; take server.each({name!r}), or "
+                "declare it as 'sum'"
+            )
         if name not in self._totals:
             raise NameError(f"no part declares {name!r} as a sum in 'uploads'; declared are {sorted(self._totals)}")
         return self._totals[name]
 
     def each(self, name: str) -> list[Tensor]:
         """Every client's upload."""
+        if name in self._totals:
+            raise NameError(
+                f"{name!r} is declared as a sum in 'uploads'; take server.total({name!r}), or declare it as 'each'"
+            )
         if name not in self._each:
             raise NameError(f"no part declares {name!r} as 'each' in 'uploads'; declared are {sorted(self._each)}")
         return self._each[name]

@@ -234,6 +234,7 @@ class ClientRuntime:
         self.load(received, kept)
         memory = client_memory(job.memory_names, kept)
         reply, numbers = reply_tensors(job.expected("round")), reply_numbers(job.numbers)
+        otherwise, reply.advice = reply.advice, lambda name, value: self.upload_advice(name) or otherwise(name, value)
         generator = generator_for(job.settings.seed, "batches", request.kind, request.round, client)
         rows, lr = job.federation.train[client], float(request.numbers["lr"])
         context = ClientContext(
@@ -242,6 +243,13 @@ class ClientRuntime:
         for part in job.method.parts_with("begin"):
             call_in_place(part, "begin", context)
         return context
+
+    def upload_advice(self, name: str) -> str:
+        """What to do about a tensor that a round sends and that is declared, but for the server stage."""
+        upload = self.job.uploads.get(name)
+        if upload is None or upload.when == "round":
+            return ""
+        return f"its Upload has when={upload.when!r}, which is for the server stage: drop that to send it in rounds."
 
     def load_personal(self, context: ClientContext) -> None:
         """Go on with the client's own model, where it is more than the shared one with private tensors."""

@@ -107,11 +107,18 @@ def combine(
     `origins` says from which recipe a part comes, for those that the user did not name.
     """
     holder: dict[str, Part] = {}
-    parts = list(dict.fromkeys(parts))  # two recipes may bring the very same part
+    # Two recipes may bring the very same part. By equality: a setting may hold a list, which has no hash.
+    parts = [part for place, part in enumerate(parts) if part not in parts[:place]]
     for part in parts:
         check_part(type(part))
         twin = next((other for other in parts if other.name == part.name and other != part), None)
         if twin is not None:
+            if type(twin) is not type(part):
+                kinds = " and ".join(f"{type(each).__module__}.{type(each).__qualname__}" for each in (part, twin))
+                raise SettingError(
+                    f"{name!r} brings two parts of the name {part.name!r}, of the classes {kinds}; give one of them "
+                    f"another name, e.g. 'my_{part.name}'."
+                )
             raise SettingError(f"{name!r} brings {part.name!r} twice with different settings: {part} and {twin}.")
         for slot in sorted(filled_slots(type(part))):
             if slot in holder:

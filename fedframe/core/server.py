@@ -272,7 +272,8 @@ class Server(ServerView):
         """Every client's usable reply to a request, one by one; it is sent only when the first is asked for."""
         request = self.build_request(kind, self.round + 1)
         everyone = self.job.largest_first(np.arange(len(self.job.federation)))
-        cost = self.stages.setdefault("server_stage", StageCost())
+        # Measures are scoring, which is not counted, as in rounds.
+        cost = self.stages.setdefault("server_stage", StageCost()) if kind == "statistics" else StageCost()
         cost.sent(request, len(everyone))
         for done, reply in enumerate(self.engine.run(request, everyone), start=1):
             cost.received(reply)

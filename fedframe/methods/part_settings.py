@@ -50,7 +50,13 @@ def make_part(kind: type[Part], values: Mapping[str, Any], brought: Mapping[str,
         return TypeAdapter(kind).validate_python(dict(values))
     except ValidationError as error:
         problem = error.errors()[0]
-        where = str(problem["loc"][0]) if problem["loc"] else name
+        if not problem["loc"]:  # what the part itself says of its settings together, in `__post_init__`
+            said = str(problem.get("ctx", {}).get("error") or problem["msg"]).strip().rstrip(".")
+            given = ", ".join(f"{name}.{key} = {value!r}" for key, value in values.items())
+            raise SettingError(
+                f"The part {name!r} refuses its settings: {said}{f' ({given})' if given else ''}."
+            ) from error
+        where = str(problem["loc"][0])
         said = problem["msg"].removeprefix("Input ")
         raise SettingError(
             f"{name}.{where} = {problem['input']!r}: {said}; {default_hint(kind, where, fields)}"

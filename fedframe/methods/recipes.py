@@ -230,7 +230,9 @@ def method_text(method: MethodLike) -> str:
     if isinstance(method, str):
         return method
     if isinstance(method, list | tuple) and method:
-        return "+".join(method_text(piece) for piece in method)
+        texts = [method_text(piece) for piece in method]
+        refuse_twins(texts, method)
+        return "+".join(texts)
     if isinstance(method, Recipe):
         recipe = method
         for part in recipe.parts:
@@ -249,6 +251,15 @@ def method_text(method: MethodLike) -> str:
     key = PYTHON + one_line(text)
     _OBJECTS[key] = recipe
     return key
+
+
+def refuse_twins(texts: Sequence[str], pieces: Sequence[MethodLike]) -> None:
+    """Refuse two classes of one name: under their text, one would take the other's place."""
+    kinds: dict[str, object] = {}
+    for text, piece in zip(texts, pieces, strict=True):
+        kind = piece if isinstance(piece, type | str | list | tuple) else type(piece)
+        if text.startswith(PYTHON) and isinstance(kind, type) and kinds.setdefault(text, kind) is not kind:
+            raise SettingError(f"method: two classes are called {kind.__name__}; call one of them otherwise.")
 
 
 def method_label(

@@ -109,7 +109,7 @@ def waiting(folders: Sequence[Path]) -> dict[str, Any]:
 class Handler(BaseHTTPRequestHandler):
     """Answers GET requests for two paths, if their Host header names this server."""
 
-    server: Server
+    server: PageServer
     protocol_version = "HTTP/1.1"
     server_version = f"fedframe/{__version__}"
     sys_version = ""
@@ -154,7 +154,7 @@ class Handler(BaseHTTPRequestHandler):
         """Log nothing: a page sends a request every two seconds."""
 
 
-class Server(ThreadingHTTPServer):
+class PageServer(ThreadingHTTPServer):
     """Serves one live page."""
 
     daemon_threads = True

@@ -25,6 +25,7 @@ import json
 import re
 import time
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ except ImportError:  # Windows
 
 from fedframe.core.job import personal_path
 from fedframe.errors import DataError, RunError, SettingError, nearest
-from fedframe.jobs.inputs import Input
+from fedframe.jobs.inputs import Input, changed_inputs
 from fedframe.methods.recipes import method_label
 from fedframe.settings import REMOTE_DATA, Settings, check, from_python, read_config, short_method
 from fedframe.util.files import read_json, read_tensors, write_json, write_tensors, write_text
@@ -162,11 +163,17 @@ class RunFolder:
         found = read_json(self.path / INPUTS)["files"] if (self.path / INPUTS).exists() else []
         return [Input(**each) for each in found]
 
-    @property
-    def went_on_with_changes(self) -> bool:
-        """Whether finished rounds of the run were made with other inputs than the rest."""
+    def changed_code(self) -> list[dict[str, Any]]:
+        """After which finished rounds the run went on with other inputs, and their names; empty if it never did."""
         record = read_json(self.path / INPUTS) if (self.path / INPUTS).exists() else {}
-        return any(each["until_round"] for each in record.get("before", []))
+        before = record.get("before", [])
+        files = [each["files"] for each in before] + [record.get("files", [])]
+        states = [[Input(**each) for each in listed] for listed in files]
+        return [
+            {"after_round": each["until_round"], "files": changed_inputs(*pair)}
+            for each, pair in zip(before, pairwise(states), strict=True)
+            if each["until_round"]
+        ]
 
     def write_names(self, names: Sequence[str] | None) -> None:
         """Keep what the clients are called, where that is more than a number."""

@@ -1,6 +1,6 @@
 """Scores of clients that were kept out of the training (the setting `new_clients`).
 
-They get what `fedframe personalise` gives a newcomer: the shared model, what rounds would have left with them
+They get what `fedframe personalise` gives a new client: the shared model, what rounds would have left with them
 (`ClientRuntime.catch_up`), and the method's client stage, all on their own data. Their models are scored and not kept.
 """
 

@@ -1,8 +1,8 @@
 """A personal model for a client that was not in the training: what `fedframe personalise` does.
 
-The newcomer gets what a client of the run gets at its end: the shared model and the method's own client stage, on data
-read with the run's classes, shapes and normalisation. It has no memory of rounds; what rounds would have left with it
-is made up for first (`ClientRuntime.catch_up`).
+The new client gets what a client of the run gets at its end: the shared model and the method's own client stage, on
+data read with the run's classes, shapes and normalisation. It has no memory of rounds; what rounds would have left with
+it is made up for first (`ClientRuntime.catch_up`).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ DEFINITIONS = {
 
 
 @dataclass(frozen=True)
-class Newcomer:
+class NewClient:
     """A client that came after the training: its name, its scores and its own model."""
 
     folder: Path
@@ -88,7 +88,7 @@ def personalise(
     model: nn.Module | Callable[..., nn.Module] | None = None,
     method: MethodLike | None = None,
     progress: bool = True,
-) -> Newcomer:
+) -> NewClient:
     """Make and keep a personal model for a client that was not in the training of a finished run.
 
     `data` is what `fedframe.run` takes, of one client; `test_share` of it scores (default: the run's `local_test`).
@@ -102,7 +102,7 @@ def personalise(
     python = f"give it again there: fedframe.personalise({str(run)!r}, data, model=MyNet())"
     shared, _ = Predictor.load_shared(folder.path, model, python, method, "none" if changed_code else "all")
     given = {"seed": seed, "device": device, "label": label, "data_dir": str(data_dir) if data_dir else None}
-    settings = newcomer_settings(folder.settings(), shared.method.slot("client_stage"), set or {}, given)
+    settings = new_client_settings(folder.settings(), shared.method.slot("client_stage"), set or {}, given)
     if name is not None:
         check_name(folder, name, overwrite)
     if not os.access(folder.path, os.W_OK):
@@ -127,11 +127,11 @@ def personalise(
     for text in closing_lines(summary, folder.path, folder.joined_path(name), time.perf_counter() - began):
         notify(text)
     net: Net = "auto" if model is None else model
-    return Newcomer(folder.path, name, summary, net, "none" if changed_code else "files")
+    return NewClient(folder.path, name, summary, net, "none" if changed_code else "files")
 
 
 # -- before the work ---------------------------------------------------------------------------------------------------
-def newcomer_settings(run: Settings, stage: Part, chosen: Mapping[str, Any], given: Mapping[str, Any]) -> Settings:
+def new_client_settings(run: Settings, stage: Part, chosen: Mapping[str, Any], given: Mapping[str, Any]) -> Settings:
     """The run's settings, but for what is given anew and for the client stage's own."""
     if isinstance(chosen, Mapping):  # a bare name is the client stage's
         bare = {name: value for name, value in chosen.items() if name in setting_names(stage)}
@@ -153,10 +153,10 @@ def newcomer_settings(run: Settings, stage: Part, chosen: Mapping[str, Any], giv
 
 
 def load_data(data: object, shared: Predictor, settings: Settings, test_share: float | None) -> Federation:
-    """The newcomer's data as one client, in the form of the run's."""
+    """The new client's data as one client, in the form of the run's."""
     form = DataSchema(shared.classes, shared.stored_shape, shared.columns, shared.mean, shared.std)
     usual = settings.local_test
-    if usual == "global":  # the run's test set is not at hand, and the newcomer's labels may be others
+    if usual == "global":  # the run's test set is not at hand, and the new client's labels may be others
         usual = Settings.model_fields["local_test"].default
     return load_new_client(
         data,
@@ -219,7 +219,7 @@ def perform(job: Job, folder: RunFolder, notify: Callable[[str], None]) -> tuple
 
 
 def keep(folder: RunFolder, name: str, own: Mapping[str, Tensor], summary: Mapping[str, Any], overwrite: bool) -> None:
-    """Write the scores and then the model: with the model the newcomer is there."""
+    """Write the scores and then the model: with the model the new client is there."""
     with folder.alone():
         check_name(folder, name, overwrite)  # again: another process may have been faster
         path = folder.joined_path(name)
@@ -276,7 +276,7 @@ def headline(job: Job, name: str) -> str:
 
 
 def closing_lines(summary: Mapping[str, Any], folder: Path, path: Path, seconds: float) -> list[str]:
-    """The result in words that a newcomer understands."""
+    """The result in plain words."""
     name, scores = summary["name"], summary["scores"]
     tests = plural(summary["samples"]["test"], "test sample")
     lines = [""]

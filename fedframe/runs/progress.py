@@ -139,7 +139,7 @@ def choose_display(progress: bool | Display) -> Display:
 
 
 def closing_lines(summary: dict[str, Any], folder: Path) -> list[str]:
-    """The result in words that a newcomer understands."""
+    """The result in plain words."""
     lines = [""]
     for name, score in summary["scores"].items():
         text = f"  {name:9}{percent(score['final']):>7} {interval(score):13} {summary['definitions'][name]}"

@@ -10,7 +10,7 @@ from typing import Any
 from fedframe.jobs.build import Net
 from fedframe.runs.changes import CodeCheck, refuse_changed_code
 from fedframe.runs.folder import SUMMARY, RunFolder
-from fedframe.runs.personalise import Newcomer, personalise
+from fedframe.runs.personalise import NewClient, personalise
 from fedframe.runs.predictor import Predictor
 from fedframe.settings import Settings
 from fedframe.util.files import read_json
@@ -53,7 +53,7 @@ class RunResult:
         refuse_changed_code(self.folder, net, self.code_check)
         return Predictor.load(self.folder, client=client, net=net, changed_code=True)
 
-    def personalise(self, data: object, **options: Any) -> Newcomer:
+    def personalise(self, data: object, **options: Any) -> NewClient:
         """Make a personal model for a client that was not in the training; options as in `fedframe.personalise`."""
         net = None if isinstance(self.net, str) else self.net
         if not options.pop("changed_code", False):

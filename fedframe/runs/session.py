@@ -182,6 +182,7 @@ def execute_alone(job: Job, folder: RunFolder, display: Display, engine: OpenEng
     server = session.server
     summary = summarise(job, session.history, final, new, session.costs(), server.traffic, server.stages)
     summary["spread"] = spreads(table)
+    summary["changed_code"] = folder.changed_code()
     write_json(folder.path / SUMMARY, summary)
     session.loggers.end(summary)
     display.end(summary, folder.path)

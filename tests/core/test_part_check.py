@@ -219,6 +219,25 @@ def test_parts_of_recipes_pass_the_same_check() -> None:
             r"The part 'mine' declares 'mine/n' in 'uploads' and does not send it",
         ),
         (
+            "def finish(self, context):\n    context.reply['mine/x'] = torch.zeros(2)\n\n"
+            "def uploads(self, size):\n    return {'mine/x': Upload([2], 'sum', when='statistics')}\n\n"
+            "def statistics(self, context):\n    return {'mine/x': torch.zeros(2)}\n\n"
+            "def server_stage(self, server, sums):\n    pass",
+            r"its Upload has when='statistics', which is for the server stage: drop that to send it in rounds",
+        ),
+        (
+            "def finish(self, context):\n    context.reply['mine/x'] = torch.zeros(2)\n\n"
+            "def uploads(self, size):\n    return {'mine/x': Upload([2], 'each')}\n\n"
+            "def after_merge(self, server, clients):\n    server.total('mine/x')",
+            r"'mine/x' is declared as 'each' in 'uploads', which has no sum; take server\.each\('mine/x'\)",
+        ),
+        (
+            "def finish(self, context):\n    context.reply['mine/x'] = torch.zeros(2)\n\n"
+            "def uploads(self, size):\n    return {'mine/x': Upload([2], 'sum')}\n\n"
+            "def after_merge(self, server, clients):\n    server.each('mine/x')",
+            r"'mine/x' is declared as a sum in 'uploads'; take server\.total\('mine/x'\)",
+        ),
+        (
             "def after_merge(self, server, clients):\n    server.total('mine/n')",
             r"no part declares 'mine/n' as a sum in 'uploads'",
         ),

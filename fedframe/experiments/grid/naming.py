@@ -62,7 +62,7 @@ def holds(folder: Path, cell: Cell) -> bool:
     if not (folder / INPUTS).exists():
         return not cell.inputs
     record = RunFolder(folder)
-    return contents(record.inputs()) == contents(cell.inputs) and not record.went_on_with_changes
+    return contents(record.inputs()) == contents(cell.inputs) and not record.changed_code()
 
 
 def recorded_inputs(out: Path) -> Iterator[Input]:

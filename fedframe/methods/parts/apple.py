@@ -34,7 +34,7 @@ class Mixture:
 
     models: Tensor  # (clients, trainable)
     core: Tensor  # (trainable)
-    mine: int  # its place in p; for a newcomer, behind the others
+    mine: int  # its place in p; for a new client, behind the others
     p: Tensor
     p0: Tensor
     slope: Tensor  # of the loss along p
@@ -83,7 +83,7 @@ class Apple(ModelPerClient):
         flat, trainable = context.runtime.flat, context.job.roles.layout.trainable
         models, samples = context.received["apple/models"], context.received["apple/samples"]
         own, mine = self.model_of(context), context.client
-        if len(models) != len(context.job.federation):  # a newcomer, after all others
+        if len(models) != len(context.job.federation):  # a new client, after all others
             mine, samples = len(models), torch.cat([samples, samples.new_tensor([len(context.rows)])])
         p0 = samples / samples.sum()
         p = context.memory.get(P, p0).to(flat.device, copy=True)
