@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.jobs import JOBS
 from fedframe.api import run
-from fedframe.core.server import RoundRecord
+from fedframe.core.round_record import RoundRecord
 from fedframe.runs.progress import Display
 
 

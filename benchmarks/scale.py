@@ -41,7 +41,7 @@ def measure(path: Path, clients: int, private: bool, rounds: int) -> None:
     """Run in a process of its own: median seconds of a round, megabytes of all processes."""
     from benchmarks.ours import children, memory
     from fedframe.api import run
-    from fedframe.core.server import RoundRecord
+    from fedframe.core.round_record import RoundRecord
     from fedframe.runs.progress import Display
 
     class Watch(Display):

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from fedframe.experiments.compare.result import Comparison
     from fedframe.experiments.compare.run import compare, compare_each
     from fedframe.methods.recipes import Recipe
-    from fedframe.runs.personalise import Newcomer, personalise
+    from fedframe.runs.personalise import NewClient, personalise
     from fedframe.runs.predictor import Predictor
 
 # Where each public name lives. torch takes seconds to import: a module is loaded when a name of it is first used, so
@@ -51,7 +51,7 @@ EXPORTS = {
     "Method": "fedframe.core",
     "Model": "fedframe.core",
     "ModelSize": "fedframe.core",
-    "Newcomer": "fedframe.runs.personalise",
+    "NewClient": "fedframe.runs.personalise",
     "Part": "fedframe.core",
     "Predictor": "fedframe.runs.predictor",
     "Recipe": "fedframe.methods.recipes",
@@ -78,7 +78,7 @@ __all__ = [
     "Method",
     "Model",
     "ModelSize",
-    "Newcomer",
+    "NewClient",
     "Part",
     "Predictor",
     "Recipe",

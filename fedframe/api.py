@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import html
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedframe.errors import DataError, SettingError
+from fedframe.core.evaluation import EASIER_TASK
+from fedframe.errors import SettingError
 from fedframe.jobs.build import JobMaker, Net
 from fedframe.jobs.gather import gather
-from fedframe.jobs.inputs import Input, InputFinder, changed_inputs
+from fedframe.jobs.inputs import InputFinder
 from fedframe.methods.recipes import MethodLike, confirm_method, method_text
+from fedframe.runs.changes import CodeCheck, changed_since, find_changes, refuse
 from fedframe.runs.engine import check_engine
 from fedframe.runs.federated import how_it_ends, is_organisers, not_here, train_again
 from fedframe.runs.folder import EXAMINATION, MODEL, RunFolder
@@ -19,10 +22,19 @@ from fedframe.runs.progress import Display, choose_display
 from fedframe.runs.result import RunResult
 from fedframe.runs.session import execute
 from fedframe.settings import FROM_PYTHON, REMOTE_DATA, data_text, short_method
-from fedframe.util.text import percent, plural
+from fedframe.util.text import interval, percent, plural, sentence
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+class NotGiven(Enum):
+    """Stands for a method that is not given: a config's, or the default. None would hide a mistake."""
+
+    NOT_GIVEN = "the config's, or fedavg"
+
+    def __repr__(self) -> str:
+        return self.name
 
 
 @dataclass(frozen=True)
@@ -31,10 +43,10 @@ class Result(RunResult):
 
     data: object = field(default=None, repr=False, compare=False)  # data that exist only in Python
 
-    def report(self, out: str | Path | None = None, *, quick: bool = False) -> Path:
+    def report(self, out: str | Path | None = None, *, quick: bool = False, changed_code: bool = False) -> Path:
         """Write the run's HTML page (default: report.html in its folder) and return its path.
 
-        `quick` takes what is known and looks at no model.
+        `quick` takes what is known and looks at no model; `changed_code` looks at them with files as they are now.
         """
         from fedframe.report.page.build import write_page  # what only a report needs is loaded for one only
 
@@ -42,8 +54,22 @@ class Result(RunResult):
             from fedframe.analysis import examine
 
             # The page would look at the models by itself, but has no data and no net that exist only in Python.
-            examine(self.folder, net=None if isinstance(self.net, str) else self.net, data=self.data)
-        return write_page([self.folder], Path(out) if out is not None else None, quick=quick, notify=lambda text: None)
+            net = None if isinstance(self.net, str) else self.net
+            if not changed_code and self.code_check != "none":
+                folder, objects = RunFolder(self.folder), self.code_check == "all"
+                refuse(changed_since(folder, net, data=self.data is None, objects=objects), self.folder)
+            examine(self.folder, net=net, data=self.data, changed_code=True)
+            changed_code = True  # what has changed was refused above, if it was to be
+        target = Path(out) if out is not None else None
+        allowed = changed_code or self.code_check == "none"
+        return write_page([self.folder], target, quick=quick, changed_code=allowed, notify=lambda text: None)
+
+    def export(self, format: str = "onnx", client: int | str | None = None, out: str | Path | None = None) -> Path:
+        """Write a model for use without Fedframe, as `fedframe export` does; returns its file."""
+        from fedframe.analysis.export import export
+
+        net = None if isinstance(self.net, str) else self.net
+        return export(self.folder, format, client, out, net=net, data=self.data).file
 
     def plot(self, out: str | Path | None = None) -> Figure:
         """The learning curves as a matplotlib figure; with `out` they are also written, as .svg, .png or .pdf."""
@@ -54,22 +80,31 @@ class Result(RunResult):
             draw([self.folder], "curves", Path(out))
         return make_figure(open_runs([self.folder]), "curves")
 
+    def __repr__(self) -> str:
+        finished = RunFolder(self.folder).finished
+        scores = {name: percent(score["final"]) for name, score in self.scores.items()} if finished else "none yet"
+        return f"Result({str(self.folder)!r}, scores={scores})"
+
     def _repr_html_(self) -> str:
         """The scores with their definitions, as a notebook shows them."""
         summary = self.summary
+        both = all(summary["scores"][name]["final"] is not None for name in ("generic", "personal"))
+        easier = f"<p>{html.escape(sentence(EASIER_TASK))}</p>" if both else ""
         rows = "".join(
-            f"<tr><th>{html.escape(name)}</th><td>{percent(score['final'])}</td>"
+            f"<tr><th>{html.escape(name)}</th><td>{percent(score['final'])} {interval(score)}</td>"
             f"<td style='text-align:left'>{html.escape(summary['definitions'].get(name, ''))}</td></tr>"
             for name, score in summary["scores"].items()
         )
         method, data = short_method(summary["method"]), data_text(summary["data"])
         size = f"{plural(summary['clients'], 'client')}, {plural(summary['rounds'], 'round')}"
         about = f"{method} on {data}: {size}, seed {summary['seed']}"
-        return f"<p>{html.escape(about)}<br><code>{html.escape(str(self.folder))}</code></p><table>{rows}</table>"
+        return (
+            f"<p>{html.escape(about)}<br><code>{html.escape(str(self.folder))}</code></p><table>{rows}</table>{easier}"
+        )
 
 
 def run(
-    method: MethodLike | None = None,
+    method: MethodLike | NotGiven = NotGiven.NOT_GIVEN,
     *,
     data: object = None,
     model: Net | None = None,
@@ -85,7 +120,7 @@ def run(
     `Federation`; `model` a name, a module, or a function that makes one.
     """
     given = dict(settings)
-    if method is not None:
+    if not isinstance(method, NotGiven):
         given["method"] = method_text(method)
     named = {"data": data, "model": model}
     given |= {
@@ -104,14 +139,16 @@ def run(
     check_engine(asked)
     inputs = InputFinder().find(asked, model)
     job_maker = JobMaker(asked, data, model)
+    job_maker.choose_metric()
     folder = RunFolder.create(out, job_maker.settings)
-    job = job_maker.make(folder.path)
-    folder.write_inputs(inputs)
-    folder.write_settings(job.settings)
-    folder.write_names(job.federation.names if job.federation.source.user_names is not None else None)
-    with choose_display(progress) as display:
-        execute(job, folder, display)
-    return Result(folder.path, job.settings, job_maker.net, kept_object(data))
+    with folder.removed_unless_begun():
+        job = job_maker.make(folder.path)
+        folder.write_inputs(inputs)
+        folder.write_settings(job.settings)
+        folder.write_names(job.federation.names if job.federation.source.user_names is not None else None)
+        with choose_display(progress) as display:
+            execute(job, folder, display)
+    return Result(folder.path, job.settings, job_maker.net, "files", kept_object(data))
 
 
 def resume(
@@ -126,50 +163,25 @@ def resume(
     """Go on with a run that was stopped; a finished one is returned as it is.
 
     A method, data or a net that were objects are given again. A run whose files have changed since it began is
-    refused, unless `changed_code` is true: then it goes on with them as they are now.
+    refused, unless `changed_code` is true: then it goes on with them as they are now. A finished run is refused only
+    when its models are used.
     """
     run_folder = RunFolder.open(folder)
     settings = run_folder.settings()
     if settings.data == REMOTE_DATA and data is None:
         return resume_federation(run_folder)
     confirm_method(settings.method, method)
-    changed = None if run_folder.finished else find_changes(run_folder, model, changed_code)
+    finished = run_folder.finished
+    changed = None if finished else find_changes(run_folder, model, changed_code)
     job_maker = JobMaker(settings, data, model)
-    if not run_folder.finished:
+    if not finished:
         job = job_maker.make(run_folder.path)
         if changed is not None:  # after the job was made: code that cannot run must not take the record's place
             changed.record(run_folder)
         with choose_display(progress) as display:
             execute(job, run_folder, display)
-    return Result(run_folder.path, job_maker.settings, job_maker.net, kept_object(data))
-
-
-@dataclass(frozen=True)
-class InputChange:
-    """What a run depends on as it is now, and the names of those inputs that are not what they were."""
-
-    now: tuple[Input, ...]
-    names: str
-
-    def record(self, folder: RunFolder) -> None:
-        """Keep the inputs as they are now as those that the run goes on with."""
-        found = folder.checkpoint()
-        done = 0 if found is None else found[0]
-        folder.write_inputs(self.now, until_round=done)
-        folder.log(f"Going on after round {done} although {self.names} changed.")
-
-
-def find_changes(folder: RunFolder, net: object, changed_code: bool) -> InputChange | None:
-    """What has changed of the files and code that a run depends on; refused, unless `changed_code` allows it."""
-    recorded = folder.inputs()
-    now = InputFinder(lambda: recorded).find(folder.settings(), net) if recorded else ()
-    names = ", ".join(changed_inputs(recorded, now))
-    if names and not changed_code:
-        raise DataError(
-            f"{names} changed since {folder.path} was begun; put it back as it was, start a new run, or go on with it "
-            "as it is now: --changed-code (in Python: changed_code=True)."
-        )
-    return InputChange(now, names) if names else None
+    check: CodeCheck = "files" if not finished else "none" if changed_code else "all"
+    return Result(run_folder.path, job_maker.settings, job_maker.net, check, kept_object(data))
 
 
 def resume_federation(folder: RunFolder) -> Result:

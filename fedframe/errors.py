@@ -34,7 +34,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """The second half of an error sentence: the known name that was probably meant, or a list of all."""
     names = sorted(set(known))
     lower = {each.lower(): each for each in reversed(names)}
-    close = difflib.get_close_matches(name.lower(), lower, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name.lower(), lower, n=1, cutoff=0.6)
     if close:
         return f"did you mean {lower[close[0]]!r}?"
     return f"choose one of: {', '.join(names)}."

@@ -7,12 +7,21 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from fedframe.errors import SettingError, nearest
 from fedframe.util.schedule import Schedule
 
 Share = Annotated[float, Field(gt=0, le=1)]
+METRICS = (
+    "accuracy",
+    "balanced_accuracy",
+    "auroc",
+    "average_precision",
+    "f1",
+    "sensitivity",
+    "specificity",
+)  # what generic, client and personal scores can be; higher is better in all of them
 MEASURES = ("collapse", "drift", "cka")  # what can be measured in rounds
 LOGGERS = ("tensorboard", "mlflow", "wandb")  # where a run can be logged to, beside its folder
 FROM_PYTHON = "python"  # what config.yaml says of data or a net that was an object; of a method also what it looks like
@@ -62,17 +71,35 @@ class Settings(BaseModel):
     lr: float = Field(
         0.1, gt=0, allow_inf_nan=False, description="local learning rate (default 0.001 for adam and adamw)"
     )
+    lr_per_class: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="in the place of lr: local learning rate per class of the data"
+    )
     lr_schedule: str = Field("constant", description="constant, cosine, exponential:0.99 or step:0.1@0.5,0.75")
     momentum: float = Field(0.0, ge=0, lt=1, description="momentum of SGD")
     nesterov: bool = Field(False, description="Nesterov momentum")
     weight_decay: float = Field(0.0, ge=0, description="weight decay")
     clip: float | None = Field(None, gt=0, description="largest norm of a local gradient")
     keep_optimizer: bool = Field(False, description="keep optimiser state on the client between rounds")
+    class_weights: str = Field(
+        "none", description="weight of a class's samples in the loss: none, balanced, or 'healthy=1,sick=9'"
+    )
     weighting: Literal["samples", "uniform"] = Field(
         "samples", description="weight of a client in the mean: samples or uniform"
     )
     buffers: Literal["average", "private", "fixed"] = Field(
         "average", description="BatchNorm statistics: average, private or fixed"
+    )
+    samples_bound: float = Field(
+        10.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="a client counts for at most so many times the median samples of a round (0: no bound)",
+    )
+    update_bound: float = Field(
+        100.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="an update longer than so many times the median norm is dropped (0: no bound)",
     )
 
     privacy_clip: float | None = Field(
@@ -94,6 +121,18 @@ class Settings(BaseModel):
     personal: bool = Field(True, description="make and score a personal model per client after the last round")
     personal_clients: int = Field(1000, ge=1, description="most clients that get a personal model (a fixed draw)")
     save_personal: bool = Field(True, description="keep the personal models in the run folder")
+    metric: str = Field(
+        "auto",
+        description="what scores are: accuracy, balanced_accuracy, auroc, average_precision, f1, sensitivity, "
+        "specificity (auto: accuracy, or balanced_accuracy where one class has more than 80 % of the test data)",
+    )
+    metric_at: Share = Field(0.9, description="specificity at which sensitivity is read off, and the reverse")
+    positive: str | None = Field(
+        None, description="of two classes, the one that auroc, sensitivity and the like are about (default: the second)"
+    )
+    score_bins: int = Field(
+        2048, ge=0, le=1 << 16, description="over a network: bins of the nodes' score histograms (0: send none)"
+    )
     measure: str = Field("", description="measure in rounds: collapse, drift, cka (separated by commas) or all")
 
     seed: int = Field(0, ge=0, description="fixes the split, the initial model and every batch")
@@ -130,6 +169,13 @@ class Settings(BaseModel):
             raise SettingError("nesterov needs momentum; add momentum = 0.9.")
         return self
 
+    @field_validator("samples_bound", "update_bound")
+    @classmethod
+    def _bounds_leave_the_median(cls, value: float, info: ValidationInfo) -> float:
+        if 0 < value < 1:
+            raise SettingError(f"{info.field_name} = {value:g} would cut off the median itself; use 1 or more, or 0.")
+        return value
+
     @field_validator("new_clients")
     @classmethod
     def _new_clients_are_whole(cls, value: float) -> float:
@@ -146,6 +192,26 @@ class Settings(BaseModel):
             if name not in (*MEASURES, "all"):
                 raise SettingError(f"measure = {text!r}: {nearest(name, (*MEASURES, 'all'))}")
         return text
+
+    @field_validator("metric")
+    @classmethod
+    def _metric_is_known(cls, name: str) -> str:
+        if name == "brier":
+            raise SettingError("metric = 'brier': it is better when lower, and stands beside every score; use auroc.")
+        if name not in (*METRICS, "auto"):
+            raise SettingError(f"metric = {name!r}: {nearest(name, (*METRICS, 'auto'))}")
+        return name
+
+    @field_validator("class_weights")
+    @classmethod
+    def _weights_can_be_read(cls, text: str) -> str:
+        read_class_weights(text)
+        return text
+
+    @property
+    def score_metric(self) -> str:
+        """What scores are; where labels are unknown, and in runs of earlier versions, accuracy."""
+        return "accuracy" if self.metric == "auto" else self.metric
 
     @property
     def measures(self) -> tuple[str, ...]:
@@ -186,6 +252,25 @@ def make_panels() -> dict[str, tuple[str, ...]]:
 PANELS = make_panels()
 
 
+def read_class_weights(text: str) -> dict[str, float] | str:
+    """`none`, `balanced`, or the given weight of every class by its name."""
+    if text in ("none", "balanced"):
+        return text
+    found: dict[str, float] = {}
+    for pair in text.split(","):
+        name, equals, value = pair.rpartition("=")
+        try:
+            found[name.strip()] = float(value)
+        except ValueError:
+            equals = ""
+        if not (equals and name.strip() and 0 < found[name.strip()] < float("inf")):
+            raise SettingError(
+                f"class_weights = {text!r} cannot be read at {pair.strip()!r}; use balanced, or a weight above 0 for "
+                "every class: 'healthy=1,sick=9'."
+            )
+    return found
+
+
 def logger_names(text: str) -> list[str]:
     """`tensorboard,mlflow` as names, each known and none twice."""
     names = [name for name in (piece.strip() for piece in text.split(",")) if name]
@@ -215,6 +300,20 @@ def _sentence(problem: dict[str, Any]) -> str:
     hint = f"the default is {default}" if default is not None else "leave it out for the default"
     meaning = Settings.model_fields[name].description
     return f"{name} = {problem['input']!r}: {reason}; {hint} ({meaning})."
+
+
+def merge_settings(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a run, the later layer winning name by name; `lr` and `lr_per_class` take each other's place.
+
+    In a layer that has both, as dumped settings do, `lr_per_class` is what counts.
+    """
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        for name, other in (("lr", "lr_per_class"), ("lr_per_class", "lr")):
+            if layer.get(name) is not None:
+                merged.pop(other, None)
+        merged |= layer
+    return merged
 
 
 def short_method(name: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -34,6 +34,28 @@ class Decay(fedframe.Part):
         return self.amount * torch.stack([weights.square().sum() for weights in context.model.parameters()]).sum()
 
 
+@dataclass(frozen=True)
+class Listed(fedframe.Part):
+    """A setting that has no hash."""
+
+    name: ClassVar[str] = "listed"
+    amounts: list[int] = field(default_factory=list)
+
+    def begin(self, context: ClientContext) -> None:
+        assert self.amounts
+
+
+@dataclass(frozen=True)
+class Bounded(Decay):
+    """A part that checks its own settings."""
+
+    name: ClassVar[str] = "bounded"
+
+    def __post_init__(self) -> None:
+        if self.amount > 1:
+            raise ValueError("the amount is too big.")
+
+
 GENTLE = fedframe.Recipe("gentle", "Hardly any decay.", parts=(Decay(0.001), Prox(0.2)), defaults={"lr": 0.05})
 
 
@@ -54,6 +76,8 @@ def run(method: Any, **given: Any) -> fedframe.Result:
         (GENTLE, "python:gentle(Decay(amount=0.001), Prox(mu=0.2))"),
         (["scaffold", Decay(0.2)], "scaffold+python:Decay(amount=0.2)"),
         (Decay(1e20), "python:Decay(amount=1e%2B20)"),
+        (Listed([2, 1]), "python:Listed(amounts=[2, 1])"),
+        (fedframe.Recipe("plain", "A class for a part.", parts=(Decay,)), "python:plain(Decay(amount=0.01))"),  # type: ignore[arg-type]
     ],
 )
 def test_method_may_be_an_object(method: Any, recorded: str) -> None:
@@ -134,16 +158,37 @@ def edited_decay() -> Any:
 @pytest.mark.parametrize(
     ("method", "sentence"),
     [
+        (None, "method = None is of another kind"),
         (3, "method = 3 is of another kind; give a name, a part"),
         ([], "is of another kind"),
         (Decay("much"), "decay.amount = 'much'"),  # type: ignore[arg-type]
         (["fedprox", Prox(0.5)], "brings 'prox' twice"),
         ("nothing", "There is no method 'nothing'"),
+        ([Listed([1]), Listed([2])], "brings 'listed' twice with different settings"),
     ],
 )
 def test_what_is_no_method_is_one_sentence(method: Any, sentence: str) -> None:
     with pytest.raises(SettingError, match=sentence):
         run(method)
+
+
+@pytest.mark.parametrize(
+    ("amount", "said"), [(0.2, "two classes are called Decay"), (0.3, "two parts of the name 'decay'")]
+)
+def test_two_classes_of_one_name_are_told_from_two_settings(amount: float, said: str) -> None:
+    with pytest.raises(SettingError, match=said):
+        run([Decay(0.2), edited_decay()(amount)])
+
+
+def test_what_a_part_itself_says_of_its_settings_is_one_sentence() -> None:
+    said = r"^The part 'bounded' refuses its settings: the amount is too big \(bounded\.amount = 7\.0\)\.$"
+    with pytest.raises(SettingError, match=said):
+        run(Bounded, set={"bounded": {"amount": 7.0}})
+
+
+def test_recipe_of_what_is_no_part_is_one_sentence() -> None:
+    with pytest.raises(SettingError, match=r"Recipe 'mine': parts = 'prox' is no part; give parts=\(MyPart\(\),\)"):
+        fedframe.Recipe("mine", "A name for a part.", parts=("prox",))  # type: ignore[arg-type]
 
 
 def test_other_processes_cannot_make_an_object() -> None:

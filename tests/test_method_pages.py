@@ -22,6 +22,8 @@ from fedframe.core.part import Part, Slot, filled_slots
 from fedframe.data import PARTITIONS, SOURCES
 from fedframe.data.augment import read_augment
 from fedframe.errors import SettingError
+from fedframe.experiments.papers.cells import Choice, cell_settings
+from fedframe.experiments.papers.table import load_table, table_names
 from fedframe.jobs.gather import gather
 from fedframe.methods.parts import DEFAULTS, PARTS
 from fedframe.methods.recipes import RECIPES, Recipe, make_method
@@ -104,6 +106,7 @@ def changes(recipe: Recipe) -> str:
         "features": parts_with(parts, "transform"),
         "loss": "loss" in claimed or parts_with(parts, "penalty"),
         "step": "step" in claimed or parts_with(parts, "correct"),
+        "updates": parts_with(parts, "before_merge"),
         "merge": "merge" in claimed,
         "own model": "load_personal" in claimed,
         "server stage": "server_stage" in claimed,
@@ -203,6 +206,41 @@ def check_run(given: dict[str, Any]) -> None:
     assert kinds([settings.data]) <= kinds(SOURCES)
     assert kinds(settings.partition.split("+")) <= {"auto"} | kinds(PARTITIONS)
     assert kinds([settings.model]) <= {"auto"} | kinds(NETS)
+
+
+# "as in the table `fedloge-1` (row FedLoGe, column C100 0.5 IF100)...:" and the command below it
+CLAIM = re.compile(
+    r"as in the table\s`([\w-]+)`\s\(row\s([^,]+),\scolumn\s(.+?)\)[^)]*?:\n\n(```sh\n.*?```)", re.DOTALL
+)
+CLAIMS = [(page, *found) for page, text in PAGES.items() for found in CLAIM.findall(text)]
+HOW_IT_IS_SHOWN = {"method", "set", "eval_every", "personal", "save_personal"}  # parts are compared by themselves
+
+
+def test_every_paper_with_tables_has_a_command_that_claims_its_setting() -> None:
+    assert {table.rpartition("-")[0] for _, table, *_ in CLAIMS} == {name.rpartition("-")[0] for name in table_names()}
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: f"{claim[0]}, {claim[2]}")
+def test_command_that_claims_a_papers_setting_has_those_of_the_tables_file(claim: tuple[str, ...]) -> None:
+    _, name, row, column, block = claim
+    table = load_table(name)
+    row, column = (" ".join(text.split()) for text in (row, column))
+    found = next(each for each in table.rows if each.name == row)
+    wanted = cell_settings(table, found, column, 0, Choice())
+    ((command, *words),) = commands(block)
+    program = typer.main.get_command(app)
+    assert isinstance(program, typer.core.TyperGroup)
+    given = program.commands[command].make_context(command, words).params
+    chosen = {key: value for key, value in given.items() if key in Settings.model_fields and value is not None}
+    said = gather({**chosen, "set": part_settings(given["set_"] or [])}, None)
+    differs = {
+        key: (getattr(said, key), value)
+        for key, value in wanted
+        if key not in HOW_IT_IS_SHOWN and getattr(said, key) != value
+    }
+    assert not differs, "the page has the first, the table's file the second"
+    parts = [{part.name: part for part in make_method(each.method, each.set).parts} for each in (said, wanted)]
+    assert parts[0] == parts[1]
 
 
 def kinds(names: Iterable[str]) -> set[str]:

@@ -19,18 +19,30 @@ from fedframe.analysis.personal_models import compare_personal_models
 from fedframe.analysis.shared_model import SharedFeatures, score_test_set
 from fedframe.core.model import count_parameters
 from fedframe.errors import DataError, SettingError, nearest
+from fedframe.jobs.inputs import contents
 from fedframe.methods.recipes import MethodLike, confirm_method
 from fedframe.metrics.accuracy import accuracy_by_group
 from fedframe.metrics.cost import count_flops
 from fedframe.metrics.embedding import METHODS
 from fedframe.metrics.sampling import sample_rows
+from fedframe.runs.changes import changed_since
 from fedframe.runs.folder import EXAMINATION, MODEL, RunFolder
 from fedframe.util.files import read_json, write_text
 
 VERSION = 2  # raised when figures change their meaning, so that old files are made again
 MOST_CLASSES = 100  # of matrices
 MOST_CLIENTS = 1000  # of the partition
-COSTS = ("bytes_up", "bytes_down", "bytes_once", "cpu_seconds", "seconds", "peak_memory_mb")
+COSTS = (
+    "bytes_up",
+    "bytes_down",
+    "bytes_once",
+    "stages",
+    "bytes_up_total",
+    "bytes_down_total",
+    "cpu_seconds",
+    "seconds",
+    "peak_memory_mb",
+)
 
 
 def examine(
@@ -43,11 +55,13 @@ def examine(
     data: object = None,
     method: MethodLike | None = None,
     again: bool = False,
+    changed_code: bool = False,
 ) -> dict[str, Any]:
     """Examine a finished run's models and data; writes and returns the content of `examination.json`.
 
     `samples` bounds how many training and test samples are used, `seed` draws them. `net`, `data` and `method` are
-    given again where they came from Python. `embedding` is tsne or pca. A file that fits is read, unless `again`.
+    given again where they came from Python. `embedding` is tsne or pca. A file that fits is read, unless `again`. Files
+    or code that have changed since the training are refused, unless `changed_code`: then they are taken as they are.
     """
     if samples < 2:
         raise SettingError(f"samples = {samples} are too few to look at; use 2000.")
@@ -56,10 +70,12 @@ def examine(
     path = RunFolder.open(folder).path
     confirm_method(RunFolder(path).settings().method, method)
     asked = {"version": VERSION, "samples": samples, "seed": seed, "embedding": embedding, "model": model_digest(path)}
+    if changed_code and (changed := changed_since(RunFolder(path), net, data=data is None)):
+        asked["changed"] = contents(changed)  # it never passes for one with the run's own code
     kept = None if again else stored_examination(path, asked)
     if kept is not None:
         return kept
-    found = measure_run(FinishedRun(path, net, data), samples, seed, embedding)
+    found = measure_run(FinishedRun(path, net, data, changed_code), samples, seed, embedding)
     content: dict[str, Any] = significant({"made_of": asked, **found})
     write_text(path / EXAMINATION, compact(content))
     return content

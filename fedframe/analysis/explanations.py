@@ -46,7 +46,8 @@ READINGS: dict[str, str] = {
     "cka": "How alike clients' nets see the same samples, layer by layer; 1 is the same up to rotation, and late "
     "layers usually fall first.",
     "flops_per_sample": "Products and sums of one prediction; hardware does billions of them a second.",
-    "by_part": "Bytes that all clients together sent (up) and received (down), by what they were for.",
+    "by_part": "Bytes that all clients together sent (up) and received (down) in rounds, by what they were for.",
+    "stages": "Bytes that the stages after the last round add to those of the rounds, and their seconds.",
     "cpu_seconds": "Processor seconds of all processes together.",
     "peak_memory_mb": "Memory of all processes at its highest, looked at every two seconds.",
 }

@@ -21,6 +21,7 @@ from fedframe.jobs.build import JobMaker
 from fedframe.metrics.classifier import embeddings
 from fedframe.models import frames
 from fedframe.network.node_data import federation_without_data
+from fedframe.runs.changes import changed_since, refuse
 from fedframe.runs.federated import NOTES, how_it_ends, is_organisers, load_test_set, not_here, test_data
 from fedframe.runs.folder import CHECKPOINT, MODEL, SUMMARY, RunFolder
 from fedframe.runs.predictor import Predictor
@@ -33,7 +34,7 @@ Net = nn.Module | Callable[..., nn.Module]
 class FinishedRun:
     """Data and models of a finished run. Everything is computed on the CPU."""
 
-    def __init__(self, folder: Path, net: Net | None, data: object) -> None:
+    def __init__(self, folder: Path, net: Net | None, data: object, changed_code: bool = False) -> None:
         self.folder = RunFolder.open(folder)
         self.path = self.folder.path
         asked = self.folder.settings()
@@ -46,7 +47,9 @@ class FinishedRun:
         again = f"give it again: fedframe.measure.examine({str(folder)!r}, "
         if settings.data == FROM_PYTHON and data is None:
             raise SettingError(f"The data of {folder} came from Python; {again}data=...).")
-        shared, self.shares_a_model = Predictor.load_shared(self.path, net, f"{again}net=MyNet())")
+        if not changed_code:
+            refuse(changed_since(self.folder, net, data=data is None), self.path)
+        shared, self.shares_a_model = Predictor.load_shared(self.path, net, f"{again}net=MyNet())", code_check="none")
         if settings.data == REMOTE_DATA and data is None:
             data = self.without_data(shared, settings)
         with frames.loading_weights():  # class vectors are those that were saved: none are searched for

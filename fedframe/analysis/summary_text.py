@@ -13,7 +13,7 @@ LISTED = 10  # classes that are named one by one
 WORST = 3
 
 
-def describe(
+def summary_sections(
     examination: Mapping[str, Any], summary: Mapping[str, Any], history: Sequence[Mapping[str, Any]]
 ) -> Iterator[tuple[str, list[Line]]]:
     """An examination as lines of text in groups with a heading; what was not measured is left out."""
@@ -138,6 +138,13 @@ def cost(found: Mapping[str, Any]) -> Iterator[Line]:
     if found.get("by_part"):
         parts = (f"{part} {megabytes(n['up'])} up, {megabytes(n['down'])} down" for part, n in found["by_part"].items())
         yield line("by_part", "; ".join(parts))
+    if found.get("stages"):
+        each = (
+            f"{name.replace('_', ' ')} {megabytes(n['bytes_up'])} up, {megabytes(n['bytes_down'])} down, "
+            f"{duration(n['seconds'])}"
+            for name, n in found["stages"].items()
+        )
+        yield line("stages", "; ".join(each))
 
 
 def megabytes(count: int) -> str:

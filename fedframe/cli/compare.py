@@ -51,8 +51,9 @@ def compare_command(
     with interruptible():
         from fedframe.experiments.compare.rows import read_sweep
         from fedframe.experiments.compare.run import compare_each
+        from fedframe.experiments.grid.failures import refuse_failures
 
-        compare_each(
+        found = compare_each(
             methods or [],
             seeds=seeds,
             baseline=baseline,
@@ -68,3 +69,5 @@ def compare_command(
             set=parts,
             **settings,
         )
+        done = [outcome for each in found.values() for outcome in each.all_outcomes]
+        refuse_failures([outcome for outcome in done if outcome.state == "failed"], len(done))

@@ -8,6 +8,7 @@ from typing import Annotated, Optional
 import typer
 
 from fedframe.cli.app import app
+from fedframe.cli.options import Categorical, ChangedCode, Date, Decimal, Drop, Encoding, Numeric, with_table_options
 
 
 @app.command("list")
@@ -43,10 +44,19 @@ def data(
     data_share: Annotated[float, typer.Option(help="share of the training samples that is kept")] = 1.0,
     local_test: Annotated[str, typer.Option(help="held-out share of each client, or global")] = "0.25",
     picture: Annotated[Optional[Path], typer.Option(help="where the picture goes: .svg, .png or .pdf")] = None,
+    drop: Drop = None,
+    numeric: Numeric = None,
+    categorical: Categorical = None,
+    date: Date = None,
+    encoding: Encoding = None,
+    decimal: Decimal = None,
 ) -> None:
-    """Load data, deal it out to clients, show who has what, and save a picture."""
-    from fedframe.report.partition import show_partition
+    """Load data, show a table's columns, deal it out to clients, show who has what, and save a picture."""
+    from fedframe.report.partition import show_columns, show_partition
 
+    asked = {"drop": drop, "numeric": numeric, "categorical": categorical, "date": date}
+    source = with_table_options(source, {**asked, "encoding": encoding, "decimal": decimal}) or source
+    show_columns(source, label, client_column)
     given = {
         "data": source,
         "partition": partition,
@@ -70,9 +80,10 @@ def predict(
     inputs: Annotated[Path, typer.Argument(help="image, folder of images, .npz, .npy, .csv or .parquet")],
     client: Annotated[Optional[str], typer.Option(help="use this client's own model (name or number)")] = None,
     top: Annotated[int, typer.Option(min=1, help="how many classes to print per input")] = 1,
+    changed_code: ChangedCode = False,
 ) -> None:
     """Predict with a trained model: a line per input with class and probability."""
     from fedframe.runs.predictor import predict_file
 
-    for line in predict_file(folder, inputs, client, top):
+    for line in predict_file(folder, inputs, client, top, changed_code):
         typer.echo(line)

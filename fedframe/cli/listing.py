@@ -13,9 +13,11 @@ from rich.text import Text
 
 from fedframe.core.part import filled_slots
 from fedframe.data import PARTITIONS, SOURCES
+from fedframe.methods.part_settings import default_part
 from fedframe.methods.parts import PARTS
-from fedframe.methods.recipes import RECIPES, find_recipes, first_line, make_method, make_part, recipe_defaults
+from fedframe.methods.recipes import RECIPES, find_recipes, first_line, outline_method, recipe_defaults
 from fedframe.models import NETS
+from fedframe.util.locate import locate
 
 
 def print_lists() -> None:
@@ -51,11 +53,13 @@ def print_method(name: str) -> None:
     recipes = find_recipes(name)
     # A part that is no method by itself is shown alone.
     alone = name in PARTS and name not in RECIPES
-    shown = (make_part(PARTS[name], {}),) if alone else make_method(name, {}).parts
+    shown = (default_part(PARTS[name]),) if alone else outline_method(name).parts
     console.print(f"[bold]{name}[/bold]", *(recipe.summary for recipe in recipes), sep="\n", highlight=False)
     papers = [recipe.paper for recipe in recipes] + [part.paper for part in shown if part.name != "mean"]
     for paper in dict.fromkeys(paper for paper in papers if paper):
         console.print(f"Paper: {paper}", highlight=False)
+    for file in recipe_files(name):
+        console.print(f"Recipe: {file}", markup=False, highlight=False, soft_wrap=True)
     for part in shown:
         slots = filled_slots(type(part))
         fills = f", fills {' and '.join(sorted(slots))}" if slots else ""
@@ -72,10 +76,26 @@ def print_method(name: str) -> None:
 
 
 def source_file(kind: type) -> str:
-    """The file that defines a class: relative to the package's folder, or the whole path of a user's own file."""
-    path = Path(inspect.getfile(kind))
-    package = Path(__file__).parents[1]
-    return (Path(package.name) / path.relative_to(package)).as_posix() if path.is_relative_to(package) else str(path)
+    """The file that defines a class, as it can be opened from here."""
+    return path_from_here(Path(inspect.getfile(kind)))
+
+
+def path_from_here(path: Path) -> str:
+    """A path relative to the current folder if it lies below that, and whole otherwise."""
+    path, here = path.resolve(), Path.cwd().resolve()
+    return (path.relative_to(here) if path.is_relative_to(here) else path).as_posix()
+
+
+def recipe_files(name: str) -> list[str]:
+    """The files of the recipes in a method's name, where they are not those of parts."""
+    found = []
+    for piece in map(str.strip, name.split("+")):
+        place = piece.rpartition(":")[0]
+        if piece in RECIPES:
+            found.append(inspect.getfile(find_recipes))
+        elif place.endswith(".py") and Path(place).expanduser().is_file() and not isinstance(locate(piece), type):
+            found.append(place)
+    return [path_from_here(Path(file).expanduser()) for file in dict.fromkeys(found)]
 
 
 def shown_value(value: object) -> str:

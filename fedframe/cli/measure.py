@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from fedframe.cli.app import app, interruptible
+from fedframe.cli.options import ChangedCode
 
 
 @app.command()
@@ -17,6 +18,7 @@ def measure(
     seed: Annotated[int, typer.Option(help="draws them")] = 0,
     embedding: Annotated[str, typer.Option(help="picture of the features: tsne or pca")] = "tsne",
     again: Annotated[bool, typer.Option("--again", help="also if there is an examination already")] = False,
+    changed_code: ChangedCode = False,
 ) -> None:
     """Examine a finished run's models: accuracy, collapse, drift, cost, each with a sentence on how to read it."""
     with interruptible():
@@ -24,15 +26,15 @@ def measure(
         import textwrap
 
         from fedframe.analysis import examine
-        from fedframe.analysis.summary_text import describe
+        from fedframe.analysis.summary_text import summary_sections
         from fedframe.runs.folder import EXAMINATION, SUMMARY, RunFolder
         from fedframe.util.files import read_json
 
-        found = examine(folder, samples=samples, seed=seed, embedding=embedding, again=again)
+        found = examine(folder, samples=samples, seed=seed, embedding=embedding, again=again, changed_code=changed_code)
         summary = read_json(folder / SUMMARY) if (folder / SUMMARY).exists() else {}
         margin = " " * 29
         width = min(120, max(80, shutil.get_terminal_size().columns))
-        for heading, lines in describe(found, summary, RunFolder(folder).metrics()):
+        for heading, lines in summary_sections(found, summary, RunFolder(folder).metrics()):
             typer.secho(heading, bold=True)
             for name, value, reading in lines:
                 typer.echo(textwrap.fill(value, width, initial_indent=f"  {name:<27}", subsequent_indent=margin))

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Annotated, Any, Optional
 
 import typer
 
 from fedframe.errors import SettingError
 from fedframe.settings import PANELS, Settings
+
+ChangedCode = Annotated[
+    bool, typer.Option("--changed-code", help="use the run although a file of your own has changed since")
+]
 
 
 def setting_options(without: Collection[str]) -> list[inspect.Parameter]:
@@ -52,6 +56,28 @@ def with_settings(command: Callable[..., None], without: Collection[str] = ()) -
     run_command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run_command.__annotations__ = {p.name: p.annotation for p in parameters}
     return run_command
+
+
+Drop = Annotated[Optional[str], typer.Option(help="columns of a table to leave out (a,b)")]
+Numeric = Annotated[Optional[str], typer.Option(help="columns that are numbers: <0.5 is 0.5, texts are missing")]
+Categorical = Annotated[Optional[str], typer.Option(help="columns that are categories, also if they look like numbers")]
+Date = Annotated[Optional[str], typer.Option(help="columns that are dates, read as days (a, or a:%d.%m.%Y)")]
+Encoding = Annotated[Optional[str], typer.Option(help="encoding of a csv file, such as latin-1")]
+Decimal = Annotated[Optional[str], typer.Option(help="decimal sign of a csv file: . or ,")]
+
+
+def with_table_options(source: str | None, options: Mapping[str, str | None]) -> str | None:
+    """The data's text with options about a table's columns in it: `--drop id` as `csv:my.csv?drop=id`."""
+    given = {name: value for name, value in options.items() if value is not None}
+    if not given:
+        return source
+    if source is None or not source.startswith(("csv:", "parquet:")):
+        name = next(iter(given))
+        raise SettingError(f"--{name} is about the columns of a table; use it with --data csv:PATH.")
+    from urllib.parse import quote
+
+    query = "&".join(f"{name}={quote(value, safe=', :')}" for name, value in given.items())
+    return f"{source}{'&' if '?' in source else '?'}{query}"
 
 
 def part_settings(assignments: list[str]) -> dict[str, Any]:

@@ -21,6 +21,9 @@ def paper(
     rows: Annotated[str, typer.Option(help="only these, separated by commas; * stands for anything")] = "",
     columns: Annotated[str, typer.Option(help="only these, separated by commas; * stands for anything")] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the cells and their settings, run nothing")] = False,
+    tune: Annotated[
+        bool, typer.Option("--tune", help="first choose each row's learning rate on held-out training data")
+    ] = False,
     set_: Annotated[
         Optional[list[str]], typer.Option("--set", help="setting of a part, for the rows that have it")
     ] = None,
@@ -33,8 +36,9 @@ def paper(
     """Run a table of a paper and print our numbers beside the paper's: fedframe paper fedrane-1 --scale 0.05."""
     parts = part_settings(set_ or [])
     with interruptible():
+        from fedframe.experiments.grid.failures import refuse_failures
         from fedframe.experiments.papers.cells import Choice
-        from fedframe.experiments.papers.run import describe, fill, print_tables
+        from fedframe.experiments.papers.run import fill, print_planned_cells, print_tables
         from fedframe.experiments.papers.scale import Scale
 
         if table is None:
@@ -42,8 +46,9 @@ def paper(
             return
         names = [[name for name in text.split(",") if name.strip()] for text in (rows, columns)]
         machine = {"device": device, "data_dir": data_dir}
-        choice = Choice(Scale(scale), seeds, names[0], names[1], parts, machine, out)
+        choice = Choice(Scale(scale), seeds, names[0], names[1], parts, machine, out, tune)
         if dry_run:
-            describe(table, choice)
+            print_planned_cells(table, choice)
         else:
-            fill(table, choice, cores=cores, progress=not quiet)
+            outcomes = fill(table, choice, cores=cores, progress=not quiet).outcomes.values()
+            refuse_failures([outcome for outcome in outcomes if outcome.state == "failed"], len(outcomes))

@@ -10,6 +10,7 @@ from typing import Annotated, Optional
 import typer
 
 from fedframe.cli.app import app, interruptible
+from fedframe.cli.options import ChangedCode
 
 Folders = Annotated[
     list[Path], typer.Argument(help="run folder, several to compare, or a folder of 'fedframe compare'")
@@ -34,12 +35,14 @@ def report(
         Optional[str], typer.Option(help="picture of the features: tsne or pca (default: tsne, or what is there)")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="do not look at models that were not examined yet")] = False,
+    changed_code: ChangedCode = False,
 ) -> None:
     """Write one HTML page about a run, or about several side by side: scores, curves, clients, classes, cost."""
     with interruptible(), note_on_interrupt("No page was written."):
         from fedframe.report.page.build import write_page
 
-        typer.echo(f"Page: {write_page(folders, out, quick=quick, embedding=embedding, notify=typer.echo)}")
+        page = write_page(folders, out, quick=quick, embedding=embedding, changed_code=changed_code, notify=typer.echo)
+        typer.echo(f"Page: {page}")
 
 
 @app.command()
@@ -51,14 +54,14 @@ def watch(
     """Serve the page of a run live in the browser while the run goes on; Ctrl-C ends it."""
     with interruptible():
         from fedframe.errors import DataError
-        from fedframe.report.watch import Server, is_loopback
+        from fedframe.report.watch import PageServer, is_loopback
 
         for folder in folders:
             if folder.is_file():
                 raise DataError(f"{folder} is a file; give a run folder, such as runs/fedavg-digits-1.")
             if not folder.exists():
                 typer.echo(f"{folder} is not there yet: the page fills itself when the run begins.")
-        with Server(folders, host, port) as server:
+        with PageServer(folders, host, port) as server:
             if not is_loopback(host):
                 warning = f"Everybody who can reach {host} can see this page, names of clients and classes included."
                 typer.secho(warning, fg=typer.colors.YELLOW, err=True)
@@ -76,9 +79,10 @@ def plot(
         typer.Option(help="curves, partition, confusion, gram, drift, collapse, clients or embedding"),
     ] = "curves",
     out: Annotated[Optional[Path], typer.Option(help="picture to write: .svg, .png or .pdf")] = None,
+    changed_code: ChangedCode = False,
 ) -> None:
     """Draw a figure for a paper, by default accuracy over rounds as an SVG picture in the first run's folder."""
     with interruptible(), note_on_interrupt("No picture was written."):
         from fedframe.report.figures import draw
 
-        typer.echo(f"Picture: {draw(folders, what, out, notify=typer.echo)}")
+        typer.echo(f"Picture: {draw(folders, what, out, notify=typer.echo, changed_code=changed_code)}")

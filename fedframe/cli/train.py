@@ -8,7 +8,18 @@ from typing import Annotated, Any, Optional
 import typer
 
 from fedframe.cli.app import app, interruptible
-from fedframe.cli.options import part_settings, with_settings
+from fedframe.cli.options import (
+    Categorical,
+    ChangedCode,
+    Date,
+    Decimal,
+    Drop,
+    Encoding,
+    Numeric,
+    part_settings,
+    with_settings,
+    with_table_options,
+)
 
 
 @app.command("run")
@@ -23,14 +34,31 @@ def run_command(
         Optional[list[str]], typer.Option("--set", help="setting of a part: --set fine_tune.epochs=3")
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="show nothing but errors")] = False,
+    drop: Drop = None,
+    numeric: Numeric = None,
+    categorical: Categorical = None,
+    date: Date = None,
+    encoding: Encoding = None,
+    decimal: Decimal = None,
     **settings: Any,
 ) -> None:
     """Train a method: fedframe run fedavg --data digits --rounds 20."""
     parts = part_settings(set_ or [])
+    asked = {"drop": drop, "numeric": numeric, "categorical": categorical, "date": date}
+    data = with_table_options(settings.get("data"), {**asked, "encoding": encoding, "decimal": decimal})
+    if data is not None:
+        settings["data"] = data
     with interruptible():
-        from fedframe.api import run
+        from fedframe.api import NotGiven, run
 
-        run(method, config=config, out=out, progress=not quiet, set=parts, **settings)
+        run(
+            NotGiven.NOT_GIVEN if method is None else method,
+            config=config,
+            out=out,
+            progress=not quiet,
+            set=parts,
+            **settings,
+        )
 
 
 @app.command()
@@ -70,6 +98,7 @@ def personalise(
     data_dir: Annotated[Optional[str], typer.Option(help="folder of the public data sets")] = None,
     device: Annotated[Optional[str], typer.Option(help="cpu, cuda or cuda:1 (default: the run's)")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="replace a personal model of that name")] = False,
+    changed_code: ChangedCode = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="show nothing but errors")] = False,
 ) -> None:
     """Make a personal model for a client that was not in the training, score it and keep it in the run folder."""
@@ -88,5 +117,6 @@ def personalise(
             data_dir=data_dir,
             device=device,
             overwrite=overwrite,
+            changed_code=changed_code,
             progress=not quiet,
         )

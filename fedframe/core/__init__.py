@@ -8,7 +8,7 @@ from fedframe.core.client_context import ClientContext
 from fedframe.core.message import Message
 from fedframe.core.method import Method
 from fedframe.core.model import Model
-from fedframe.core.part import ALL_DATA, HeadStage, Merger, ModelSize, Part, State, Upload
+from fedframe.core.part import ALL_DATA, HeadStage, Merger, ModelSize, Part, State, Upload, WeightedReply
 from fedframe.core.scratch import Key
 from fedframe.core.server import Server
 
@@ -27,4 +27,5 @@ __all__ = [
     "Server",
     "State",
     "Upload",
+    "WeightedReply",
 ]

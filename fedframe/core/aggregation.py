@@ -58,7 +58,7 @@ class UploadSums:
     """What parts have declared to upload in a round: summed in float64 as the replies come, or kept one by one."""
 
     def __init__(self, uploads: Mapping[str, Upload]) -> None:
-        self._uploads = {name: upload for name, upload in uploads.items() if upload.when == "round"}
+        self._uploads = {name: upload for name, upload in uploads.items() if is_tensor_of_round(upload)}
         summed = [name for name, upload in self._uploads.items() if upload.aggregate != "each"]
         self._totals = {name: torch.zeros(*self._uploads[name].shape, dtype=torch.float64) for name in summed}
         self._each: dict[str, list[Tensor]] = {name: [] for name in self._uploads if name not in self._totals}
@@ -74,8 +74,26 @@ class UploadSums:
 
     def total(self, name: str) -> Tensor:
         """The sum of an upload."""
+        if name in self._each:
+            raise NameError(
+                f"{name!r} is declared as 'each' in 'uploads', which has no sum; take server.each({name!r}), or "
+                "declare it as 'sum'"
+            )
+        if name not in self._totals:
+            raise NameError(f"no part declares {name!r} as a sum in 'uploads'; declared are {sorted(self._totals)}")
         return self._totals[name]
 
     def each(self, name: str) -> list[Tensor]:
         """Every client's upload."""
+        if name in self._totals:
+            raise NameError(
+                f"{name!r} is declared as a sum in 'uploads'; take server.total({name!r}), or declare it as 'each'"
+            )
+        if name not in self._each:
+            raise NameError(f"no part declares {name!r} as 'each' in 'uploads'; declared are {sorted(self._each)}")
         return self._each[name]
+
+
+def is_tensor_of_round(upload: Upload) -> bool:
+    """Whether an upload is one of the tensors of a round's reply."""
+    return upload.when == "round" and upload.aggregate != "number"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from fedframe.core.declared import Declared
 from fedframe.core.message import Number
 from fedframe.core.model import copy_tensors, load_tensors
 from fedframe.core.optimizers import Optimizer
@@ -32,14 +33,14 @@ class ClientContext:
     lr: float
     rows: Tensor  # of the training samples
     received: Mapping[str, Tensor]
-    memory: dict[str, Tensor]  # private, survives rounds; a part's names start with the part's name
+    memory: Declared[Tensor]  # private, survives rounds; a part's names start with the part's name
     generator: torch.Generator
-    reply: dict[str, Tensor] = field(default_factory=dict)
-    numbers: dict[str, Number] = field(default_factory=dict)
+    reply: Declared[Tensor]  # what parts send beside the update, as `uploads` declares it
+    numbers: Declared[Number]  # plain numbers, declared there too
     scratch: Scratch = field(default_factory=Scratch)  # what parts need only until this work is done
     steps: int = 0
     gradients: int = 0  # how often the gradient of a batch was computed
-    senders: dict[str, str] = field(default_factory=dict)  # which part has added what to the reply or the memory
+    plain_steps: bool = False  # whether the training under way does without the run's momentum and weight decay
     pull: float = 0.0  # the coefficient with which parts pull every step towards the server's weights
     hooks: StepHooks | None = None  # of the training under way
     stage: int = 0  # of several in which statistics are asked for

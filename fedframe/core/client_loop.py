@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from fedframe.core.batches import training_batches
 from fedframe.core.client_context import ClientContext
-from fedframe.core.hook_errors import returned_tensor
+from fedframe.core.hook_errors import call_in_place, returned_number, returned_tensor
 from fedframe.core.job import Job
 from fedframe.core.method import Method, parts_with
-from fedframe.core.optimizers import make_optimizer
+from fedframe.core.optimizers import make_optimizer, without_momentum_and_decay
 from fedframe.core.part import Part
 from fedframe.data.augment import read_augment
 from fedframe.errors import RunError
@@ -28,6 +28,7 @@ class StepHooks:
     penalties: tuple[Part, ...]
     corrections: tuple[Part, ...]
     epochs: tuple[Part, ...]
+    batches: tuple[Part, ...]
     step: Part | None
 
     @classmethod
@@ -39,6 +40,7 @@ class StepHooks:
             parts_with(parts, "penalty"),
             parts_with(parts, "correct"),
             parts_with(parts, "begin_epoch"),
+            parts_with(parts, "begin_batch"),
             next(iter(parts_with(parts, "step")), None),
         )
 
@@ -71,7 +73,8 @@ def loop_over_batches(context: ClientContext, epochs: int, steps: int | None, ke
     """`epochs` times through the client's data, or `steps` batches."""
     job, device, hooks = context.job, context.start.device, context.hooks
     assert hooks is not None
-    context.optimizer = make_optimizer(job.settings, list(context.named.values()), context.lr)
+    settings = without_momentum_and_decay(job.settings) if context.plain_steps else job.settings
+    context.optimizer = make_optimizer(settings, list(context.named.values()), context.lr)
     if keeps_optimizer:
         restore_optimizer(context)
     # After training, a backbone that learns nothing stays as it is: no statistics of the batch, nothing at random.
@@ -85,7 +88,7 @@ def loop_over_batches(context: ClientContext, epochs: int, steps: int | None, ke
     epoch = 0
     while limit != 0 and (steps is not None or epoch < epochs):
         for part in hooks.epochs:
-            part.begin_epoch(context, epoch)
+            call_in_place(part, "begin_epoch", context, epoch)
         for inputs, labels in training_batches(
             job.federation.source,
             context.rows,
@@ -95,6 +98,8 @@ def loop_over_batches(context: ClientContext, epochs: int, steps: int | None, ke
             lonely_last=not job.batch_norm,
         ):
             context.inputs, context.labels = inputs.to(device), labels.to(device)
+            for part in hooks.batches:
+                call_in_place(part, "begin_batch", context)
             loss = gradient_step(context) if hooks.step is None else own_step(context, hooks)
             context.steps += 1
             limit -= 1
@@ -109,17 +114,36 @@ def loop_over_batches(context: ClientContext, epochs: int, steps: int | None, ke
 
 
 def own_step(context: ClientContext, hooks: StepHooks) -> Tensor:
-    """A step that a part takes itself; without the loop's gradient, other parts' penalties and corrections are lost."""
+    """A step that a part takes itself; without the loop's gradient, whatever else parts say about a step is lost."""
     assert hooks.step is not None
     before = context.gradients
-    loss = returned_tensor(hooks.step.step(context), hooks.step, "step")
-    silenced = [part for part in (*hooks.penalties, *hooks.corrections) if part is not hooks.step]
-    if context.gradients == before and silenced:
+    loss = returned_number(hooks.step.step(context), hooks.step, "step")
+    if context.gradients == before and (silenced := silenced_hooks(context, hooks)):
+        part, hook = silenced[0]
         raise RunError(
-            f"The part {hooks.step.name!r} takes its step without context.compute_gradient(), so that "
-            f"{silenced[0].name!r} has no effect; call it in 'step', or leave one of them out."
+            f"The part {hooks.step.name!r} takes its step without context.compute_gradient(), so that {hook!r} of "
+            f"{part.name!r} has no effect; call it in 'step', or leave one of them out."
         )
     return loss
+
+
+def silenced_hooks(context: ClientContext, hooks: StepHooks) -> list[tuple[Part, str]]:
+    """The hooks that only the loop's own gradient calls; a loss that nobody chose may be left out."""
+    chosen = [] if hooks.loss.name in context.job.method.defaults else [hooks.loss]
+    named = {"loss": chosen, "transform": hooks.transforms, "penalty": hooks.penalties, "correct": hooks.corrections}
+    return [(part, hook) for hook, parts in named.items() for part in parts]
+
+
+def checked_penalty(penalty: Tensor, part: Part, context: ClientContext) -> Tensor:
+    """The penalty, unless it has no gradient although all weights are trained: then it would be ignored."""
+    if penalty.requires_grad or not context.training or not bool((penalty != 0).any()):
+        return penalty
+    if all(weight.requires_grad for weight in context.named.values()):
+        raise RunError(
+            f"The penalty of the part {part.name!r} has no gradient, so that training would ignore it; compute it from "
+            "context.features, context.logits or the model's weights, without torch.no_grad() and detach()."
+        )
+    return penalty
 
 
 def gradient_step(context: ClientContext) -> Tensor:
@@ -138,17 +162,33 @@ def compute_gradient(context: ClientContext) -> Tensor:
         features = returned_tensor(part.transform(context.model, features, context), part, "transform")
     context.embedding = features
     context.logits = context.model.head(features)
-    loss = returned_tensor(hooks.loss.loss(context.logits, context.labels, context), hooks.loss, "loss")
+    logits = weigh_gradient(context.logits, context.labels, context.job.class_weights)
+    loss = returned_number(hooks.loss.loss(logits, context.labels, context), hooks.loss, "loss")
     for part in hooks.penalties:
-        loss = loss + returned_tensor(part.penalty(context), part, "penalty")
+        loss = loss + checked_penalty(returned_number(part.penalty(context), part, "penalty"), part, context)
     context.gradients += 1
     context.optimizer.zero_grad()
     loss.backward()  # type: ignore[no-untyped-call]
     for part in hooks.corrections:
-        part.correct(context)
+        call_in_place(part, "correct", context)
     if context.job.settings.clip is not None:
         nn.utils.clip_grad_norm_(context.named.values(), context.job.settings.clip)
     return loss
+
+
+def weigh_gradient(logits: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
+    """The same logits, whose gradient will be multiplied by the weight of each sample's class.
+
+    For a loss that is a sum over samples this is the gradient of the weighted sum; the loss that is shown has no
+    weights.
+    """
+    if weights is None:
+        return logits
+    each = weights.to(logits.device)[labels][:, None]
+    weighed = logits.view_as(logits)  # penalties look at the logits as well: their gradient stays as it is
+    if weighed.requires_grad:
+        weighed.register_hook(lambda gradient: gradient * each)  # type: ignore[no-untyped-call]
+    return weighed
 
 
 def set_training_mode(job: Job, context: ClientContext) -> None:
@@ -165,7 +205,7 @@ def keep_optimizer(context: ClientContext) -> None:
     for index, state in context.optimizer.state_dict()["state"].items():
         for key, value in state.items():
             if isinstance(value, Tensor):
-                context.memory[f"optimizer/{index}/{key}"] = value.detach().cpu().clone()
+                context.memory.values_by_name[f"optimizer/{index}/{key}"] = value.detach().cpu().clone()
 
 
 def restore_optimizer(context: ClientContext) -> None:

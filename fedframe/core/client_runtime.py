@@ -6,7 +6,9 @@ the reply. Whatever a client leaves in the model is overwritten before the next 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,19 +17,28 @@ from torch import Tensor, nn
 from fedframe.core.batches import plain_batches
 from fedframe.core.client_context import ClientContext
 from fedframe.core.client_loop import StepHooks, compute_gradient, fit
-from fedframe.core.hook_errors import describe
-from fedframe.core.message import STAGE, Message, all_finite
+from fedframe.core.culprit import find_culprit
+from fedframe.core.declared import client_memory, reply_numbers, reply_tensors
+from fedframe.core.hook_errors import call_in_place, describe_hook_error
+from fedframe.core.job import personal_path
+from fedframe.core.measures import Predictions
+from fedframe.core.message import CULPRIT, STAGE, Message, Number, all_finite
 from fedframe.core.model import copy_tensors, load_tensors
 from fedframe.core.part import Part
 from fedframe.core.personal import make_personal_models
 from fedframe.core.privacy import clipped, local_noise
+from fedframe.core.received import Received
 from fedframe.core.scratch import Scratch
+from fedframe.core.tally import make_tally, tally_size
 from fedframe.errors import FedframeError, RunError
+from fedframe.util.files import read_tensors
 from fedframe.util.seeds import generator_for, seed_everything, seed_for
 
 if TYPE_CHECKING:
     from fedframe.core.job import Job
 
+PER_SAMPLE = ("predicted", "probabilities")  # of a reply of several clients: one after the other
+NO_SCORE = -1.0  # what a client sends where the metric has no meaning for its test data
 MOST_VISITS = 10  # rounds that a client that was in none makes up for: more cost time and gained next to nothing
 
 
@@ -50,7 +61,10 @@ class ClientRuntime:
             "statistics": self.statistics,
             "personalise": self.personalise,
             "personalise_group": self.personalise_group,
+            "measure": self.measure,
+            "end": self.end,
         }
+        self.own_predictions: dict[int, Predictions] = {}  # of own models that were made here
 
     def perform(self, request: Message, unit: int) -> Message:
         """Do what the request says for one unit."""
@@ -62,7 +76,7 @@ class ClientRuntime:
         except Exception as error:
             names = {"score": "piece {} of the test data", "personalise_group": "group {} of personal models"}
             who = names.get(request.kind, "client {}").format(unit)
-            raise RunError(f"Round {request.round}, {request.kind}, {who}: {describe(error)}") from error
+            raise RunError(f"Round {request.round}, {request.kind}, {who}: {describe_hook_error(error)}") from error
 
     # -- the requests --------------------------------------------------------------------------------------------------
     def train(self, request: Message, client: int) -> Message:
@@ -74,12 +88,15 @@ class ClientRuntime:
         context.numbers |= {"samples": len(context.rows), "steps": context.steps, "loss": loss}
         private = copy_tensors(self.model, self.job.roles.private)  # before a part trains another model here
         for part in self.job.method.parts_with("finish"):
-            part.finish(context)
-            self.note_sender(context, part)
-        self.check_uploads(context.reply, "round", context.senders)
+            call_in_place(part, "finish", context)
+        self.check_uploads({**context.reply, **context.numbers}, "round")
         self.remember(context, private)
         self.protect(context, request)
-        return Message(request.kind, request.round, client, context.reply, context.numbers)
+        reply = Message(request.kind, request.round, client, dict(context.reply), dict(context.numbers))
+        if math.isfinite(loss) and all_finite(context.reply["update"]):
+            return reply
+        culprit = find_culprit(self.begin(request, client), self.all_hooks)
+        return reply if culprit is None else replace(reply, numbers={**reply.numbers, CULPRIT: culprit})
 
     def protect(self, context: ClientContext, request: Message) -> None:
         """Bound the update, and hide it in the client's own noise, as the privacy settings say."""
@@ -95,31 +112,18 @@ class ClientRuntime:
             update = local_noise(update, deviation, self.job.home or self.job.folder, purpose, request.tensors["model"])
         context.reply["update"] = update
 
-    def note_sender(self, context: ClientContext, part: Part) -> None:
-        """Note which part has added what to the reply and to the memory."""
-        for name in (*context.reply, *context.memory):
-            context.senders.setdefault(name, part.name)
-
-    def check_uploads(self, sent: Mapping[str, Tensor], when: str, senders: Mapping[str, str], stage: int = 0) -> None:
-        """Refuse what a part sends without having declared it, or not as declared: an error of the part."""
-        declared = self.job.declared(when, stage)
-        for name, tensor in sent.items():
-            if name == "update" and when == "round":
-                continue
-            part = senders.get(name, name.partition("/")[0])
-            if name not in declared:
+    def check_uploads(self, sent: Mapping[str, Tensor | Number], when: str, stage: int = 0) -> None:
+        """Refuse a reply that lacks what a part has declared, or has it in another shape: an error of the part."""
+        for name, upload in self.job.declared(when, stage).items():
+            part, wanted = self.job.upload_owners[name], tuple(upload.shape)
+            if name not in sent:
+                raise RunError(f"The part {part!r} declares {name!r} in 'uploads' and does not send it.")
+            value = sent[name]
+            if isinstance(value, Tensor) and tuple(value.shape) != wanted:
                 raise RunError(
-                    f"The part {part!r} sends {name!r} without declaring it; add it to the part's 'uploads': "
-                    f"{{{name!r}: Upload({tuple(tensor.shape)}, 'sum')}}."
+                    f"The part {part!r} sends {name!r} with shape {tuple(value.shape)}, and its 'uploads' declares "
+                    f"{wanted}; make them agree."
                 )
-            if tuple(tensor.shape) != tuple(declared[name].shape):
-                raise RunError(
-                    f"The part {part!r} sends {name!r} with shape {tuple(tensor.shape)}, and its 'uploads' declares "
-                    f"{tuple(declared[name].shape)}; make them agree."
-                )
-        for name in declared.keys() - sent.keys():
-            owner = self.job.upload_owners[name]
-            raise RunError(f"The part {owner!r} declares {name!r} in 'uploads' and does not send it.")
 
     @torch.no_grad()
     def score(self, request: Message, piece: int) -> Message:
@@ -128,7 +132,7 @@ class ClientRuntime:
         samples, rows, labels = self.job.test_piece(str(request.numbers["set"]), piece)
         logits = self.predict(plain_batches(self.job.federation.source, samples, rows, self.job.settings.eval_batch))
         loss = nn.functional.cross_entropy(logits, labels, reduction="sum")
-        tensors = {"predicted": logits.argmax(1).to(torch.int32)}
+        tensors = {"predicted": logits.argmax(1).to(torch.int32), "probabilities": self.probabilities(logits)}
         return Message(request.kind, request.round, piece, tensors, {"loss": float(loss)})
 
     def score_client(self, request: Message, client: int) -> Message:
@@ -147,21 +151,56 @@ class ClientRuntime:
         context.stage = int(request.numbers.get(STAGE, 0))
         self.catch_up(context)  # features of untrained private layers would spoil the sums over all clients
         self.model.eval()
-        part = self.job.method.slot("server_stage")
+        part, declared = self.job.method.slot("server_stage"), self.job.expected("statistics", context.stage)
         tensors = part.statistics(context)
-        self.check_uploads(tensors, "statistics", dict.fromkeys(tensors, part.name), context.stage)
+        for name in tensors.keys() - declared.keys():
+            shape = tuple(tensors[name].shape)
+            stage = f", stage={context.stage}" if context.stage else ""
+            raise RunError(
+                f"The part {part.name!r} sends {name!r} without declaring it; add it to the part's 'uploads': "
+                f"{{{name!r}: Upload({shape}, 'sum', when='statistics'{stage})}}."
+            )
+        self.check_uploads(tensors, "statistics", context.stage)
         return Message(request.kind, request.round, client, tensors, {"samples": len(context.rows), "loss": 0.0})
 
     def personalise(self, request: Message, client: int) -> Message:
         """Make the client's own model, keep it, and say how it does on the client's own test data."""
-        return Message(request.kind, request.round, client, make_personal_models(self, request, [client])[0])
+        found = make_personal_models(self, request, [client])[0]
+        predicted, probabilities = found.pop("predicted"), found.pop("probabilities")
+        self.own_predictions[client] = Predictions(probabilities, self.job.local_test(client)[2], predicted)
+        return Message(request.kind, request.round, client, found)
+
+    def measure(self, request: Message, client: int) -> Message:
+        """Tallies of the shared model's and of the client's own predictions, where pooled ones need nothing more."""
+        bins, classes = self.job.settings.score_bins, self.model.classes
+        nothing = torch.zeros(tally_size(classes, bins), dtype=torch.float64)
+        self.load(request.tensors, {})
+        shared = make_tally(self.predict_local(client), bins) if self.job.shares_a_model else nothing
+        own = self.own_predictions.get(client) or self.predict_with_kept(request, client)
+        tensors = {"tally/shared": shared, "tally/personal": nothing.clone() if own is None else make_tally(own, bins)}
+        numbers: dict[str, Number] = {"samples": max(1, len(self.job.federation.train[client])), "loss": 0.0}
+        return Message(request.kind, request.round, client, tensors, numbers)
+
+    def predict_with_kept(self, request: Message, client: int) -> Predictions | None:
+        """What the client's own model predicts, if an earlier process has made and kept it."""
+        path = personal_path(self.job.folder, client)
+        if not (self.job.settings.personal and path.exists()):
+            return None
+        self.load(request.tensors, {})
+        load_tensors(self.model, read_tensors(path)[0])
+        return self.predict_local(client)
+
+    def end(self, request: Message, client: int) -> Message:
+        """Nothing is left to do: a node keeps the model that comes with this request."""
+        return Message(request.kind, request.round, client)
 
     def personalise_group(self, request: Message, group: int) -> Message:
         """The same for a group of clients."""
         found = make_personal_models(self, request, self.job.personal_groups[group])
-        return Message(
-            request.kind, request.round, group, {name: torch.stack([f[name] for f in found]) for name in found[0]}
-        )
+        tensors = {
+            name: (torch.cat if name in PER_SAMPLE else torch.stack)([f[name] for f in found]) for name in found[0]
+        }
+        return Message(request.kind, request.round, group, tensors)
 
     def catch_up(self, context: ClientContext) -> None:
         """A client that was in no round first trains what rounds would have left with it: its private tensors, alone.
@@ -171,7 +210,7 @@ class ClientRuntime:
         """
         job = self.job
         learns = {name for name, p in self.model.named_parameters() if p.requires_grad} & {*job.roles.private}
-        if not learns or any(f"model/{name}" in context.memory for name in learns):
+        if not learns or any(f"model/{name}" in context.memory.values_by_name for name in learns):
             return
         self.train_missed_rounds(context, job.method.parts_with("private"), learns.__contains__)
         private = copy_tensors(self.model, job.roles.private)
@@ -190,22 +229,33 @@ class ClientRuntime:
     def begin(self, request: Message, client: int) -> ClientContext:
         """Load the server's model and the client's memory, and let parts prepare."""
         job = self.job
-        received = {name: tensor.to(self.flat.device) for name, tensor in request.tensors.items()}
-        memory = job.store.load(client, request.round) if job.remembers else {}
-        self.load(received, memory)
+        received = Received(job, {name: tensor.to(self.flat.device) for name, tensor in request.tensors.items()})
+        kept = job.store.load(client, request.round) if job.remembers else {}
+        self.load(received, kept)
+        memory = client_memory(job.memory_names, kept)
+        reply, numbers = reply_tensors(job.expected("round")), reply_numbers(job.numbers)
+        otherwise, reply.advice = reply.advice, lambda name, value: self.upload_advice(name) or otherwise(name, value)
         generator = generator_for(job.settings.seed, "batches", request.kind, request.round, client)
         rows, lr = job.federation.train[client], float(request.numbers["lr"])
-        context = ClientContext(self, request.kind, client, request.round, lr, rows, received, memory, generator)
+        context = ClientContext(
+            self, request.kind, client, request.round, lr, rows, received, memory, generator, reply, numbers
+        )
         for part in job.method.parts_with("begin"):
-            part.begin(context)
-            self.note_sender(context, part)
+            call_in_place(part, "begin", context)
         return context
+
+    def upload_advice(self, name: str) -> str:
+        """What to do about a tensor that a round sends and that is declared, but for the server stage."""
+        upload = self.job.uploads.get(name)
+        if upload is None or upload.when == "round":
+            return ""
+        return f"its Upload has when={upload.when!r}, which is for the server stage: drop that to send it in rounds."
 
     def load_personal(self, context: ClientContext) -> None:
         """Go on with the client's own model, where it is more than the shared one with private tensors."""
         part = self.job.method.optional_slot("load_personal")
         if part is not None:
-            part.load_personal(context)
+            call_in_place(part, "load_personal", context)
 
     def load(self, received: Mapping[str, Tensor], memory: Mapping[str, Tensor]) -> None:
         """Set every tensor of the model: shared from the server, private from memory, the rest as in the beginning.
@@ -223,20 +273,12 @@ class ClientRuntime:
 
     def remember(self, context: ClientContext, private: dict[str, Tensor]) -> None:
         """Keep the client's private state, unless its training went wrong."""
-        declared = [name for part in self.job.method.parts for name in part.memory]
-        prefixes = tuple(name.removesuffix("*") for name in declared if name.endswith("*"))
-        for name in context.memory:
-            if name not in declared and not name.startswith((*prefixes, "model/", "optimizer/")):
-                raise RunError(
-                    f"The part {context.senders.get(name)!r} keeps {name!r} in a client's memory without declaring it; "
-                    f"write in its class: memory: ClassVar[tuple[str, ...]] = ({name!r},)."
-                )
         if not self.job.remembers:
             return
-        context.memory |= {f"model/{name}": tensor for name, tensor in private.items()}
-        floats = [t for t in (*context.reply.values(), *context.memory.values()) if t.is_floating_point()]
+        kept = context.memory.values_by_name | {f"model/{name}": tensor for name, tensor in private.items()}
+        floats = [t for t in (*context.reply.values(), *kept.values()) if t.is_floating_point()]
         if all(all_finite(tensor) for tensor in floats):
-            self.job.store.save(context.client, context.round, context.memory)
+            self.job.store.save(context.client, context.round, kept)
 
     def compute_gradient(self, context: ClientContext) -> Tensor:
         """The gradient of a batch, for parts that take steps of their own."""
@@ -258,17 +300,32 @@ class ClientRuntime:
             hooks = StepHooks.of(self.job.method, chosen, loss)
         return fit(context, hooks, epochs, steps, only)
 
-    def count_hits(self, client: int) -> dict[str, Tensor]:
-        """Right predictions and samples of each class in the client's own test data."""
-        samples, rows, labels = self.job.local_test(client)
-        with torch.no_grad():
-            batches = plain_batches(self.job.federation.source, samples, rows, self.job.settings.eval_batch)
-            right = self.predict(batches).argmax(1) == labels
-        classes = self.model.classes
+    def count_hits(self, client: int, predictions: Predictions | None = None) -> dict[str, Tensor]:
+        """Right predictions and samples of each class in the client's own test data, and the metric if another."""
+        found = predictions or self.predict_local(client)
+        matrix = torch.from_numpy(found.confusion)
+        counts = {"hits": matrix.diagonal().contiguous(), "samples": matrix.sum(1)}
+        if self.job.settings.score_metric == "accuracy":
+            return counts
+        score = self.job.score(found)
+        value, error = (score.value, score.error) if score is not None else (NO_SCORE, NO_SCORE)
         return {
-            "hits": torch.bincount(labels[right], minlength=classes),
-            "samples": torch.bincount(labels, minlength=classes),
+            **counts,
+            "value": torch.tensor(value, dtype=torch.float64),
+            "error": torch.tensor(error, dtype=torch.float64),
         }
+
+    @torch.no_grad()
+    def predict_local(self, client: int) -> Predictions:
+        """What the model as it stands predicts for the client's own test data."""
+        samples, rows, labels = self.job.local_test(client)
+        batches = plain_batches(self.job.federation.source, samples, rows, self.job.settings.eval_batch)
+        logits = self.predict(batches)
+        return Predictions(self.probabilities(logits), labels, logits.argmax(1))
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """The class probabilities that logits stand for."""
+        return self.job.method.slot("loss").probabilities(logits)
 
     def predict(self, batches: Iterable[Tensor]) -> Tensor:
         """Class scores of the model as it stands, on the CPU."""

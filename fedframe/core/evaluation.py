@@ -4,7 +4,8 @@ generic    accuracy of the shared model on the global test set
 client     accuracy of the shared model on each client's own test data, mean over clients
 personal   accuracy of each client's own model on its own test data, mean over clients
 
-Means over clients are unweighted; the mean weighted by test samples is given beside them.
+Means over clients are unweighted; the mean weighted by test samples is given beside them. The setting `metric` puts
+another measure (`measures.py`) in the place of accuracy.
 """
 
 from __future__ import annotations
@@ -16,13 +17,22 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from fedframe.core.client_runtime import NO_SCORE
 from fedframe.core.job import PIECE
+from fedframe.core.measures import METRICS, Evidence, Measured, Predictions, metric_name, share_of
 from fedframe.core.message import Message
+from fedframe.core.stage_costs import COUNTS_BYTES
 
 if TYPE_CHECKING:
     from fedframe.core.part import Part
     from fedframe.core.server import Server
 
+SCORE_NAMES = ("generic", "client", "personal")
+EASIER_TASK = (
+    "personal is no match for generic: a client with two classes has an easier task than telling all classes apart; "
+    "compare it with client, which is on the same test data"
+)
+NEED_BOTH = ("auroc", "average_precision", "sensitivity", "specificity")  # a client with one class has none of these
 DEFINITIONS = {
     "generic": "accuracy of the shared model on the global test set",
     "client": "accuracy of the shared model on each client's own test data, unweighted mean over clients",
@@ -38,22 +48,36 @@ DEFINITIONS = {
     "clients": "how many clients the final mean is over: those that have test data and have answered (unheard: how "
     "many have not, over a network)",
     "bytes": "of all clients together: bytes_up and bytes_down in all rounds, bytes_once what a client gets only once "
-    "(a frozen classifier); evaluation and final stages are not counted",
+    "(a frozen classifier), stages what the stages after the last round add, bytes_up_total and bytes_down_total all "
+    "of it; evaluation is not counted",
+    "low": "lower end of the 95 % interval of the final score: how far it may be off because the test samples are "
+    "these and no others; of a mean over clients, because each client's are (another draw of clients would vary more)",
+    "high": "its upper end",
+    "samples": "test samples that a score is made of",
+    "comparing": EASIER_TASK,
     "none": "null means not measured: the method has no such model between rounds, or there are no test data",
 }
 
 
-def definitions(validate_share: float) -> dict[str, str]:
+def definitions(validate_share: float, metric: str = "accuracy") -> dict[str, str]:
     """What the scores of a run mean; with a validation share no score has seen the test set."""
-    if not validate_share:
-        return DEFINITIONS
-    share = f"{100 * validate_share:g} % of the training data (validation; all test data were put aside)"
-    return {
-        **DEFINITIONS,
-        "generic": f"accuracy of the shared model on a held-out {share}",
-        "client": f"accuracy of the shared model on each client's held-out {share}, unweighted mean over clients",
-        "personal": f"accuracy of each client's own model on its held-out {share}, unweighted mean over clients",
+    found = DEFINITIONS
+    if validate_share:
+        share = f"{100 * validate_share:g} % of the training data (validation; all test data were put aside)"
+        found = {
+            **DEFINITIONS,
+            "generic": f"accuracy of the shared model on a held-out {share}",
+            "client": f"accuracy of the shared model on each client's held-out {share}, unweighted mean over clients",
+            "personal": f"accuracy of each client's own model on its held-out {share}, unweighted mean over clients",
+        }
+    if metric == "accuracy":
+        return found
+    some = " that have one" if metric in NEED_BOTH else ""
+    named = {
+        score: f"{metric_name(metric)}{found[score].removeprefix('accuracy')}{some if score != 'generic' else ''}"
+        for score in SCORE_NAMES
     }
+    return {**found, **named, "metric": f"what scores are: {METRICS[metric]}"}
 
 
 @dataclass(frozen=True)
@@ -63,11 +87,30 @@ class ByClient:
     clients: Sequence[int]
     hits: Sequence[float]
     samples: Sequence[int]
+    scores: Sequence[Measured | None] | None = None  # the run's metric, where it is not accuracy
 
-    def accuracies(self) -> dict[int, float]:
-        """The accuracy of every client that has test data."""
+    def measured(self) -> dict[int, Measured]:
+        """The score of every client that has test data with which it has a meaning."""
+        if self.scores is not None:
+            return {client: one for client, one in zip(self.clients, self.scores, strict=True) if one is not None}
         counted = zip(self.clients, self.hits, self.samples, strict=True)
-        return {client: hits / samples for client, hits, samples in counted if samples}
+        return {client: share_of(hits, samples) for client, hits, samples in counted if samples}
+
+    def values(self) -> dict[int, float]:
+        """The same without errors."""
+        return {client: one.value for client, one in self.measured().items()}
+
+    def means(self) -> tuple[float | None, float | None, int]:
+        """Unweighted and weighted mean over the clients that have a score, and how many they are."""
+        values = self.values()
+        if not values:
+            return None, None, 0
+        sizes = dict(zip(self.clients, self.samples, strict=True))
+        if self.scores is None:
+            weighted = sum(self.hits) / sum(self.samples)
+        else:
+            weighted = sum(v * sizes[k] for k, v in values.items()) / sum(sizes[k] for k in values)
+        return sum(values.values()) / len(values), weighted, len(values)
 
 
 @dataclass(frozen=True)
@@ -86,10 +129,11 @@ class Scores:
     per_class: tuple[float | None, ...] = ()
     personal_per_class: tuple[float | None, ...] = ()
     by_client: Mapping[str, ByClient] = field(default_factory=dict, repr=False)  # of `client` and `personal`
+    pooled: Mapping[str, Evidence] = field(default_factory=dict, repr=False)  # predictions, all clients' together
 
     def line(self) -> dict[str, Any]:
         """What a round's line of metrics says of them: all that was measured, but not client by client."""
-        left_out = ("personal_per_class", "by_client")
+        left_out = ("personal_per_class", "by_client", "pooled")
         values = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in left_out}
         return {name: value for name, value in values.items() if value is not None and value != ()}
 
@@ -108,43 +152,46 @@ def has_own_models(server: Server) -> bool:
     return bool(server.job.roles.private) or server.job.method.optional_slot("load_personal") is not None
 
 
-def score_generic(server: Server) -> tuple[Scores, Tensor]:
-    """Score the shared model on the global test set; also, for each of its samples, whether it was right."""
+def score_generic(server: Server) -> tuple[Scores, Predictions]:
+    """Score the shared model on the global test set; also what it predicts there."""
     job = server.job
     if not job.shares_a_model:
-        return Scores(), torch.empty(0, dtype=torch.bool)
-    predicted, loss = predict_set(server, "test")
-    labels = job.pool("test").y if len(predicted) else torch.empty(0, dtype=torch.int64)
-    right = predicted == labels
-    hits = torch.bincount(labels, right.double(), minlength=job.template.classes)
-    totals = torch.bincount(labels, minlength=job.template.classes)
+        return Scores(), Predictions(torch.empty(0, job.template.classes), torch.empty(0))
+    predictions, loss = predict_set(server, "test")
+    matrix = torch.from_numpy(predictions.confusion)
+    score, samples = job.score(predictions), predictions.samples
     scores = Scores(
-        generic=float(right.double().mean()) if len(right) else None,
-        generic_loss=loss / len(right) if len(right) else None,
-        per_class=by_class(hits, totals),
+        generic=score.value if score is not None else None,
+        generic_loss=loss / samples if samples else None,
+        per_class=by_class(matrix.diagonal(), matrix.sum(1)),
+        pooled={"generic": predictions} if samples else {},
     )
-    return scores, right
+    return scores, predictions
 
 
 def score_shared(server: Server, local: str) -> Scores:
     """Score the shared model on the global test set and on clients' own (`local` or `local-all`)."""
     job = server.job
-    scores, right = score_generic(server)
+    scores, predictions = score_generic(server)
     if not job.shares_a_model:
         return scores
     if job.federation.local_test_pool == "test":
-        local_right = right[job.test_rows(local)]  # the same model on the same samples
+        found = predictions.of(job.test_rows(local).numpy())  # the same model on the same samples
     else:
-        local_predicted, _ = predict_set(server, local)
-        local_right = local_predicted == job.pool(local).y[job.test_rows(local)]
+        found, _ = predict_set(server, local)
     clients = job.scored_clients(local)
     sizes = job.federation.local_test.sizes()[clients]
-    return with_client(scores, ByClient(clients.tolist(), hits_of_clients(local_right, sizes).tolist(), sizes.tolist()))
+    hits = hits_of_clients(torch.from_numpy(found.predicted == found.labels), sizes).tolist()
+    each = None
+    if job.settings.score_metric != "accuracy":
+        each = [job.score(one) for one in found.split(sizes.tolist())]
+    scores = with_client(scores, ByClient(clients.tolist(), hits, sizes.tolist(), each))
+    return replace(scores, pooled={**scores.pooled, "client": found}) if found.samples else scores
 
 
 def with_client(scores: Scores, each: ByClient) -> Scores:
     """The scores with those of the shared model on clients' own test data."""
-    mean, weighted, count = over_clients(torch.tensor(each.hits, dtype=torch.float64), torch.tensor(each.samples))
+    mean, weighted, count = each.means()
     return replace(
         scores,
         client=mean,
@@ -159,32 +206,27 @@ def by_class(hits: Tensor, totals: Tensor) -> tuple[float | None, ...]:
     return tuple(float(h / t) if t else None for h, t in zip(hits.double(), totals, strict=True))
 
 
-def predict_set(server: Server, which: str) -> tuple[Tensor, float]:
+def predict_set(server: Server, which: str) -> tuple[Predictions, float]:
     """The shared model's predictions for a whole test set, and the summed loss."""
-    pieces = -(-len(server.job.test_rows(which)) // PIECE)
+    rows = server.job.test_rows(which)
+    pieces = -(-len(rows) // PIECE)
     request = server.build_request("score", server.round)
     request = Message("score", request.round, -1, request.tensors, {**request.numbers, "set": which})
     predicted = [torch.empty(0, dtype=torch.int64)]
+    probabilities = [torch.empty(0, server.job.template.classes)]
     loss = 0.0
     for reply in server.engine.run(request, range(pieces)):
         predicted.append(reply.tensors["predicted"].long())  # a copy: the reply is only lent
+        probabilities.append(reply.tensors["probabilities"].clone())
         loss += float(reply.numbers["loss"])
-    return torch.cat(predicted), loss
+    labels = server.job.pool(which).y[rows] if len(rows) else torch.empty(0, dtype=torch.int64)
+    return Predictions(torch.cat(probabilities), labels, torch.cat(predicted)), loss
 
 
 def hits_of_clients(right: Tensor, sizes: Tensor) -> Tensor:
     """How many of each client's test samples are right; samples lie client by client."""
     owner = torch.repeat_interleave(torch.arange(len(sizes)), sizes)
     return torch.bincount(owner, right.double(), minlength=len(sizes))
-
-
-def over_clients(hits: Tensor, sizes: Tensor) -> tuple[float | None, float | None, int]:
-    """Unweighted and weighted mean accuracy over the clients that have test data, and how many they are."""
-    some = sizes > 0
-    if not bool(some.any()):
-        return None, None, 0
-    mean = float((hits[some] / sizes[some]).mean())
-    return mean, float(hits.sum() / sizes.sum()), int(some.sum())
 
 
 def score_clients(
@@ -199,15 +241,35 @@ def score_clients(
     sizes: list[int] = []
     class_hits, class_sizes = torch.zeros(2, server.job.template.classes, dtype=torch.int64)
     diverged = 0
+    each: list[Measured | None] = []
+    probabilities, predicted = list[Tensor](), list[Tensor]()
     for reply in server.engine.run(request, units):
+        each += measured_scores(reply)
+        if "probabilities" in reply.tensors:
+            probabilities.append(reply.tensors["probabilities"].clone())
+            predicted.append(reply.tensors["predicted"].clone())
         diverged += int(reply.tensors.get("diverged", torch.zeros(())).sum())
         right += reply.tensors["hits"].sum(-1).reshape(-1).tolist()
         sizes += reply.tensors["samples"].sum(-1).reshape(-1).tolist()
         class_hits += reply.tensors["hits"].reshape(-1, len(class_hits)).sum(0)
         class_sizes += reply.tensors["samples"].reshape(-1, len(class_sizes)).sum(0)
         progress(len(sizes), len(clients))
-    scores = personal_scores(server, ByClient(list(clients), right, sizes), diverged)
-    return replace(scores, personal_per_class=by_class(class_hits, class_sizes)) if scores.by_client else scores
+    scores = personal_scores(server, ByClient(list(clients), right, sizes, each or None), diverged)
+    if not scores.by_client:
+        return scores
+    pooled: dict[str, Evidence] = {}
+    if probabilities:
+        labels = torch.cat([server.job.local_test(client)[2] for client in clients])
+        pooled["personal"] = Predictions(torch.cat(probabilities), labels, torch.cat(predicted))
+    return replace(scores, personal_per_class=by_class(class_hits, class_sizes), pooled=pooled)
+
+
+def measured_scores(reply: Message) -> list[Measured | None]:
+    """The clients' scores in a reply, where the metric is not accuracy; none where it has no meaning."""
+    if "value" not in reply.tensors:
+        return []
+    values, errors = (reply.tensors[name].reshape(-1).tolist() for name in ("value", "error"))
+    return [None if value == NO_SCORE else Measured(value, error) for value, error in zip(values, errors, strict=True)]
 
 
 def personal_scores(server: Server, each: ByClient, diverged: int) -> Scores:
@@ -218,13 +280,13 @@ def personal_scores(server: Server, each: ByClient, diverged: int) -> Scores:
             f"Personal models that came out with NaN or infinite weights: {diverged} of {len(each.clients)}. These "
             f"clients keep the model that the client stage began with; {hint}."
         )
-    shares = list(each.accuracies().values())
-    if not shares:
+    mean, weighted, count = each.means()
+    if not any(each.samples):
         return Scores()
     return Scores(
-        personal=sum(shares) / len(shares),
-        personal_weighted=sum(each.hits) / sum(each.samples),
-        personal_count=len(shares),
+        personal=mean,
+        personal_weighted=weighted,
+        personal_count=count,
         personal_diverged=diverged or None,
         by_client={"personal": each},
     )
@@ -240,6 +302,7 @@ def with_personal(shared: Scores, own: Scores) -> Scores:
         personal_diverged=own.personal_diverged,
         personal_per_class=own.personal_per_class,
         by_client={**shared.by_client, **own.by_client},
+        pooled={**shared.pooled, **own.pooled},
     )
 
 
@@ -262,5 +325,9 @@ def final_scores(server: Server, progress: Callable[[int, int], None]) -> Scores
         return scores
     groups = job.personal_groups
     clients = [client for group in groups for client in group]
-    own = score_clients(server, "personalise_group", range(len(groups)), progress, clients)
+    with server.stages.measure("client_stage") as cost:
+        own = score_clients(server, "personalise_group", range(len(groups)), progress, clients)
+        # Groups are a matter of this machine: over a network every client is sent its request and answers by itself.
+        cost.sent(server.build_request("personalise", server.round + 1), len(clients))
+        cost.add("up", "counts", COUNTS_BYTES * len(clients))
     return with_personal(scores, own) if own.by_client else scores

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import traceback
 from collections.abc import Iterator
@@ -10,9 +11,9 @@ from pathlib import Path
 
 from torch import Tensor
 
-from fedframe.core.part import Part
-from fedframe.core.part_check import place
-from fedframe.errors import FedframeError, RunError
+from fedframe.core.part import Merger, Part
+from fedframe.core.part_check import class_location
+from fedframe.errors import DivergedError, FedframeError, RunError
 from fedframe.util import locate
 
 CORE = Path(__file__).parent
@@ -27,9 +28,9 @@ def part_places(error: BaseException) -> list[Path]:
     return [METHODS, *(Path(file) for file in files if file and not Path(file).is_relative_to(CORE))]
 
 
-def describe(error: BaseException) -> str:
+def describe_hook_error(error: BaseException) -> str:
     """The kind and text of an error, and where it was raised if that is in a part's or a user's file."""
-    return locate.describe(error, part_places(error))
+    return locate.describe_error(error, part_places(error))
 
 
 @contextmanager
@@ -42,17 +43,52 @@ def named_errors(where: str) -> Iterator[None]:
     except Exception as error:
         if locate.location(error, part_places(error)) is None:
             raise
-        raise RunError(f"{where}: {describe(error)}") from error
+        kind = DivergedError if isinstance(error, FloatingPointError) else RunError
+        raise kind(f"{where}: {describe_hook_error(error)}") from error
 
 
 def wrong_return(part: Part, hook: str, value: object, wanted: str) -> RunError:
     """The sentence about a hook that returned something else than it must."""
     found = f"a {type(value).__name__}" if value is not None else "None: is a return missing?"
-    return RunError(f"{place(type(part))}.{hook} must return {wanted}, and returned {found}")
+    return RunError(f"{class_location(type(part))}.{hook} must return {wanted}, and returned {found}")
+
+
+def call_in_place(part: Part, hook: str, *given: object) -> None:
+    """Call a hook that changes what it is given; something returned would be ignored, so it is refused."""
+    value = getattr(part, hook)(*given)
+    if value is not None:
+        raise RunError(
+            f"{class_location(type(part))}.{hook} returned a {type(value).__name__}, which nobody would use: change "
+            "what the hook is given, and return nothing."
+        )
 
 
 def returned_tensor(value: Tensor, part: Part, hook: str) -> Tensor:
     """What a hook returned, if it is a tensor; a forgotten `return` is named with its hook."""
     if not isinstance(value, Tensor):
         raise wrong_return(part, hook, value, "a tensor")
+    return value
+
+
+def checked_merger(merger: Merger, part: Part) -> Merger:
+    """What the hook `merger` returned, if it can be used as one."""
+    for method, given in (("add", ("reply", "weight")), ("finish", ())):
+        if not callable(getattr(merger, method, None)):
+            raise wrong_return(part, "merger", merger, "an object with the methods add(reply, weight) and finish()")
+        try:
+            inspect.signature(getattr(merger, method)).bind(*given)
+        except TypeError:
+            where = f"{class_location(type(part))}.merger: {type(merger).__name__}.{method}"
+            raise RunError(f"{where} must take ({', '.join(('self', *given))}).") from None
+    return merger
+
+
+def returned_number(value: Tensor, part: Part, hook: str) -> Tensor:
+    """What a hook returned, if it is a single number, as a loss must be."""
+    if not isinstance(value, Tensor) or value.ndim:
+        returned_tensor(value, part, hook)
+        raise RunError(
+            f"{class_location(type(part))}.{hook} must return a single number (a tensor of shape ()), and returned "
+            f"shape {tuple(value.shape)}: is a .mean() missing?"
+        )
     return value

@@ -14,17 +14,20 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fedframe.core.declared import is_declared, renamed
 from fedframe.core.hook_errors import wrong_return
 from fedframe.core.layout import named_tensors
+from fedframe.core.measures import Evidence, Measured, measure
 from fedframe.core.method import Method
 from fedframe.core.model import Model, Roles, assign_roles, count_parameters, has_batch_norm
-from fedframe.core.part import ModelSize, Upload
+from fedframe.core.part import ModelSize, Part, Upload
+from fedframe.core.part_check import class_location
 from fedframe.core.personal import groups
 from fedframe.core.private_state import Store
 from fedframe.data import Federation, Ragged, Samples
 from fedframe.data.augment import Augment, read_augment
-from fedframe.errors import SettingError
-from fedframe.settings import Settings
+from fedframe.errors import SettingError, nearest
+from fedframe.settings import Settings, read_class_weights
 from fedframe.util.files import write_tensors
 from fedframe.util.seeds import seed_for
 
@@ -60,12 +63,31 @@ class Job:
     @cached_property
     def remembers(self) -> bool:
         """Whether clients have private state at all."""
-        parts = any(part.memory for part in self.method.parts)
-        return parts or bool(self.roles.private) or self.settings.keep_optimizer
+        return bool(self.memory_names or self.roles.private) or self.settings.keep_optimizer
+
+    @cached_property
+    def memory_names(self) -> list[str]:
+        """What parts keep in a client's memory."""
+        owners: dict[str, str] = {}
+        for part in self.method.parts:
+            for name in part.memory:
+                twin = next((each for each in owners if is_declared(name, [each]) or is_declared(each, [name])), None)
+                if twin is not None:
+                    raise SettingError(
+                        f"The part {part.name!r} keeps {name!r} in a client's memory, and so does {owners[twin]!r}; "
+                        f"rename it, for example to {renamed(part, name)!r}."
+                    )
+                owners[name] = part.name
+        return list(owners)
+
+    @cached_property
+    def size(self) -> ModelSize:
+        """What the shapes of uploads and of the server's state depend on."""
+        return ModelSize(self.template.classes, self.template.dim, self.roles.layout.trainable, self.template.sizes)
 
     @cached_property
     def uploads(self) -> dict[str, Upload]:
-        """Every tensor that parts send beside the update."""
+        """All that parts send beside the update."""
         return {name: upload for name, (_, upload) in self._declared_uploads.items()}
 
     @cached_property
@@ -76,14 +98,17 @@ class Job:
     @cached_property
     def _declared_uploads(self) -> dict[str, tuple[str, Upload]]:
         found: dict[str, tuple[str, Upload]] = {}
-        size = ModelSize(self.template.classes, self.template.dim, self.roles.layout.trainable, self.template.sizes)
         for part in self.method.parts:
-            declared = part.uploads(size)
+            declared = part.uploads(self.size)
             if not isinstance(declared, dict) or not all(isinstance(each, Upload) for each in declared.values()):
                 raise wrong_return(part, "uploads", declared, "a dict of Upload")
             for name, upload in declared.items():
                 if name in found or name == "update":
-                    raise SettingError(f"The part {part.name!r} uploads {name!r}, and so does another; rename it.")
+                    other = repr(found[name][0]) if name in found else "every method"
+                    raise SettingError(
+                        f"The part {part.name!r} uploads {name!r}, and so does {other}; rename it, for example to "
+                        f"{renamed(part, name)!r}."
+                    )
                 found[name] = (part.name, upload)
         return found
 
@@ -99,8 +124,14 @@ class Job:
 
     def expected(self, when: str, stage: int = 0) -> dict[str, torch.Size]:
         """Names and shapes of the tensors of a reply: of a `round`, or of a stage of `statistics`."""
-        sizes = {name: torch.Size(upload.shape) for name, upload in self.declared(when, stage).items()}
+        uploads = self.declared(when, stage)
+        sizes = {name: torch.Size(upload.shape) for name, upload in uploads.items() if upload.aggregate != "number"}
         return {"update": torch.Size([self.roles.layout.size]), **sizes} if when == "round" else sizes
+
+    @cached_property
+    def numbers(self) -> list[str]:
+        """The plain numbers that parts add to a round's reply."""
+        return [name for name, upload in self.uploads.items() if upload.aggregate == "number"]
 
     @cached_property
     def shares_a_model(self) -> bool:
@@ -163,6 +194,42 @@ class Job:
         offsets = self.federation.train.offsets.numpy()
         order = np.lexsort((clients, offsets[clients] - offsets[clients + 1]))
         return [int(client) for client in clients[order]]
+
+    # -- what is measured and minimised --------------------------------------------------------------------------------
+    def score(self, evidence: Evidence) -> Measured | None:
+        """The run's metric of some predictions."""
+        return measure(evidence, self.settings.score_metric, self.positive, self.settings.metric_at)
+
+    @cached_property
+    def positive(self) -> int:
+        """Of two classes, the one that sensitivity and the like are about."""
+        classes, asked = self.federation.source.classes, self.settings.positive
+        if asked is None:
+            return 1
+        if asked not in classes:
+            raise SettingError(f"positive = {asked!r} is none of the classes; {nearest(asked, classes)}")
+        return list(classes).index(asked)
+
+    @cached_property
+    def class_weights(self) -> Tensor | None:
+        """The weight of each class's samples in the loss, of mean 1 over the training samples; None for no weights."""
+        given, classes = read_class_weights(self.settings.class_weights), self.federation.source.classes
+        if given == "none":
+            return None
+        if isinstance(given, dict):
+            for name in (*given, *classes):
+                if name not in classes or name not in given:
+                    example = ",".join(f"{each}={given.get(each, 1):g}" for each in classes[:20])
+                    what = "has no weight" if name in classes else "is none of the classes"
+                    raise SettingError(f"class_weights: {name!r} {what}; use '{example}'.")
+            return torch.tensor([given[name] for name in classes], dtype=torch.float32)
+        if not len(self.federation.source.train):
+            raise SettingError(
+                "class_weights = 'balanced' needs the labels of all clients, and those of a federation stay at its "
+                f"nodes; give the weights: '{classes[0]}=1,{classes[1]}=9'."
+            )
+        counts = self.federation.source.train.y[self.federation.train.values].bincount(minlength=len(classes))
+        return (len(self.federation.train.values) / (len(classes) * counts.clamp(min=1))).float()
 
     # -- test data -----------------------------------------------------------------------------------------------------
     @cached_property
@@ -235,6 +302,20 @@ class Job:
     def keep_personal(self, client: int, tensors: Mapping[str, Tensor]) -> None:
         """Keep what differs in a client's own model."""
         write_tensors(personal_path(self.folder, client), dict(tensors), {"client": client})
+
+
+def check_names(job: Job, state_owners: Mapping[str, Part]) -> None:
+    """Refuse names that do not say whose they are: another part may come to use the same."""
+    uploads = {name: part for part in job.method.parts for name in part.uploads(job.size)}
+    memory = {name: part for part in job.method.parts for name in part.memory}
+    for owners, verb in ((memory, "keeps"), (uploads, "sends"), (state_owners, "keeps")):
+        for name, part in owners.items():
+            prefixes = [f"{base.name}/" for base in type(part).__mro__ if issubclass(base, Part) and base.name]
+            if not name.startswith(tuple(prefixes)):
+                raise SettingError(
+                    f"{class_location(type(part))} {verb} {str(name)!r}; names start with the part's own: write "
+                    f"{renamed(part, name)!r}."
+                )
 
 
 def per_round(participation: float, clients: int) -> int:

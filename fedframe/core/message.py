@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import safetensors
@@ -21,8 +21,11 @@ from fedframe.util.files import tensors_to_bytes
 
 Number = int | float | str
 NO_NUMBERS = ("nan", "inf", "-inf")  # as texts: messages between organisations hold finite numbers only
+REPLY_NUMBERS = ("samples", "steps", "loss")  # of every client's reply to training, whatever the method
 LAST = "last"  # a number in the last request of a run, whatever its kind: clients keep the model that comes with it
 STAGE = "stage"  # a number in a request for statistics: which of several in a row; without it, the first
+ALL = -1  # the unit of a reply that stands for several clients; no client has it
+CULPRIT = "culprit"  # a text in a reply with NaN or infinite values: the hook that they come from, if known
 LOST = "lost"  # the kind of a message that stands in for a reply that never came, with the reason
 
 
@@ -75,9 +78,15 @@ class Message:
 
 
 def validate_reply(
-    reply: Message, request: Message, expected: Mapping[str, torch.Size], most: int | None = None
+    reply: Message,
+    request: Message,
+    expected: Mapping[str, torch.Size],
+    most: int | None = None,
+    numbers: Collection[str] = (),
 ) -> str | None:
     """Say why a reply must not reach the model, or None when it may; `most` is how many samples its client has.
+
+    `expected` are its tensors, `numbers` the plain numbers that parts have declared beside `samples` and `loss`.
 
     Names, shapes and types are checked before values, so that a hostile reply costs nothing.
     """
@@ -97,8 +106,12 @@ def validate_reply(
         return f"samples is {samples!r}, not a positive whole number"
     if most is not None and samples > most:
         return f"samples is {samples}, and the client has {most}"
-    if not isinstance(loss, (int, float)) or not math.isfinite(loss):
-        return f"loss is {loss!r}, not a finite number"
+    odd = sorted(set(reply.numbers) - {*REPLY_NUMBERS, *numbers})
+    if odd and reply.unit >= 0:  # a sum over clients, made on the server, has others
+        return f"numbers not asked for: {', '.join(name[:80] for name in odd[:5])}"
+    for name, value in (("loss", loss), *((name, reply.numbers.get(name)) for name in numbers)):
+        if not isinstance(value, (int, float)) or not math.isfinite(value):
+            return f"{name} is {value!r}, not a finite number"
     return None
 
 

@@ -8,10 +8,11 @@ from typing import get_args
 
 from torch import Tensor, nn
 
+from fedframe.core.hook_errors import call_in_place, returned_tensor
 from fedframe.core.layout import named_tensors
 from fedframe.core.model import Model
 from fedframe.core.part import Part, Slot, filled_slots, overrides
-from fedframe.core.part_check import check_part, place
+from fedframe.core.part_check import check_part, class_location
 from fedframe.errors import SettingError, nearest
 
 OPTIONAL: frozenset[Slot] = frozenset({"predict", "step", "load_personal", "server_stage"})
@@ -28,6 +29,7 @@ class Method:
 
     name: str
     parts: tuple[Part, ...]
+    defaults: frozenset[str] = frozenset()  # names of those that nobody chose: they fill the slots that were left
 
     def parts_with(self, hook: str) -> tuple[Part, ...]:
         """The parts that override a hook, in order."""
@@ -52,11 +54,11 @@ class Method:
         """The model: backbone, the parts' modules in order, the classifier last."""
         model = Model(backbone, dim, classes)
         for part in self.parts_with("build"):
-            part.build(model)
+            call_in_place(part, "build", model)
         head = self.slot("head")
-        head.build_head(model)
+        call_in_place(head, "build_head", model)
         if isinstance(model.head, nn.Identity):
-            raise SettingError(f"{place(type(head))}.build_head must set model.head, the classifier.")
+            raise SettingError(f"{class_location(type(head))}.build_head must set model.head, the classifier.")
         return model
 
     def private(self, model: Model) -> set[str]:
@@ -65,7 +67,7 @@ class Method:
         for part in self.parts_with("private"):
             for name in part.private(model):
                 if name not in known:
-                    where = f"{place(type(part))}.private"
+                    where = f"{class_location(type(part))}.private"
                     raise SettingError(f"{where} names {name!r}, which the model lacks; {nearest(name, known)}")
                 found.add(name)
         return found
@@ -88,7 +90,7 @@ class Method:
         """From what reaches the classifier to class scores, in prediction."""
         part = self.optional_slot("predict")
         if part is not None:
-            return part.predict(model, features)
+            return returned_tensor(part.predict(model, features), part, "predict")
         logits: Tensor = model.head(features)
         return logits
 
@@ -105,11 +107,18 @@ def combine(
     `origins` says from which recipe a part comes, for those that the user did not name.
     """
     holder: dict[str, Part] = {}
-    parts = without_replaced(list(dict.fromkeys(parts)))  # two recipes may bring the very same part
+    # Two recipes may bring the very same part. By equality: a setting may hold a list, which has no hash.
+    parts = without_replaced([part for place, part in enumerate(parts) if part not in parts[:place]])
     for part in parts:
         check_part(type(part))
         twin = next((other for other in parts if other.name == part.name and other != part), None)
         if twin is not None:
+            if type(twin) is not type(part):
+                kinds = " and ".join(f"{type(each).__module__}.{type(each).__qualname__}" for each in (part, twin))
+                raise SettingError(
+                    f"{name!r} brings two parts of the name {part.name!r}, of the classes {kinds}; give one of them "
+                    f"another name, e.g. 'my_{part.name}'."
+                )
             raise SettingError(f"{name!r} brings {part.name!r} twice with different settings: {part} and {twin}.")
         for slot in sorted(filled_slots(type(part))):
             if slot in holder:
@@ -118,7 +127,8 @@ def combine(
     free = [part for part in defaults if not holder.keys() & filled_slots(type(part))]
     missing = set(get_args(Slot)) - OPTIONAL - holder.keys() - {s for p in free for s in filled_slots(type(p))}
     assert not missing, f"no default for {missing}"
-    return Method(name, tuple(sorted((*free, *parts), key=lambda part: part.rank)))
+    ordered = tuple(sorted((*free, *parts), key=lambda part: part.rank))
+    return Method(name, ordered, frozenset(part.name for part in free))
 
 
 def without_replaced(parts: Sequence[Part]) -> list[Part]:

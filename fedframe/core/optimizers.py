@@ -108,6 +108,11 @@ def normalised_steps(steps: int, momentum: float = 0.0, nesterov: bool = False, 
     return way
 
 
+def without_momentum_and_decay(settings: Settings) -> Settings:
+    """The settings of plain gradient steps."""
+    return settings.model_copy(update={"momentum": 0.0, "nesterov": False, "weight_decay": 0.0})
+
+
 def make_optimizer(settings: Settings, parameters: Sequence[nn.Parameter], lr: float) -> Optimizer:
     """A fresh optimiser, as the settings say."""
     if settings.optimizer == "sgd":

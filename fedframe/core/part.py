@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from fedframe.core.server import Server
     from fedframe.settings import Settings
 
+WeightedReply = tuple[Message, float]  # a client's reply and its weight in the mean
 Slot = Literal["head", "predict", "loss", "step", "merge", "load_personal", "server_stage", "client_stage"]
 
 # Overriding one of these hooks fills the slot.
@@ -38,7 +39,7 @@ SLOTS: Mapping[Slot, tuple[str, ...]] = {
     "server_stage": ("server_stage",),
     "client_stage": ("personalise", "head_stages"),
 }
-AGGREGATES, STAGES = ("sum", "weighted_sum", "each"), ("round", "statistics")  # of an `Upload`
+AGGREGATES, STAGES = ("sum", "weighted_sum", "each", "number"), ("round", "statistics")  # of an `Upload`
 ALL_DATA = math.inf  # of `Part.server_samples`: the server looks at all clients' training data
 
 
@@ -57,12 +58,13 @@ class Upload:
     """A tensor that clients send beside their update: its shape, and what the server needs of it.
 
     `sum` and `weighted_sum` (with the clients' weights in the mean) reach the server as one tensor,
-    `server.total(name)`, also under secure aggregation. `each` keeps every client's: `server.each(name)`. `when` says
-    whether it belongs to a round's reply or to what `statistics` returns, and `stage` in which of them (`stages`).
+    `server.total(name)`, also under secure aggregation. `each` keeps every client's: `server.each(name)`. `number` is
+    no tensor but a plain number, of shape (), from `context.numbers` to the `reply.numbers` that a merger gets. `when`
+    says whether it belongs to a round's reply or to what `statistics` returns, and `stage` in which of them (`stages`).
     """
 
     shape: Sequence[int]
-    aggregate: Literal["sum", "weighted_sum", "each"]
+    aggregate: Literal["sum", "weighted_sum", "each", "number"]
     when: Literal["round", "statistics"] = "round"
     stage: int = 0
 
@@ -70,6 +72,10 @@ class Upload:
         for name, value, choices in (("aggregate", self.aggregate, AGGREGATES), ("when", self.when, STAGES)):
             if value not in choices:
                 raise SettingError(f"Upload: {name} = {value!r}: {nearest(str(value), choices)}")
+        if self.aggregate == "number" and (tuple(self.shape), self.when) != ((), "round"):
+            raise SettingError(
+                "Upload: a number has no shape and belongs to a round's reply; use Upload((), 'number')."
+            )
 
 
 @dataclass(frozen=True)
@@ -91,7 +97,7 @@ class Merger(Protocol):
         """
 
     def finish(self) -> Tensor:
-        """The step of the trainable weights, to be added to the server's model."""
+        """The step of the trainable weights, to be added to the server's model; or of the buffers too, behind them."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +111,7 @@ class HeadStage:
     lr: float | None = None  # None: the run's
     loss: Part | None = None  # None: the method's
     after: Callable[[ClientContext], None] | None = None  # a last change of the client's model, after all stages
+    plain_steps: bool = False  # w <- w - lr g, whatever the run's momentum and weight decay are
 
 
 @dataclass(frozen=True)
@@ -169,6 +176,9 @@ class Part:
     def begin_epoch(self, context: ClientContext, epoch: int) -> None:
         """Change what is trained, epoch by epoch."""
 
+    def begin_batch(self, context: ClientContext) -> None:
+        """Change the batch under way, `context.inputs` and `context.labels`, before the step on it."""
+
     def transform(self, model: Model, features: Tensor, context: ClientContext | None) -> Tensor:
         """What happens to a feature on its way to the classifier; `context` is None in prediction.
 
@@ -205,7 +215,7 @@ class Part:
         raise NotImplementedError
 
     def finish(self, context: ClientContext) -> None:
-        """Add to `context.reply` what `uploads` declares and to `context.numbers`; change `context.memory`.
+        """Add to `context.reply` and `context.numbers` what `uploads` declares; change `context.memory`.
 
         A part that trains another model here (`context.fit`) has a high `rank`: others look at the round's own.
         """
@@ -221,12 +231,14 @@ class Part:
 
     # -- between client and server -------------------------------------------------------------------------------------
     def uploads(self, size: ModelSize) -> dict[str, Upload]:
-        """Every tensor that this part adds to a client's reply or statistics; any other is refused by name."""
+        """All that this part adds to a client's reply or statistics; any other name is refused."""
         return {}
 
     # -- on the server -------------------------------------------------------------------------------------------------
     def server_state(self, server: Server) -> dict[str, State]:
-        """What this part keeps in `server.state` between rounds (names start with the part's name)."""
+        """What this part keeps in `server.state` between rounds (names start with the part's name); any other name is
+        refused.
+        """
         return {}
 
     def select_clients(self, server: Server, round: int, clients: Sequence[int]) -> Sequence[int]:
@@ -237,6 +249,13 @@ class Part:
         """The step of the shared weights, from the weighted mean of the clients' updates (slot `merge`)."""
         raise NotImplementedError
 
+    def before_merge(self, server: Server, replies: Sequence[WeightedReply]) -> Sequence[WeightedReply]:
+        """The replies of a round as they are to be merged: with other updates, or fewer of them.
+
+        All updates of the round are kept for it, in their order; their tensors must not be changed in place.
+        """
+        raise NotImplementedError
+
     def merger(self, server: Server) -> Merger:
         """How updates are merged where their mean is not enough (slot `merge`); a new one for every round."""
         raise NotImplementedError
@@ -245,6 +264,9 @@ class Part:
         """Act on the server once all `clients` replies of a round are merged."""
 
     # -- after the last round ------------------------------------------------------------------------------------------
+    def after_rounds(self, server: Server) -> None:
+        """Change the shared model once the last round is over and scored, before any stage."""
+
     def stages(self, model: Model) -> int:
         """How often in a row clients are asked for statistics, each time with what the server made of the last."""
         return 1

@@ -38,7 +38,7 @@ RENAMED = {
 
 def check_part(kind: type[Part]) -> None:
     """Refuse a class with anything that would be ignored."""
-    where = place(kind)
+    where = class_location(kind)
     for base in kind.__mro__[kind.__mro__.index(Part) + 1 :]:
         for name in vars(base):
             if name in HOOKS:
@@ -60,6 +60,11 @@ def check_part(kind: type[Part]) -> None:
                     f"{where}.{name} is no hook of a part, and nothing in the file uses it; {hint} (The name of a "
                     "helper starts with an underscore.)"
                 )
+    if not any(overrides(kind, hook) for hook in HOOKS):
+        outside = [name for name in HOOKS if is_method(vars(sys.modules.get(kind.__module__, kind)).get(name))]
+        hint = f"indent the function {outside[0]!r} into the class" if outside else "docs/own-method.md lists them"
+        raise SettingError(f"{where} overrides no hook, so that it would do nothing; {hint}.")
+    check_attributes(kind, where)
     if overrides(kind, "server_step") and overrides(kind, "merger"):
         raise SettingError(f"{where} overrides 'server_step' and 'merger', of which a method uses one; leave one out.")
     for hook, needed in (
@@ -72,7 +77,23 @@ def check_part(kind: type[Part]) -> None:
             raise SettingError(f"{where}.{hook} would never be called: override '{needed}' too.")
 
 
-def place(kind: type[Part]) -> str:
+def check_attributes(kind: type[Part], where: str) -> None:
+    """Refuse a setting that is none for want of a type, and a memory that is one text."""
+    if isinstance(kind.memory, str):
+        raise SettingError(f"{where}.memory is a string, not a tuple; write memory = ({str(kind.memory)!r},).")
+    for each in kind.__mro__[: kind.__mro__.index(Part)]:
+        typed = {name for base in each.__mro__ for name in inspect.get_annotations(base)}
+        for name, value in vars(each).items():
+            known = name in (*typed, *HOOKS, *PROPERTIES, *ATTRIBUTES)
+            if isinstance(value, int | float | str) and not known and not name.startswith("_"):
+                type_name = type(value).__name__
+                raise SettingError(
+                    f"{where}.{name} has no type and is no setting; write {name}: {type_name} = {value!r}, or for a "
+                    f"constant {name}: ClassVar[{type_name}] = {value!r}."
+                )
+
+
+def class_location(kind: type[Part]) -> str:
     """Where a class is defined, for a sentence: `mine.py: MyPart`."""
     try:
         return f"{inspect.getfile(kind)}: {kind.__name__}"
@@ -89,8 +110,8 @@ def own_names(kind: type[Part]) -> Iterator[tuple[str, Any]]:
 
 
 def is_method(value: object) -> bool:
-    """Whether a class attribute is called as a method."""
-    return isinstance(value, FunctionType | classmethod | staticmethod)
+    """Whether a class attribute is called as a method, or read like one."""
+    return isinstance(value, FunctionType | classmethod | staticmethod | property)
 
 
 def check_signature(kind: type[Part], hook: str, where: str) -> None:
@@ -100,6 +121,12 @@ def check_signature(kind: type[Part], hook: str, where: str) -> None:
         inspect.signature(getattr(kind, hook)).bind(None, *wanted)
     except TypeError:
         raise SettingError(f"{where}.{hook} must take (self, {', '.join(wanted)}).") from None
+    own = [name for name in inspect.signature(getattr(kind, hook)).parameters if name in wanted]
+    if own != [name for name in wanted if name in own]:
+        raise SettingError(f"{where}.{hook} has its parameters in another order; it gets (self, {', '.join(wanted)}).")
+    function = inspect.unwrap(getattr(kind, hook))
+    if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
+        raise SettingError(f"{where}.{hook} has a yield or an async, so that its body would not run; leave that out.")
 
 
 def is_used(kind: type[Part], name: str) -> bool:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from fedframe.core.hook_errors import call_in_place, wrong_return
 from fedframe.core.layout import named_tensors
 from fedframe.core.message import Message, all_finite
 from fedframe.core.model import load_tensors
@@ -31,7 +32,7 @@ MOST_BYTES = 256 << 20  # of the models that a group keeps at hand
 
 def groups(job: Job, clients: Sequence[int]) -> list[Sequence[int]]:
     """Clients that make their models together; neighbours in this order."""
-    stages = job.method.slot("client_stage").head_stages(job.method, job.template)
+    stages = head_stages(job)
     size = 1
     if stages and can_stack(job, stages):
         room = MOST_BYTES // sum(tensor.nbytes for tensor in named_tensors(job.template).values())
@@ -39,16 +40,25 @@ def groups(job: Job, clients: Sequence[int]) -> list[Sequence[int]]:
     return [clients[start : start + size] for start in range(0, len(clients), size)]
 
 
+def head_stages(job: Job) -> Sequence[HeadStage]:
+    """The stages in which the backbone stays as it is, as the method's part gives them."""
+    stage = job.method.slot("client_stage")
+    stages = stage.head_stages(job.method, job.template)
+    if not isinstance(stages, Sequence) or not all(isinstance(each, HeadStage) for each in stages):
+        raise wrong_return(stage, "head_stages", stages, "a list of HeadStage")
+    return stages
+
+
 def make_personal_models(runtime: ClientRuntime, request: Message, clients: Sequence[int]) -> list[dict[str, Tensor]]:
     """Make each client's own model and keep it in the run folder; how each does on the client's own test data."""
     job, stage = runtime.job, runtime.job.method.slot("client_stage")
     request = replace(request, kind="personalise")  # a client's random streams do not depend on its group
-    stages = stage.head_stages(job.method, job.template)
+    stages = head_stages(job)
     stacked = bool(stages) and can_stack(job, stages)
     group: list[StackedClient] = []
     for client in clients:
         context = begin_personal(runtime, request, client)
-        stage.personalise(context)
+        call_in_place(stage, "personalise", context)
         if not stacked:
             for each in stages:
                 fit_alone(context, each)
@@ -69,7 +79,15 @@ def make_personal_models(runtime: ClientRuntime, request: Message, clients: Sequ
             own = job.own_tensors(runtime.model, context.received)
         if job.settings.save_personal:
             job.keep_personal(context.client, own)
-        hits.append({**runtime.count_hits(context.client), "diverged": torch.tensor(diverged)})
+        found = runtime.predict_local(context.client)
+        hits.append(
+            {
+                **runtime.count_hits(context.client, found),
+                "diverged": torch.tensor(diverged),
+                "predicted": torch.from_numpy(found.predicted),
+                "probabilities": torch.from_numpy(found.probabilities).float(),
+            }
+        )
     return hits
 
 
@@ -84,9 +102,9 @@ def begin_personal(runtime: ClientRuntime, request: Message, client: int) -> Cli
 def fit_alone(context: ClientContext, stage: HeadStage) -> None:
     """A head stage for one client, with the one loop over batches."""
     lr = context.lr
-    context.lr = stage.lr or lr
+    context.lr, context.plain_steps = stage.lr or lr, stage.plain_steps
     context.fit(stage.epochs, only=lambda name: name.startswith(stage.only), loss=stage.loss)
-    context.lr = lr
+    context.lr, context.plain_steps = lr, False
 
 
 @torch.no_grad()

@@ -28,6 +28,7 @@ import hashlib
 import importlib.util
 import os
 import secrets
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,6 +40,8 @@ from torch import Tensor
 from fedframe.errors import SettingError
 
 if TYPE_CHECKING:
+    from fedframe.core.job import Job
+    from fedframe.core.message import Message
     from fedframe.core.method import Method
     from fedframe.settings import Settings
 
@@ -63,7 +66,9 @@ def check_private(settings: Settings, method: Method, averages_buffers: bool) ->
     if averages_buffers:
         raise SettingError("privacy_clip does not cover BatchNorm's statistics; use buffers = private or fixed.")
     merge = method.slot("merge")
-    uploading = [part for hook in ("uploads", "statistics", "select_clients") for part in method.parts_with(hook)]
+    uploading = [
+        part for hook in ("uploads", "statistics", "select_clients", "before_merge") for part in method.parts_with(hook)
+    ]
     unfit = [merge] if not method.parts_with("server_step") or merge.memory else []
     for part in (*uploading, *unfit):
         raise SettingError(
@@ -121,6 +126,21 @@ def fresh_generator() -> np.random.Generator:
     return np.random.default_rng(secrets.randbits(256))
 
 
+# -- on the server -----------------------------------------------------------------------------------------------------
+def clip_update(reply: Message, settings: Settings) -> Message:
+    """The reply with its update no longer than the privacy settings allow, where the server sees single ones."""
+    if settings.privacy_clip is None or settings.secure or settings.privacy_at == "node":
+        return reply
+    return replace(reply, tensors={"update": clipped(reply.tensors["update"], settings.privacy_clip)})
+
+
+def server_noise(size: int, settings: Settings) -> Tensor | None:
+    """Noise that hides single clients in the sum of updates, where the server adds it."""
+    if settings.privacy_clip is None or settings.privacy_at != "server":
+        return None
+    return noise(size, settings.privacy_clip * settings.privacy_noise, fresh_generator())
+
+
 # -- what is spent -----------------------------------------------------------------------------------------------------
 @lru_cache(maxsize=4096)
 def epsilon(noise_multiplier: float, delta: float, rounds: int, drawn: int, clients: int, amplified: bool) -> float:
@@ -141,3 +161,10 @@ def epsilon(noise_multiplier: float, delta: float, rounds: int, drawn: int, clie
         )
         accountant = RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE)
     return float(accountant.compose(event, rounds).get_epsilon(delta))
+
+
+def epsilon_spent(job: Job, round: int) -> float:
+    """What a run has spent up to a round."""
+    settings, hidden = job.settings, job.settings.privacy_at == "server"
+    drawn, clients = job.clients_per_round, len(job.federation)
+    return epsilon(settings.privacy_noise, settings.privacy_delta, round, drawn, clients, hidden)

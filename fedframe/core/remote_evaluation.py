@@ -6,28 +6,39 @@ round r + 1, and are added to the line of round r then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
 
+from fedframe.core.client_runtime import NO_SCORE
 from fedframe.core.evaluation import (
     ByClient,
     Scores,
     has_own_models,
+    measured_scores,
     personal_scores,
     score_generic,
     with_client,
     with_personal,
 )
+from fedframe.core.measures import Evidence
 from fedframe.core.message import LAST, LOST, Message
+from fedframe.core.stage_costs import StageCost
+from fedframe.core.tally import Tally, is_plausible, tally_size
 
 if TYPE_CHECKING:
     from fedframe.core.server import Server
 
 NAMES = ("hits", "samples", "diverged")  # what a client counts; the last only of a model that it has just made
+SCORES = ("value", "error")  # the run's metric with its error, where it is not accuracy
+
+
+TALLIES = {"tally/shared": "client", "tally/personal": "personal"}  # what a client's tallies are tallies of
+ALL = -1  # the unit of a reply that stands for several clients
 
 
 class Piggyback(Protocol):
@@ -38,6 +49,12 @@ class Piggyback(Protocol):
 
     def piggyback(self, kind: str, clients: Sequence[int]) -> None:
         """With the next request, and before it is performed, these clients do this too with the model it brings."""
+
+    def expect(self, kind: str, shapes: Mapping[str, torch.Size]) -> None:
+        """As `Engine.expect`."""
+
+    def represented_clients(self, reply: Message) -> list[int]:
+        """As `Engine.represented_clients`."""
 
     def awaits(self) -> bool:
         """Whether something was asked for by `piggyback` that no request has taken along yet."""
@@ -96,18 +113,52 @@ class RemoteEvaluation:
         if kind == "personalise" and job.shares_a_model:
             self.engine.piggyback("client", range(len(job.federation)))
         request = server.build_request(kind, server.round + 1)
-        request = replace(request, numbers={**request.numbers, LAST: 1})
+        if not job.settings.score_bins:
+            request = replace(request, numbers={**request.numbers, LAST: 1})
         units = everyone if kind == "personalise" else range(len(job.federation)) if job.shares_a_model else ()
-        fine = usable(server, request, counted(self.engine.run(request, units), progress, len(units)))
+        with server.stages.measure("client_stage") if kind == "personalise" else nullcontext(StageCost()) as cost:
+            cost.sent(request, len(units))
+            replies = [*counted(self.engine.run(request, units), progress, len(units))]
+        for reply in replies:
+            cost.add("up", "counts", reply.nbytes)
+        fine = usable(server, request, replies)
         last = self.late(server)
         if server.late is None:  # no server stage: the model of the last round is the final one
             server.late = last
+        pooled = self.gather_tallies(server) if job.settings.score_bins else {}
         if kind == "client":
-            return client_scores(scores, fine)
-        own = scores_of_own(server, fine)
-        if last is not None and "client" in last.by_client:
-            scores = with_client(scores, last.by_client["client"])
-        return with_personal(scores, own) if own.by_client else scores
+            scores = client_scores(scores, fine)
+        else:
+            own = scores_of_own(server, fine)
+            if last is not None and "client" in last.by_client:
+                scores = with_client(scores, last.by_client["client"])
+            scores = with_personal(scores, own) if own.by_client else scores
+        return replace(scores, pooled={**scores.pooled, **pooled})
+
+    def gather_tallies(self, server: Server) -> dict[str, Evidence]:
+        """Pooled predictions from the clients' tallies, which are summed, with secure aggregation before they arrive.
+
+        Then the run is over, which the nodes are told: under secure aggregation there was something left to unmask.
+        """
+        job = server.job
+        classes, bins = job.template.classes, job.settings.score_bins
+        shapes = {name: torch.Size([tally_size(classes, bins)]) for name in TALLIES}
+        self.engine.expect("measure", shapes)
+        sums = {name: torch.zeros(size, dtype=torch.float64) for name, size in shapes.items()}
+        for reply in server.ask_everyone("measure", shapes, lambda done, total: None):
+            represented = self.engine.represented_clients(reply)
+            most = sum(len(job.federation.local_test[client]) for client in represented)
+            if not all(is_plausible(reply.tensors[name], classes, bins, most) for name in TALLIES):
+                who = reply.unit if reply.unit != ALL else "all, summed,"
+                server.note(f"The score histograms of client {who} were refused: they count what cannot be.")
+                continue
+            for name in TALLIES:
+                sums[name] += reply.tensors[name].double()
+        request = server.build_request("end", server.round + 1)
+        for _ in self.engine.run(replace(request, numbers={**request.numbers, LAST: 1}), job.everyone):
+            pass
+        found = {TALLIES[name]: Tally.of(vector, classes, bins) for name, vector in sums.items()}
+        return {score: tally for score, tally in found.items() if tally.samples}
 
 
 def client_scores(scores: Scores, fine: list[Message]) -> Scores:
@@ -124,7 +175,8 @@ def scores_of_own(server: Server, fine: list[Message]) -> Scores:
 def each_of(fine: list[Message]) -> ByClient:
     """Clients' counts side by side. Labels stay with the clients: there are none by class."""
     hits, sizes = ([int(reply.tensors[name]) for reply in fine] for name in ("hits", "samples"))
-    return ByClient([reply.unit for reply in fine], hits, sizes)
+    scores = [one for reply in fine for one in measured_scores(reply)]
+    return ByClient([reply.unit for reply in fine], hits, sizes, scores or None)
 
 
 def counted(replies: Iterable[Message], progress: Callable[[int, int], None], total: int) -> Iterator[Message]:
@@ -144,12 +196,20 @@ def usable_hits(server: Server, request: Message, reply: Message) -> bool:
     if server.is_lost(reply, request):
         return False
     names = NAMES if reply.kind == "personalise" else NAMES[:2]
-    if reply.kind == request.kind and set(reply.tensors) == set(names) and all(map(is_count, reply.tensors.values())):
+    scored = SCORES if server.job.settings.score_metric != "accuracy" else ()
+    fine = reply.kind == request.kind and set(reply.tensors) == {*names, *scored}
+    if fine and all(is_count(reply.tensors[n]) for n in names) and all(is_score(reply.tensors[n]) for n in scored):
         hits, samples, diverged = (int(reply.tensors[name]) if name in names else 0 for name in NAMES)
         if 0 <= hits <= samples <= len(server.job.federation.local_test[reply.unit]) and 0 <= diverged <= 1:
             return True
     server.note(f"Round {request.round}, {request.kind}: the counts of client {reply.unit} were refused.")
     return False
+
+
+def is_score(tensor: Tensor) -> bool:
+    """Whether it is one number between 0 and 1, or the one that stands for no score."""
+    fine = tensor.dtype == torch.float64 and tensor.shape == ()
+    return fine and (0 <= float(tensor) <= 1 or float(tensor) == NO_SCORE)
 
 
 def is_count(tensor: Tensor) -> bool:

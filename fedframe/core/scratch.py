@@ -1,8 +1,7 @@
-"""Typed scratch space: a key knows the type of its value."""
+"""Keys that know the type of their value, and the scratch space that takes nothing else."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, overload
 
 T = TypeVar("T")
@@ -10,11 +9,10 @@ T_co = TypeVar("T_co", covariant=True)
 D = TypeVar("D")
 
 
-@dataclass(frozen=True)
-class Key(Generic[T_co]):
-    """The name of something of type `T`: `SHIFT = Key[Tensor]("my_part/shift")`."""
-
-    name: str
+class Key(str, Generic[T_co]):
+    """The name of something of type `T`: `SHIFT = Key[Tensor]("my_part/shift")`. It is a string wherever one is due:
+    in a part's `memory`, in `uploads`, in `server.state`.
+    """
 
 
 class Scratch:
@@ -26,14 +24,14 @@ class Scratch:
     def __setitem__(self, key: Key[T], value: T) -> None:
         if not isinstance(key, Key):
             raise TypeError(f"scratch takes a key, not {key!r}: write KEY = Key[Tensor]({str(key)!r}) and use that")
-        self._values[key.name] = value
+        self._values[key] = value
 
     def __getitem__(self, key: Key[T]) -> T:
-        value: T = self._values[key.name]
+        value: T = self._values[key]
         return value
 
     def __contains__(self, key: Key[Any]) -> bool:
-        return key.name in self._values
+        return key in self._values
 
     @overload
     def get(self, key: Key[T]) -> T | None: ...
@@ -43,10 +41,10 @@ class Scratch:
 
     def get(self, key: Key[T], default: D | None = None) -> T | D | None:
         """What lies behind a key, or the default."""
-        value: T | D | None = self._values.get(key.name, default)
+        value: T | D | None = self._values.get(key, default)
         return value
 
     def pop(self, key: Key[T]) -> T | None:
         """Take what lies behind a key away, if there is something."""
-        value: T | None = self._values.pop(key.name, None)
+        value: T | None = self._values.pop(key, None)
         return value

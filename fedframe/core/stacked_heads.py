@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from fedframe.core.batches import batch_ends
 from fedframe.core.model import Model
-from fedframe.core.optimizers import FusedSGD
+from fedframe.core.optimizers import FusedSGD, without_momentum_and_decay
 from fedframe.core.part import HeadStage, stacks
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ def pieces(ends: Sequence[int]) -> list[int]:
 
 def fit_stage(job: Job, stack: Stack, plan: BatchPlan, stage: HeadStage) -> None:
     """Some epochs for all clients of the stack."""
-    settings = job.settings
+    settings = without_momentum_and_decay(job.settings) if stage.plain_steps else job.settings
     loss, transforms = stage.loss or job.method.slot("loss"), job.method.parts_with("transform")
     trained = [name for name in stack.tensors if name.startswith(stage.only)]
     lr = stage.lr or plan.contexts[0].lr
@@ -194,6 +194,8 @@ def fit_stage(job: Job, stack: Stack, plan: BatchPlan, stage: HeadStage) -> None
             for part in transforms:
                 features = part.transform(stack.model, features, plan.contexts[0])
             losses = loss.row_losses(stack.model.head(features), plan.labels[chosen], plan.contexts[:active])
+            if job.class_weights is not None:
+                losses = losses * job.class_weights.to(losses.device)[plan.labels[chosen]]
             optimizer.zero_grad()
             (losses * plan.weights[:active, step]).sum().backward()  # type: ignore[no-untyped-call]
             optimizer.step()

@@ -3,6 +3,10 @@
 A draw is repeated, up to 100 times, until every client has the minimum size. Where that does not help (with
 100,000 clients it cannot), small clients of the last draw are topped up from larger ones, each from a single
 one as far as possible, so that the samples they receive are Dirichlet-skewed too. A note says how many samples moved.
+
+Capped (Li et al., Federated Learning on Non-IID Data Silos, 2022, and much public code since): class by class, only
+clients that hold fewer than N/K samples take part. The authors set the shares of the others to zero and divide the rest
+by its sum; that is a Dirichlet draw over the remaining clients.
 """
 
 from __future__ import annotations
@@ -18,7 +22,13 @@ MAX_WORK = 20_000_000  # proportions drawn in total: limits redraws with many cl
 
 
 def dirichlet(
-    labels: Ints, clients: int, classes: int, alpha: float, min_size: int, rng: np.random.Generator
+    labels: Ints,
+    clients: int,
+    classes: int,
+    alpha: float,
+    min_size: int,
+    rng: np.random.Generator,
+    capped: bool = False,
 ) -> tuple[Ints, tuple[str, ...]]:
     """The client of every row, and a note if samples had to be moved to meet the minimum size."""
     if clients * min_size > len(labels):
@@ -30,29 +40,37 @@ def dirichlet(
         )
     draws = int(np.clip(MAX_WORK // (clients * classes), 1, MAX_DRAWS))
     for _ in range(draws):
-        owner = _draw(labels, clients, classes, alpha, rng)
+        owner = _draw(labels, clients, classes, alpha, rng, capped)
         sizes = np.bincount(owner, minlength=clients)
         if sizes.min() >= min_size:
             return owner, ()
     small = int((sizes < min_size).sum())
     moved = _top_up(owner, sizes, min_size, rng)
     return owner, (
-        f"dirichlet:{alpha:g}: after {draws} draws {small} of {clients} clients had fewer than {min_size} "
-        f"samples; {moved} samples ({moved / len(labels):.1%}) moved to them from larger clients.",
+        f"dirichlet:{alpha:g}{':capped' if capped else ''}: after {draws} draws {small} of {clients} clients had fewer "
+        f"than {min_size} samples; {moved} samples ({moved / len(labels):.1%}) moved to them from larger clients.",
     )
 
 
-def _draw(labels: Ints, clients: int, classes: int, alpha: float, rng: np.random.Generator) -> Ints:
+def _draw(labels: Ints, clients: int, classes: int, alpha: float, rng: np.random.Generator, capped: bool) -> Ints:
     """One draw, class by class: a dense clients x classes matrix is never needed."""
     order = shuffle_by_label(labels, rng)
     counts = np.bincount(labels, minlength=classes)
     owner = np.empty(len(labels), np.int64)
+    sizes: Ints = np.zeros(clients, np.int64)
+    takers: Ints = np.arange(clients)
     start = 0
     for count in counts.tolist():
         if count:
-            share = rng.dirichlet(np.full(clients, alpha))
+            if capped:
+                # Never empty: as long as a class is left, not every client can have its N/K.
+                takers = np.flatnonzero(sizes * clients < len(labels))
+            share = rng.dirichlet(np.full(len(takers), alpha))
             cuts = np.floor(np.cumsum(share)[:-1] * count + 0.5)
-            owner[order[start : start + count]] = np.searchsorted(cuts, np.arange(count), side="right")
+            here = takers[np.searchsorted(cuts, np.arange(count), side="right")]
+            owner[order[start : start + count]] = here
+            if capped:
+                sizes += np.bincount(here, minlength=clients)
         start += count
     return owner
 

@@ -13,9 +13,11 @@ from fedframe.data.stratified import long_tail_rows, shuffle_by_label
 from fedframe.errors import SettingError, nearest
 from fedframe.util.seeds import numpy_generator_for
 
+CAPPED = ":capped"  # behind dirichlet's number
 PARTITIONS: dict[str, str] = {
     "iid": "every client gets an equal, random share of the data",
     "dirichlet:0.1": "each class is spread over the clients by Dir(0.1): smaller numbers, more disagreement",
+    "dirichlet:0.1:capped": "the same, class by class among those clients alone that hold less than an equal share",
     "classes:5": "every client holds exactly 5 classes; a class is cut evenly among its holders",
     "shards:2": "sort by label, cut into 2 shards per client, assign them at random",
     "user": "the natural clients of the data: writers, hospitals, photographers",
@@ -33,6 +35,7 @@ class SchemeInput:
     rng: np.random.Generator
     min_size: int
     value: float  # the number after the colon
+    capped: bool = False
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,8 @@ def _iid(given: SchemeInput) -> tuple[Ints, tuple[str, ...]]:
 
 
 def _dirichlet(given: SchemeInput) -> tuple[Ints, tuple[str, ...]]:
-    return dirichlet(given.labels, given.clients, len(given.classes), given.value, given.min_size, given.rng)
+    classes = len(given.classes)
+    return dirichlet(given.labels, given.clients, classes, given.value, given.min_size, given.rng, capped=given.capped)
 
 
 def _classes(given: SchemeInput) -> tuple[Ints, tuple[str, ...]]:
@@ -81,6 +85,7 @@ class PartitionSpec:
     scheme: str
     value: float = 0.0
     imbalance: float | None = None  # the long tail's factor, if there is one
+    capped: bool = False  # a client that holds an equal share already gets no samples of further classes
 
 
 def read_partition(text: str) -> PartitionSpec:
@@ -106,7 +111,9 @@ def read_partition(text: str) -> PartitionSpec:
         if ":" in parts[0]:
             raise SettingError(f"partition {name!r} takes no number: write {name} instead of {parts[0]}.")
         return PartitionSpec(name, imbalance=imbalance)
-    return PartitionSpec(name, _number(parts[0], example, whole), imbalance)
+    capped = name == "dirichlet" and parts[0].endswith(CAPPED)
+    number = parts[0].removesuffix(CAPPED) if capped else parts[0]
+    return PartitionSpec(name, _number(number, example, whole), imbalance, capped)
 
 
 def _number(part: str, example: str, whole: bool) -> float:
@@ -145,7 +152,7 @@ def assign_clients(source: Source, partition: str, clients: int | None, seed: in
             f"clients is {clients}, but there are only {len(rows)} training samples: use at most {len(rows)} clients."
         )
     rng = numpy_generator_for(seed, spec.scheme)
-    given = SchemeInput(labels[rows], clients, source.classes, rng, min_size, spec.value)
+    given = SchemeInput(labels[rows], clients, source.classes, rng, min_size, spec.value, spec.capped)
     owner[rows], notes = scheme(given)
     return Assignment(owner, clients, notes)
 

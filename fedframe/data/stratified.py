@@ -110,13 +110,15 @@ def draw_from_global(
 
 
 def long_tail_counts(counts: Ints, imbalance: float) -> Ints:
-    """Class sizes of a long-tailed set: class c keeps n_max * IF^(-c / (C - 1)) samples, rounded, at least 1.
+    """Class sizes of a long-tailed set: class c keeps n_max * IF^(-c / (C - 1)) samples, cut off, at least 1.
 
-    n_max is the size of the smallest class, so that every class has enough samples.
+    n_max is the size of the smallest class, so that every class has enough samples. Fractions are cut off as by Cao et
+    al. (Learning Imbalanced Datasets with LDAM, 2019), whose CIFAR-100-LT with IF 100 has 10,847 samples.
     """
     last = max(1, len(counts) - 1)
     wanted = counts.min() * imbalance ** (-np.arange(len(counts)) / last)
-    keep: Ints = np.maximum(1, np.floor(wanted + 0.5)).astype(np.int64)
+    # What is a whole number but for rounding (49.999999999 of 50) counts as one.
+    keep: Ints = np.maximum(1, np.floor(wanted * (1 + 1e-12))).astype(np.int64)
     return keep
 
 

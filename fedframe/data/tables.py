@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 
 from fedframe.data.arrays import encode_categories
+from fedframe.data.columns import OPTIONS, Column, TableReading, check_columns, describe_column
 from fedframe.data.source import ArrayInputs, Ints, Samples
 from fedframe.data.spec import DataSpec, RawData
 from fedframe.errors import DataError, SettingError, nearest
@@ -24,22 +25,18 @@ Table = dict[str, npt.NDArray[Any]]
 LABEL_NAMES = ("label", "target", "class", "y")
 CLIENT_NAMES = ("client", "client_id", "user", "user_id", "site", "hospital", "center", "centre", "institution")
 MAX_TEXTS = 1000  # values of a text column; more is a name or an id, which cannot help a model
-MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "?"))
+AS_IT_IS = TableReading()
 
 
 def number_or_text(values: Sequence[str]) -> npt.NDArray[Any]:
     """Parse a column: float64 if every value is a number or missing, else texts."""
-    cleaned = ["nan" if value.strip().lower() in MISSING else value for value in values]
-    try:
-        return np.array(cleaned, str).astype(np.float64)
-    except ValueError:
-        return np.array(["" if value == "nan" else value.strip() for value in cleaned], str)
+    return AS_IT_IS.convert("", values)
 
 
-def read_csv(path: Path) -> Table:
+def read_csv(path: Path, reading: TableReading = AS_IT_IS) -> Table:
     """Read a text file with a header line, separated by comma, semicolon or tab."""
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
+        with path.open(encoding=reading.encoding, newline="") as file:
             first = file.readline()
             file.seek(0)
             separator = max(",;\t", key=first.count)
@@ -53,16 +50,23 @@ def read_csv(path: Path) -> Table:
                     raise DataError(
                         f"{path}, line {lines.line_num}: {len(row)} values; {len(header)} are expected, one per column."
                     )
-    except (UnicodeDecodeError, csv.Error, OSError) as error:
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path} cannot be read as csv ({error}): it is not in {reading.encoding.removesuffix('-sig')}; try "
+            "--encoding latin-1 (or cp1252, utf-16)."
+        ) from None
+    except (csv.Error, OSError) as error:
         raise DataError(f"{path} cannot be read as csv ({error}).") from None
     if len(set(header)) != len(header) or "" in header:
         raise DataError(f"{path} needs a header line that names every column, each once.")
     if not rows:
         raise DataError(f"{path} is empty: a header line and at least one row are expected.")
-    return {name: number_or_text(column) for name, column in zip(header, zip(*rows, strict=True), strict=True)}
+    reading.check_names(path, header)
+    columns = dict(zip(header, zip(*rows, strict=True), strict=True))
+    return {name: reading.convert(name, column, path) for name, column in columns.items() if name not in reading.drop}
 
 
-def read_parquet(path: Path) -> Table:
+def read_parquet(path: Path, reading: TableReading = AS_IT_IS) -> Table:
     """Read a Parquet file of numbers and texts."""
     try:
         import pyarrow
@@ -77,7 +81,10 @@ def read_parquet(path: Path) -> Table:
         raise DataError(f"{path} is damaged, cut short or no Parquet file ({reason}).") from None
     table: Table = {}
     types = pyarrow.types
+    reading.check_names(path, found.column_names)
     for name in found.column_names:
+        if name in reading.drop:
+            continue
         column, kind = found[name], found[name].type
         if types.is_dictionary(kind):
             kind = kind.value_type
@@ -90,7 +97,8 @@ def read_parquet(path: Path) -> Table:
             raise DataError(f"{path}: the column {name!r} is of type {kind}; numbers and texts can be used.")
     if not found.num_rows:
         raise DataError(f"{path} is empty: at least two rows are expected.")
-    return table
+    asked = {*reading.numeric, *reading.categorical, *(reading.date or ())}
+    return {name: reading.convert(name, column, path) if name in asked else column for name, column in table.items()}
 
 
 def load_csv(spec: DataSpec) -> RawData:
@@ -103,15 +111,24 @@ def load_parquet(spec: DataSpec) -> RawData:
     return _load(spec, read_parquet)
 
 
-def _load(spec: DataSpec, reader: Callable[[Path], Table]) -> RawData:
-    spec.allow_options(("test",))
-    path = spec.file
-    tables: list[Table] = [reader(path)]
+def table_columns(spec: DataSpec) -> list[Column]:
+    """What the columns of a table are that a model would take as inputs."""
+    reading = TableReading.of(spec.options)
+    table = (read_csv if spec.name == "csv" else read_parquet)(spec.file, reading)
+    label = _column(spec.file, table, spec.label, "label", LABEL_NAMES) or list(table)[-1]
+    client = _column(spec.file, table, spec.client_column, "client_column", CLIENT_NAMES)
+    return [describe_column(name, table[name], reading) for name in table if name not in (label, client)]
+
+
+def _load(spec: DataSpec, reader: Callable[[Path, TableReading], Table]) -> RawData:
+    spec.allow_options(("test", *OPTIONS))
+    path, reading = spec.file, TableReading.of(spec.options)
+    tables: list[Table] = [reader(path, reading)]
     if "test" in spec.options:
         other = path.parent / Path(spec.options["test"]).expanduser()
         if not other.exists():
             raise DataError(f"data {spec.text!r}: there is no {other.absolute()}.")
-        tables.append(reader(other))
+        tables.append(reader(other, reading))
         if set(tables[1]) != set(tables[0]):
             odd = min(set(tables[1]) ^ set(tables[0]))
             raise DataError(f"{path} and {other} must have the same columns; only one of them has {odd!r}.")
@@ -137,6 +154,7 @@ def _load(spec: DataSpec, reader: Callable[[Path], Table]) -> RawData:
         user, user_test, users = encode_categories(tables[0][client], second, f"column {client!r} of {path}")
     if spec.schema is None or spec.schema.columns is None:
         names = [name for name in tables[0] if name not in (label, client)]
+        check_columns(path, [describe_column(name, tables[0][name], reading) for name in names])
         columns = _encoded_columns(path, names, tables)
         if not columns:
             raise DataError(f"{path} has no column besides label and client; a model needs at least one input.")
@@ -263,7 +281,12 @@ def fit_encoding(train: Samples, test: Samples, columns: tuple[str, ...]) -> tup
     return out[0], out[1], kept
 
 
-def encode_rows(rows: Mapping[str, Sequence[object]], columns: tuple[str, ...], mean: torch.Tensor) -> torch.Tensor:
+def encode_rows(
+    rows: Mapping[str, Sequence[object]],
+    columns: tuple[str, ...],
+    mean: torch.Tensor,
+    reading: TableReading = AS_IT_IS,
+) -> torch.Tensor:
     """New rows, given column by column, as raw inputs (n, d) of a Source with these columns and mean.
 
     normalised(encode_rows(rows, source.columns, source.mean), source.mean, source.std) is what a model takes.
@@ -275,7 +298,7 @@ def encode_rows(rows: Mapping[str, Sequence[object]], columns: tuple[str, ...], 
         texts = ["" if value is None else str(value) for value in whole]
         # A column that was text in training stays text, even where all new values look like numbers.
         text = name not in columns
-        table[name] = np.array(texts, str) if text else number_or_text(texts)
+        table[name] = np.array(texts, str) if text else as_trained(name, texts, reading)
         if not text and table[name].dtype.kind != "f":
             raise DataError(f"the column {name!r} holds texts, and held numbers in training.")
     for name in columns:
@@ -283,3 +306,9 @@ def encode_rows(rows: Mapping[str, Sequence[object]], columns: tuple[str, ...], 
             _split_indicator(name, table)
     values = _encode(table, columns)
     return torch.where(values.isnan(), mean, values)
+
+
+def as_trained(name: str, texts: Sequence[str], reading: TableReading) -> npt.NDArray[Any]:
+    """A column that held numbers in training, which dates and bounds are as well where the reading says so."""
+    found = number_or_text(texts)
+    return found if found.dtype.kind == "f" else reading.convert(name, texts)

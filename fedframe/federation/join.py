@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from filelock import FileLock
 
 from fedframe.core.batches import plain_batches
 from fedframe.core.job import Job
-from fedframe.core.message import Message
+from fedframe.core.message import STAGE, Message
 from fedframe.core.server import Server
 from fedframe.data.federation import Federation
 from fedframe.data.new_client import load_new_client
@@ -95,11 +96,11 @@ class Membership:
             job = JobMaker(self.settings.model_copy(update={"steps": 1}), self.federation, None).make(Path(folder))
             engine = InlineEngine(job)
             server = Server(job, engine, lambda text: None)
-            kinds = ["train"] + (["statistics"] if job.expected("statistics") else [])
-            replies = [
-                next(iter(engine.run(server.build_request(kind, number), [self.kit.number])))
-                for number, kind in enumerate(kinds, start=1)
-            ]
+            requests = [server.build_request("train", 1)] if job.settings.rounds else []
+            if job.expected("statistics"):
+                asked = server.build_request("statistics", 2)
+                requests += [replace(asked, numbers={**asked.numbers, STAGE: each}) for each in range(job.stages)]
+            replies = [next(iter(engine.run(request, [self.kit.number]))) for request in requests]
             engine.close()
         lines = ["What leaves this node: names, shapes and numbers, never a sample and never a label."]
         once = "the numbers of training and test samples, the versions of Fedframe and torch, a digest of the net"
@@ -107,7 +108,12 @@ class Membership:
         for reply in replies:
             lines += [f"  {WHEN[reply.kind]}  {text}" for text in self.describe_reply(reply)]
         lines.append("  a round  right predictions and samples of the own test data")
-        lines.append("  at last  right predictions of the own model on the own test data")
+        bins, summed = (
+            self.settings.score_bins,
+            ", which only the sum over clients shows" if self.settings.secure else "",
+        )
+        histograms = f", and histograms of the scores of both models there in {bins:,} bins{summed}" if bins else ""
+        lines.append(f"  at last  right predictions of the own model on the own test data{histograms}")
         if job.remembers:
             lines.append("What stays here between rounds: this client's private state, and at the end its own model.")
         return lines

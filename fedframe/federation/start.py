@@ -15,6 +15,7 @@ from fedframe.federation.agreement import Agreement
 from fedframe.federation.folder import FederationFolder
 from fedframe.federation.serve import connect_superlink
 from fedframe.jobs.build import JobMaker
+from fedframe.network.compatibility import check_claimed_samples
 from fedframe.network.engine import NetworkEngine, check_hello, masking_keys
 from fedframe.network.flower.superlink_client import ServerTask, SuperLinkClient
 from fedframe.network.flower.transport import FlowerTransport
@@ -145,6 +146,7 @@ def prepare_run(
     test = load_test_set(agreement.form, notes.get("test_data"), agreement.settings.label)  # the organiser's own
     federation = federation_without_data(agreement.form, agreement.members, train_sizes, test_sizes, test)
     maker = JobMaker(agreement.settings, federation, None)
+    check_claimed_samples(maker.make(folder.path))
     if path is None:
         number = 1
         while (folder.runs / str(number)).exists():

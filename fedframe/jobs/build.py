@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedframe.core.hook_errors import named_errors
+from fedframe.core.hook_errors import call_in_place, named_errors
 from fedframe.core.job import Job
+from fedframe.core.method import Method
 from fedframe.core.model import count_parameters, has_batch_norm
-from fedframe.core.part import ALL_DATA
+from fedframe.core.part import ALL_DATA, stacks
 from fedframe.core.privacy import check_private
 from fedframe.data import Federation, Source, load_source, make_federation
 from fedframe.data.augment import read_augment
@@ -24,6 +25,7 @@ from fedframe.models import build_net, default_net
 from fedframe.settings import FROM_PYTHON, Settings
 from fedframe.util.seeds import seed_for
 
+IMBALANCED = 0.8  # of the test samples in one class: more than this share, and accuracy says little
 Net = str | nn.Module | Callable[..., nn.Module]
 
 
@@ -38,9 +40,7 @@ class JobMaker:
                     f"fedframe.resume(folder, {name}=...) or fedframe.run(config=..., {name}=...)."
                 )
         self.method = make_method(settings.method, settings.set)
-        with named_errors(f"method = {settings.method!r}"):
-            for part in self.method.parts:
-                part.check_settings(settings)
+        check_parts(self.method, settings)
         check_device(settings.device)
         read_augment(settings.augment)  # refuse a wrong one before the data are loaded
         self.federation = make_clients(settings, settings.data if data is None else data)
@@ -56,7 +56,10 @@ class JobMaker:
         }
         if self.net == "auto":
             self.net = resolved["model"] = default_net(shape)
+        if settings.lr_per_class is not None:
+            resolved |= {"lr": settings.lr_per_class * len(self.federation.source.classes), "lr_per_class": None}
         self.settings = settings.model_copy(update=resolved)
+        check_parts(self.method, self.settings)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_for(self.settings.seed, "model"))
             backbone = build_net(self.net, shape)
@@ -70,14 +73,57 @@ class JobMaker:
         with named_errors(f"method = {settings.method!r}"):
             self.method.private(self.template)
             for part in self.method.parts:
-                part.check_model(self.template, len(self.federation))
+                call_in_place(part, "check_model", self.template, len(self.federation))
         check_private(settings, self.method, has_batch_norm(self.template) and settings.buffers == "average")
         if has_batch_norm(self.template) and settings.batch == 1:
             raise SettingError("batch = 1 cannot train a net with BatchNorm; use batch = 2, or a net without it.")
+        check_scoring(self.make(Path()))
+
+    def choose_metric(self) -> None:
+        """Where scores are no metric in particular: accuracy, unless one class alone would give a good one."""
+        if self.settings.metric == "auto":
+            found = "balanced_accuracy" if majority(self.federation)[1] > IMBALANCED else "accuracy"
+            self.settings = self.settings.model_copy(update={"metric": found})
 
     def make(self, folder: Path, home: Path | None = None) -> Job:
         """The job, once its folder is known, and for a node the one that it has for all runs."""
         return Job(self.settings, self.method, self.federation, self.template, folder, home)
+
+
+def check_parts(method: Method, settings: Settings) -> None:
+    """Refuse settings that a part of the method cannot work with."""
+    with named_errors(f"method = {settings.method!r}"):
+        for part in method.parts:
+            call_in_place(part, "check_settings", settings)
+
+
+def majority(federation: Federation) -> tuple[str, float]:
+    """The most frequent class of the test data, and its share: the accuracy of a model that knows no other."""
+    source = federation.source
+    if source.test is not None and len(source.test):
+        labels = source.test.y
+    else:
+        labels = source.train.y[federation.local_test.values] if len(source.train) else source.train.y
+    if not len(labels):
+        return "", 0.0
+    counts = labels.bincount(minlength=len(source.classes))
+    return source.classes[int(counts.argmax())], float(counts.max()) / len(labels)
+
+
+def check_scoring(job: Job) -> None:
+    """Refuse a positive class that there is not, and weights that the classes or the loss cannot have."""
+    if job.settings.positive is not None and job.template.classes != 2:
+        raise SettingError(
+            f"positive = {job.settings.positive!r} is about two classes, and there are {job.template.classes}; leave "
+            "it out: measures are then one against the rest."
+        )
+    loss = job.method.slot("loss")
+    if job.positive < 0 or job.class_weights is None or stacks(type(loss)):
+        return
+    raise SettingError(
+        f"class_weights weigh a loss that is a sum over samples, and {loss.name!r} does not say that it is one "
+        "(row_losses); use class_weights = none, or a method with another loss, such as fedavg."
+    )
 
 
 def make_clients(settings: Settings, data: object) -> Federation:

@@ -9,19 +9,25 @@ from typing import Any
 
 from fedframe.core.part import Part
 from fedframe.errors import SettingError, nearest
-from fedframe.methods.recipes import make_method, recipe_defaults
-from fedframe.settings import Settings, check, merge_part_settings, read_config
+from fedframe.methods.recipes import outline_method, recipe_defaults
+from fedframe.settings import Settings, check, merge_part_settings, merge_settings, read_config
 from fedframe.util.locate import resolve_paths
+
+RATES_OF_SGD = ("lr", "lr_per_class", "momentum", "nesterov")
 
 
 def gather(given: Mapping[str, Any], config: str | Path | None) -> Settings:
     """Settings by precedence: given > config file > recipe > default; paths of the user's own files are absolute."""
     file = read_config(Path(config)) if config is not None else {}
+    if given.get("lr") is not None and given.get("lr_per_class") is not None:
+        raise SettingError(
+            f"lr = {given['lr']} and lr_per_class = {given['lr_per_class']} both give the learning rate; leave one out."
+        )
     method = str(given.get("method") or file.get("method") or Settings.model_fields["method"].default)
     brought = recipe_defaults(method)
     if {**file, **given}.get("optimizer", "sgd") != "sgd":  # what the recipe says of SGD does not suit another
-        brought = {name: value for name, value in brought.items() if name not in ("lr", "momentum", "nesterov")}
-    values = {**brought, **file, **given}
+        brought = {name: value for name, value in brought.items() if name not in RATES_OF_SGD}
+    values = merge_settings(brought, file, given)
     values["set"] = merge_part_settings(*(named_settings(each.get("set") or {}, method) for each in (file, given)))
     return with_absolute_paths(check(values))
 
@@ -45,7 +51,7 @@ def named_settings(given: Mapping[str, Any], *methods: str) -> dict[str, Any]:
     bare = {name: value for name, value in given.items() if not isinstance(value, Mapping)}
     if not bare:
         return dict(given)
-    present = {part.name: part for method in methods for part in make_method(method, {}).parts}
+    present = {part.name: part for method in methods for part in outline_method(method).parts}
     found: dict[str, Any] = {name: value for name, value in given.items() if isinstance(value, Mapping)}
     for text, value in bare.items():
         part, dot, name = str(text).rpartition(".")

@@ -31,7 +31,7 @@ from fedframe.errors import FedframeError
 from fedframe.methods.recipes import PYTHON, find_recipes
 from fedframe.models import NETS
 from fedframe.settings import Settings
-from fedframe.util.locate import code_files, in_library
+from fedframe.util.locate import code_files, in_library, is_generated
 
 SMALL = 1 << 20  # bytes: a file up to this size is always read, because its time of change may be too coarse
 NOT_OURS = ("fedframe.", "torch.")  # how the modules begin whose code is not the user's own
@@ -229,7 +229,7 @@ def inner_things(thing: object, home: str) -> Iterator[object]:
     if isinstance(thing, FunctionType | type) and thing.__module__ != home and is_library(thing.__module__):
         yield f"{thing.__module__}.{thing.__qualname__}"
     elif isinstance(thing, FunctionType):
-        if thing.__code__.co_filename != "<string>":  # made by dataclass
+        if not is_generated(thing.__code__):
             yield (thing.__code__, thing.__defaults__, thing.__kwdefaults__)
             yield from used_values(thing)
     elif isinstance(thing, type):

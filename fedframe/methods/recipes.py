@@ -7,21 +7,19 @@ them. Settings of a part are given by the part's name: `--set fine_tune.epochs=3
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-
 from fedframe.core import Method, Part
-from fedframe.core.hook_errors import named_errors
+from fedframe.core.hook_errors import call_in_place, named_errors
 from fedframe.core.method import combine
 from fedframe.errors import SettingError, nearest
+from fedframe.methods.analytic_recipe import ANALYTIC
+from fedframe.methods.part_settings import default_part, is_complete, make_part
 from fedframe.methods.parts import DEFAULTS, PARTS
 from fedframe.methods.parts.alone import Central, Local
-from fedframe.methods.parts.analytic import Analytic
 from fedframe.methods.parts.apple import Apple
+from fedframe.methods.parts.average import Average
 from fedframe.methods.parts.ccvr import CCVR
 from fedframe.methods.parts.ditto import Ditto
 from fedframe.methods.parts.features import Normalise, Projection, Temperature
@@ -44,7 +42,6 @@ from fedframe.methods.parts.fedrs import FedRS
 from fedframe.methods.parts.fedsam import FedSAM
 from fedframe.methods.parts.ffc import FFC
 from fedframe.methods.parts.frame_head import FrozenRandom, Orthonormal, SimplexETF, SparseETF
-from fedframe.methods.parts.frozen import Frozen
 from fedframe.methods.parts.gmv import GlobalMemory
 from fedframe.methods.parts.losses import BalancedCrossEntropy, SquaredError
 from fedframe.methods.parts.lra import RelationalAugmentation
@@ -55,21 +52,10 @@ from fedframe.methods.parts.prox import Prox
 from fedframe.methods.parts.qfedavg import QFedAvg
 from fedframe.methods.parts.ratioloss import RatioLoss
 from fedframe.methods.parts.scaffold import Scaffold
+from fedframe.methods.recipe import Recipe as Recipe
+from fedframe.methods.robust_recipes import ROBUST_RECIPES
+from fedframe.settings import merge_settings
 from fedframe.util.locate import locate
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """A named method: its parts, the run settings that suit it, and where it comes from."""
-
-    name: str
-    summary: str
-    paper: str = ""
-    parts: tuple[Part, ...] = ()
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    part_defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # of parts that others may replace
-    alone: Recipe | None = None  # what it is where nothing is joined to it
-
 
 # Of methods whose rounds leave every client a model of its own: it is scored as it is.
 AS_IT_IS: Mapping[str, Mapping[str, Any]] = {"fine_tune": {"epochs": 0}}
@@ -96,8 +82,14 @@ RECIPES: dict[str, Recipe] = {
         Recipe("fedadam", "The mean update drives Adam on the server.", parts=(FedAdam(),)),
         Recipe("fedyogi", "The mean update drives Yogi on the server.", parts=(FedYogi(),)),
         Recipe("fedexp", "The mean update, extrapolated as far as the clients disagree.", parts=(FedExP(),)),
+        Recipe("average", "The mean of the last rounds' shared models is the final one.", parts=(Average(),)),
         Recipe("fedsam", "Local steps along the gradient a little uphill: flat minima.", parts=(FedSAM(),)),
-        Recipe("qfedavg", "Clients with a higher loss weigh more in the server's step.", parts=(QFedAvg(),)),
+        Recipe(
+            "qfedavg",
+            "Clients with a higher loss weigh more in the server's step.",
+            parts=(QFedAvg(),),
+            defaults={"update_bound": 10_000.0},  # clients multiply their updates by a power of their loss
+        ),
         Recipe("moon", "Features keep to the server's model and away from the client's last one.", parts=(Moon(),)),
         Recipe(
             "feddyn",
@@ -132,7 +124,7 @@ RECIPES: dict[str, Recipe] = {
             "Features on the sphere, a frozen orthonormal classifier, squared error; least squares at the end.",
             parts=(Orthonormal(), Normalise(), SquaredError(), FFC()),
             defaults={
-                "lr": 0.5,
+                "lr_per_class": 0.05,  # .5 for ten: the loss is a mean over classes, and so is its gradient
                 "lr_schedule": "cosine",
                 "momentum": 0.9,
                 "weight_decay": 1e-5,
@@ -218,18 +210,8 @@ RECIPES: dict[str, Recipe] = {
             parts=(FedMTL(),),
             part_defaults=AS_IT_IS,
         ),
-        Recipe(
-            "analytic",
-            "A ridge classifier in closed form, from sums over all clients: alone, or after any method's rounds.",
-            "Fedframe; cf. Zhuang et al., AFL, CVPR 2025; Dong et al., SphereFed, ECCV 2022 (FFC)",
-            parts=(Analytic(),),
-            alone=Recipe(
-                "analytic",
-                "No rounds: fixed features, and a ridge classifier in closed form from sums over all clients.",
-                parts=(Frozen(), Analytic()),
-                defaults={"rounds": 0, "model": "raw"},
-            ),
-        ),
+        ANALYTIC,
+        *ROBUST_RECIPES,
         Recipe("local", "No federation: every client trains alone.", parts=(Local(),), part_defaults=AS_IT_IS),
         Recipe("central", "No federation: one model, trained on all data in one place.", parts=(Central(),)),
     )
@@ -250,7 +232,9 @@ def method_text(method: MethodLike) -> str:
     if isinstance(method, str):
         return method
     if isinstance(method, list | tuple) and method:
-        return "+".join(method_text(piece) for piece in method)
+        texts = [method_text(piece) for piece in method]
+        refuse_twins(texts, method)
+        return "+".join(texts)
     if isinstance(method, Recipe):
         recipe = method
         for part in recipe.parts:
@@ -259,30 +243,64 @@ def method_text(method: MethodLike) -> str:
     elif isinstance(method, Part) or (isinstance(method, type) and issubclass(method, Part)):
         kind = method if isinstance(method, type) else type(method)
         check_own("From Python", kind)
-        part = make_part(kind, {} if isinstance(method, type) else vars(method))
+        part = default_part(kind) if isinstance(method, type) else make_part(kind, vars(method))
         recipe, text = Recipe(kind.name, first_line(kind), kind.paper, (part,)), part_text(part)
     else:
         raise SettingError(
             f"method = {method!r} is of another kind; give a name, a part (made from fedframe.Part), a Recipe, or a "
             "list of them."
         )
-    key = PYTHON + " ".join(text.split()).replace("+", "%2B")  # a + joins pieces
+    key = PYTHON + one_line(text)
     _OBJECTS[key] = recipe
     return key
 
 
-def method_label(name: str) -> str:
-    """A method's text as tables show it: objects without `python:`, and long ones by their names alone."""
+def refuse_twins(texts: Sequence[str], pieces: Sequence[MethodLike]) -> None:
+    """Refuse two classes of one name: under their text, one would take the other's place."""
+    kinds: dict[str, object] = {}
+    for text, piece in zip(texts, pieces, strict=True):
+        kind = piece if isinstance(piece, type | str | list | tuple) else type(piece)
+        if text.startswith(PYTHON) and isinstance(kind, type) and kinds.setdefault(text, kind) is not kind:
+            raise SettingError(f"method: two classes are called {kind.__name__}; call one of them otherwise.")
+
+
+def method_label(
+    name: str, settings: Mapping[str, Mapping[str, Any]] | None = None, left_out: Collection[tuple[str, str]] = ()
+) -> str:
+    """A method's text as tables show it: objects without `python:`, and long ones by their names alone.
+
+    Objects have the values that they run with, after `settings` of parts; those in `left_out`, by part and name, are
+    said elsewhere or vary, and have none.
+    """
     pieces = [piece.strip() for piece in name.split("+")]
-    given = {piece: piece.removeprefix(PYTHON) for piece in pieces if piece.startswith(PYTHON)}
+    given = {piece: object_text(piece, settings or {}, left_out) for piece in pieces if piece.startswith(PYTHON)}
     short = {piece: text if len(text) <= LONGEST_LABEL else python_recipe(piece).name for piece, text in given.items()}
     return "+".join(short.get(piece, piece) for piece in pieces) if given else name
 
 
-def part_text(part: Part) -> str:
-    """A part as one writes it."""
-    values = ", ".join(f"{key}={value!r}" for key, value in vars(part).items())
-    return f"{type(part).__name__}({values})"
+def object_text(
+    piece: str, settings: Mapping[str, Mapping[str, Any]], left_out: Collection[tuple[str, str]] = ()
+) -> str:
+    """A piece that was an object as one writes it, with the values of its parts as they are after `settings`."""
+    text = piece.removeprefix(PYTHON)
+    for part in _OBJECTS[piece].parts if piece in _OBJECTS else ():
+        own = {key: value for key, value in settings.get(part.name, {}).items() if key in vars(part)}
+        hidden = {key for key in vars(part) if (part.name, key) in left_out}
+        if own or hidden:
+            text = text.replace(one_line(part_text(part)), one_line(part_text(part, own, hidden)))
+    return text
+
+
+def part_text(part: Part, changed: Mapping[str, Any] | None = None, hidden: Collection[str] = ()) -> str:
+    """A part as one writes it, with some values changed and some hidden."""
+    values = {key: value for key, value in {**vars(part), **(changed or {})}.items() if key not in hidden}
+    inner = ", ".join(f"{key}={value!r}" for key, value in values.items())
+    return f"{type(part).__name__}({inner})" if inner or not hidden else type(part).__name__
+
+
+def one_line(text: str) -> str:
+    """A text as a piece of a method: on one line, without the + that joins pieces."""
+    return " ".join(text.split()).replace("+", "%2B")
 
 
 def python_recipe(key: str) -> Recipe:
@@ -311,7 +329,7 @@ def find_recipes(name: str) -> list[Recipe]:
         if key in RECIPES:
             found.append(RECIPES[key])
         elif key in PARTS:
-            found.append(Recipe(key, f"The part {key}.", PARTS[key].paper, (make_part(PARTS[key], {}),)))
+            found.append(Recipe(key, f"The part {key}.", PARTS[key].paper, (default_part(PARTS[key]),)))
         elif key.startswith(PYTHON):
             found.append(python_recipe(key))
         elif ".py" in key or ":" in key:
@@ -335,7 +353,7 @@ def own_recipe(path: str) -> Recipe:
             f"{path} is of another kind: a method's piece is a class made from fedframe.Part, or a Recipe."
         )
     check_own(path, found)
-    return Recipe(found.name, first_line(found), found.paper, (make_part(found, {}),))
+    return Recipe(found.name, first_line(found), found.paper, (default_part(found),))
 
 
 def check_own(path: str, kind: type[Part]) -> None:
@@ -358,14 +376,21 @@ def first_line(part: type[Part]) -> str:
 
 def recipe_defaults(name: str) -> dict[str, Any]:
     """The run settings that a method brings along; where two recipes differ, the later one counts."""
-    merged: dict[str, Any] = {}
-    for recipe in find_recipes(name):
-        merged |= recipe.defaults
-    return merged
+    return merge_settings(*(recipe.defaults for recipe in find_recipes(name)))
 
 
 def make_method(name: str, settings: Mapping[str, Mapping[str, Any]]) -> Method:
     """The method that a name stands for, with its parts' settings changed as asked."""
+    method = outline_method(name, settings)
+    for part in method.parts:
+        if not is_complete(part):
+            make_part(type(part), vars(part))  # refuses it with the setting's name
+    return method
+
+
+def outline_method(name: str, settings: Mapping[str, Mapping[str, Any]] | None = None) -> Method:
+    """The parts of a method, of which settings without a default may still lack a value: not one to run."""
+    settings = settings or {}
     recipes = find_recipes(name)
     parts = [part for recipe in recipes for part in recipe.parts]
     origins = {part.name: recipe.name for recipe in recipes for part in recipe.parts if part.name != recipe.name}
@@ -382,30 +407,9 @@ def make_method(name: str, settings: Mapping[str, Mapping[str, Any]]) -> Method:
     for part in chosen.parts:
         changed = brought[part.name] | dict(settings.get(part.name, {}))
         parts.append(part if changed == vars(part) else make_part(type(part), changed, brought[part.name]))
-    method = Method(name, tuple(parts))
-    with named_errors(f"method = {name!r}"):
-        for part in method.parts_with("check_method"):
-            part.check_method(method)
+    method = Method(name, tuple(parts), chosen.defaults)
+    if all(is_complete(part) for part in parts):
+        with named_errors(f"method = {name!r}"):
+            for part in method.parts_with("check_method"):
+                call_in_place(part, "check_method", method)
     return method
-
-
-def make_part(kind: type[Part], values: Mapping[str, Any], brought: Mapping[str, Any] | None = None) -> Part:
-    """A part with its settings checked; `brought` are a method's defaults where they are not the part's."""
-    name = kind.name
-    fields = {field.name: field.default for field in dataclasses.fields(kind)} | dict(brought or {})
-    for key in values:
-        if key not in fields:
-            hint = nearest(key, fields) if fields else "it has none."
-            raise SettingError(f"The part {name!r} has no setting {key!r}; {hint}")
-    for key, value in values.items():
-        if isinstance(value, float) and not math.isfinite(value):
-            raise SettingError(f"{name}.{key} = {value}: it must be a finite number; the default is {fields[key]}.")
-    try:
-        return TypeAdapter(kind).validate_python(dict(values))
-    except ValidationError as error:
-        problem = error.errors()[0]
-        where = problem["loc"][0] if problem["loc"] else name
-        default = fields.get(str(where), "left out")
-        raise SettingError(
-            f"{name}.{where} = {problem['input']!r}: {problem['msg'].removeprefix('Input ')}; the default is {default}."
-        ) from error

@@ -15,7 +15,8 @@ import torch
 
 from fedframe.core.job import Job
 from fedframe.core.message import Message
-from fedframe.core.server import Observer, RoundRecord, Server
+from fedframe.core.round_record import Observer, RoundRecord
+from fedframe.core.server import Server
 from fedframe.metrics.cka import CKA_CLIENTS, common_inputs, layer_grams, mean_cka
 from fedframe.metrics.classifier import class_vectors, embeddings, predict_classes
 from fedframe.metrics.collapse import collapse

@@ -92,9 +92,9 @@ def paired(ours: Sequence[float | None], baseline: Sequence[float | None]) -> Di
     scale = max(max(abs(a), abs(b)) for a, b in both)
     if statistics.stdev(differences) <= NO_SPREAD * scale:
         if abs(mean) <= NO_SPREAD * scale:
-            return Difference(count, 0.0, 0.0, 0.0, 1.0, remark="Equal to the baseline in every seed.")
-        remark = "The same difference in every seed: without spread the t test has no answer."
-        return Difference(count, mean, mean, mean, remark=remark)
+            return Difference(count, 0.0, p=1.0, remark="Equal to the baseline in every seed: there is no interval.")
+        remark = "The same difference in every seed: without spread there is no interval, and the t test has no answer."
+        return Difference(count, mean, remark=remark)
     result = stats.ttest_rel([a for a, _ in both], [b for _, b in both])
     interval = result.confidence_interval(CONFIDENCE)
     return Difference(count, mean, float(interval.low), float(interval.high), float(result.pvalue))

@@ -1,4 +1,5 @@
-"""Nets without shortcuts or BatchNorm: a multi-layer perceptron, two small CNNs, VGG-11, VGG-13 and a seven-layer CNN.
+"""Nets without shortcuts: a multi-layer perceptron, two small CNNs, VGG-11, VGG-13 (also with BatchNorm) and a CNN of
+seven layers.
 
 - `MLP`: with the default widths and ten classes on 28x28 it is the "2NN" of McMahan et al., Communication-Efficient
   Learning of Deep Networks from Decentralized Data (2017): 199,210 parameters.
@@ -8,6 +9,7 @@
 - `PlainCNN`: VGG is Simonyan and Zisserman, Very Deep Convolutional Networks (2015), convolutions only; the feature is
   what the last max-pooling leaves, 512 numbers at 32x32, averaged over the map for larger images. The seven-layer net
   follows SphereFed, which gives only the number of layers and calls the last one the classifier: six convolutions here.
+  With BatchNorm it stands between a convolution and its ReLU, and convolutions have no bias, as in the ResNets here.
 
 The CNNs pool before the ReLU: the result is the same, as ReLU keeps the order, and it touches a quarter of the values.
 """
@@ -114,11 +116,13 @@ STACKS: dict[str, tuple[tuple[int, ...], ...]] = {
 class PlainCNN(nn.Module):
     """3x3 convolutions with ReLU, 2x2 max-pooling after each group of them, then the mean over the map."""
 
-    def __init__(self, shape: tuple[int, int, int], name: str) -> None:
+    def __init__(self, shape: tuple[int, int, int], name: str, batch_norm: bool = False) -> None:
         super().__init__()
         groups = STACKS[name]
         widths = [width for group in groups for width in group]
-        self.convs = nn.ModuleList(nn.Conv2d(a, b, 3, padding=1) for a, b in itertools.pairwise([shape[0], *widths]))
+        steps = itertools.pairwise([shape[0], *widths])
+        self.convs = nn.ModuleList(nn.Conv2d(a, b, 3, padding=1, bias=not batch_norm) for a, b in steps)
+        self.norms = nn.ModuleList(nn.BatchNorm2d(width) for width in widths) if batch_norm else None
         self.pools = [i == len(group) - 1 for group in groups for i in range(len(group))]
         self.dim = widths[-1]
         # torch's default initial weights shrink the signal at every layer, and there is no BatchNorm to restore it.
@@ -126,8 +130,8 @@ class PlainCNN(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the features, (batch, dim)."""
-        for conv, pool in zip(self.convs, self.pools, strict=True):
-            x = conv(x)
+        for i, (conv, pool) in enumerate(zip(self.convs, self.pools, strict=True)):
+            x = conv(x) if self.norms is None else self.norms[i](conv(x))
             if pool:  # rounded up, so that five poolings fit 28x28
                 x = F.max_pool2d(x, 2, ceil_mode=True)
             x = x.relu_()

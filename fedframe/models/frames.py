@@ -32,6 +32,7 @@ TOLERANCE = 1e-6  # largest error of a norm or a cosine in the finished float32 
 MAX_STEPS = 3000  # of the search for a sparse ETF
 MAX_WORK = 4e12  # floating-point operations of the search: 490 steps for 1000 classes and 2048 features
 MAX_DRAWS = 20  # of the mask of a sparse ETF
+NEAREST_STEPS = 500  # of the descent towards an ETF that does not exist
 LARGE_FRAME = 200_000  # entries from which most of the search is done in float32
 
 
@@ -65,10 +66,18 @@ def simplex_etf(classes: int, dim: int, generator: torch.Generator) -> Tensor:
     return (corners @ _haar(dim, classes - 1, generator).T).float()
 
 
-def sparse_etf(classes: int, dim: int, sparsity: float, generator: torch.Generator, norm: float = 1.0) -> Tensor:
+def sparse_etf(
+    classes: int,
+    dim: int,
+    sparsity: float,
+    generator: torch.Generator,
+    norm: float = 1.0,
+    best_effort: bool = False,
+) -> Tensor:
     """A simplex ETF whose class vectors have a share `sparsity` of zeros each, and length `norm`.
 
-    The share is rounded to whole features; with no zero at all it is `simplex_etf`.
+    The share is rounded to whole features; with no zero at all it is `simplex_etf`. Where there is no such ETF, an
+    error says so; with `best_effort` the nearest vectors that were found are taken, whose angles spread around its own.
     """
     if _loading_weights.get():
         return torch.zeros(classes, dim)
@@ -79,6 +88,8 @@ def sparse_etf(classes: int, dim: int, sparsity: float, generator: torch.Generat
     _check_etf(classes, dim)
     seed = int(torch.randint(2**62, (), generator=generator))
     frame = _try_sparse(classes, dim, zeros, seed)
+    if frame is None and best_effort and zeros < dim:
+        frame = _nearest_sparse(classes, dim, zeros, seed)
     if frame is None:
         best = _largest_that_works(classes, dim, zeros, seed)
         raise SettingError(
@@ -87,6 +98,14 @@ def sparse_etf(classes: int, dim: int, sparsity: float, generator: torch.Generat
             f"sparsity = {_share(best, dim)} works, the largest to within 0.01; or choose a larger net."
         )
     return frame * norm
+
+
+def angle_spread(frame: Tensor) -> tuple[float, float]:
+    """The smallest and the largest angle between class vectors, in degrees; in an ETF both are arccos(-1/(C-1))."""
+    unit = nn.functional.normalize(frame.double())
+    cosines = (unit @ unit.T)[~torch.eye(len(unit), dtype=torch.bool)]
+    nearest, farthest = (math.degrees(math.acos(float(c.clamp(-1, 1)))) for c in (cosines.max(), cosines.min()))
+    return nearest, farthest
 
 
 def random_frame(classes: int, dim: int, init: Init, generator: torch.Generator) -> Tensor:
@@ -203,6 +222,27 @@ def _try_sparse(classes: int, dim: int, zeros: int, seed: int) -> Tensor | None:
     exact = frame.double()
     valid = float((exact @ exact.T - _etf_gram(classes, torch.float64)).abs().max()) < TOLERANCE
     return frame if valid and bool(((frame == 0).sum(1) == zeros).all()) else None
+
+
+def _nearest_sparse(classes: int, dim: int, zeros: int, seed: int) -> Tensor:
+    """Unit class vectors with this many zeros, as near to an ETF as the search gets; deterministic in its arguments."""
+    generator = torch.Generator().manual_seed(seed)
+    mask = _draw_mask(classes, dim, dim - zeros, generator)
+    if mask is None:  # two classes have no feature in common: they stay orthogonal, which is next to the ETF's angle
+        mask = torch.rand(classes, dim, generator=generator, dtype=torch.float64).argsort(1).argsort(1) < dim - zeros
+    gram, support = _etf_gram(classes, torch.float64), mask.double()
+    frame = nn.functional.normalize(torch.randn(classes, dim, generator=generator, dtype=torch.float64) * support)
+    step = 0.5
+    with _one_thread():
+        error = frame @ frame.T - gram
+        for _ in range(NEAREST_STEPS):  # descent on ||W W' - G||^2 over unit vectors; a step that overshoots is halved
+            moved = nn.functional.normalize((frame - step * (error @ frame)) * support)
+            left = moved @ moved.T - gram
+            if float(left.norm()) < float(error.norm()):
+                frame, error, step = moved, left, 1.05 * step
+            else:
+                step /= 2
+    return frame.float()
 
 
 def _draw_mask(classes: int, dim: int, keep: int, generator: torch.Generator) -> Tensor | None:

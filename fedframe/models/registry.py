@@ -34,6 +34,7 @@ IMAGE_NETS: dict[str, ImageModel] = {
     ),
     "vgg11": ImageModel("VGG-11 without BatchNorm, 512-d feature", 16, lambda s: PlainCNN(s, "vgg11")),
     "vgg13": ImageModel("VGG-13 without BatchNorm, 512-d feature", 16, lambda s: PlainCNN(s, "vgg13")),
+    "vgg13bn": ImageModel("VGG-13 with BatchNorm, 512-d feature", 16, lambda s: PlainCNN(s, "vgg13", batch_norm=True)),
     "resnet20": ImageModel("ResNet-20 for CIFAR, widths 16-32-64, 64-d feature", 8, lambda s: ResNet(s, "resnet20")),
     "resnet18": ImageModel("ResNet-18, 512-d feature", 8, lambda s: ResNet(s, "resnet18")),
     "resnet34": ImageModel("ResNet-34, 512-d feature", 8, lambda s: ResNet(s, "resnet34")),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from fedframe.core.job import Job, per_round
 from fedframe.core.method import Method
 from fedframe.core.part import ALL_DATA
-from fedframe.errors import SettingError
+from fedframe.core.reply_limits import most_samples
+from fedframe.errors import RunError, SettingError
 from fedframe.settings import Settings
 
 
@@ -36,6 +37,24 @@ def check_secure_aggregation(settings: Settings, method: Method, clients: int) -
         check_summable(method)
 
 
+def check_claimed_samples(job: Job) -> None:
+    """Refuse secure sums in which one member would count for more than the agreement allows.
+
+    Members weigh their updates themselves before they are masked, so that the server cannot bound a weight afterwards.
+    """
+    settings = job.settings
+    if not settings.secure or settings.weighting != "samples":
+        return
+    sizes = job.federation.train.sizes()
+    largest, most = int(sizes.argmax()), most_samples(sizes, settings.samples_bound)
+    if sizes[largest] > most:
+        raise RunError(
+            f"{job.federation.names[largest]} says that it has {int(sizes[largest]):,} samples, more than "
+            f"samples_bound = {settings.samples_bound:g} times the members' median, and in a secure sum no weight can "
+            "be bounded: use weighting = uniform, or a larger samples_bound if the number is right."
+        )
+
+
 def check_min_clients(settings: Settings, clients: int) -> None:
     """Refuse to wait for more replies than are asked for."""
     drawn = per_round(settings.participation, clients)
@@ -61,7 +80,7 @@ def check_measures(settings: Settings, data_is_local: bool) -> None:
     if not data_is_local and settings.new_clients:
         raise SettingError(
             "new_clients keeps clients out of the training whose data are here, and nodes' data are not; use 0 and, "
-            "for a site that comes later, fedframe personalise."
+            "for a client that comes later, fedframe personalise."
         )
 
 
@@ -69,6 +88,7 @@ def check_local_deployment(job: Job) -> None:
     """Refuse jobs that node processes on this machine cannot do."""
     settings = job.settings
     check_secure_aggregation(settings, job.method, len(job.federation))
+    check_claimed_samples(job)
     check_min_clients(settings, len(job.federation))
     check_measures(settings, data_is_local=True)
     check_data_stay_local(job.method, reserves_data=len(job.federation.server_rows) > 0)

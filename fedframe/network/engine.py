@@ -20,8 +20,9 @@ from fedframe.core.engine import Engine
 from fedframe.core.job import Job
 from fedframe.core.message import Message, has_numbers, validate_reply
 from fedframe.core.remote_evaluation import RemoteEvaluation
+from fedframe.core.tally import tally_size
 from fedframe.errors import DataError, DivergedError, RunError
-from fedframe.network.node import versions
+from fedframe.network.node import SUMMED_KINDS, upload_digest, versions
 from fedframe.network.node_request import HELLO, UNMASK, NodeRequest, RequestNumbers, decode_replies
 from fedframe.network.transport import PendingRequest, Transport
 
@@ -33,7 +34,6 @@ RETRY_INTERVAL = 5.0  # seconds between two attempts to reach enough clients
 REMINDER_INTERVAL = 60.0  # seconds between two sentences that say what is awaited
 NO_REPLY = "its node's answer leaves it out"
 MAX_REASON_LENGTH = 200  # characters of each, where the reasons of all nodes stand in one sentence
-SUMMED_KINDS = ("train", "statistics")  # requests whose replies are summed with secure aggregation
 REPLY_SIZE_FACTOR = 4  # a reply is at most so many times what is expected of the largest client's, plus a little
 
 
@@ -286,7 +286,7 @@ class NetworkEngine(Engine):
                     send(due)
             if pending and now >= remind_at:
                 names = ", ".join(sorted({each.node for each in pending.values()}))
-                self.notify(f"{describe(request)}: still no answer of {names} after {now - began:.0f} s.")
+                self.notify(f"{request_title(request)}: still no answer of {names} after {now - began:.0f} s.")
                 remind_at = now + (now - began)
             if pending:
                 time.sleep(POLL_INTERVAL)
@@ -300,9 +300,9 @@ class NetworkEngine(Engine):
     def max_answer_bytes(self, node_request: NodeRequest) -> int:
         """How many bytes the answer to a request may have."""
         clients = sum(len(clients) for clients in node_request.tasks.values())
-        # Statistics may be larger than any model: the square of a feature's width.
-        shapes = self.expected.get(node_request.request.kind, {})
-        one = 4 * self.job.roles.layout.size + 8 * sum(shape.numel() for shape in shapes.values())
+        numbers = (sum(shape.numel() for shape in shapes.values()) for shapes in self.expected.values())
+        one = 4 * self.job.roles.layout.size + 8 * max(numbers, default=0)  # in float64, or masked
+        one += 8 * tally_size(self.job.template.classes, self.job.settings.score_bins)
         return (1 << 20) + REPLY_SIZE_FACTOR * (one + node_request.request.nbytes) * clients
 
     def remind(self, request: Message, min_replies: int, within_reach: int, reasons: Mapping[str, str]) -> None:
@@ -312,12 +312,14 @@ class NetworkEngine(Engine):
         if text != before or time.monotonic() - when > REMINDER_INTERVAL:
             self._last_reminder = (time.monotonic(), text)
             missing = min_replies - within_reach
-            self.notify(f"{describe(request)}: waiting for {missing} more of at least {min_replies} clients ({text}).")
+            self.notify(
+                f"{request_title(request)}: waiting for {missing} more of at least {min_replies} clients ({text})."
+            )
 
 
-def describe(request: Message) -> str:
+def request_title(request: Message) -> str:
     """Name what is awaited, for people."""
-    return "The nodes' first word" if request.kind == HELLO else f"Round {request.round}, {request.kind}"
+    return "The nodes' first reply" if request.kind == HELLO else f"Round {request.round}, {request.kind}"
 
 
 def check_hello(job: Job, replies: Mapping[int, Message], digest: str) -> None:
@@ -333,6 +335,11 @@ def check_hello(job: Job, replies: Mapping[int, Message], digest: str) -> None:
         if reply.numbers.get("template") != digest:
             raise RunError(
                 f"The initial model of {name} is another than the server's: hand out the kits of this config."
+            )
+        if reply.numbers.get("uploads") != upload_digest(job):
+            raise RunError(
+                f"{name} would send other tensors than the server expects: install the same Fedframe, and the same "
+                "files of your own, everywhere."
             )
         if job.settings.secure and not re.fullmatch("[0-9a-f]{64}", str(reply.numbers.get("key"))):
             raise RunError(f"{name} has sent no key, and secure = true needs one of everybody; look at its log.")

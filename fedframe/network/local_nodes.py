@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shutil
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedframe.core.job import Job
-from fedframe.errors import ProtocolError
+from fedframe.errors import FedframeError, ProtocolError, RunError
 from fedframe.jobs.build import JobMaker
 from fedframe.network.engine import NetworkEngine, check_hello, masking_keys
 from fedframe.network.node import NodeRuntime, template_digest
@@ -17,11 +18,13 @@ from fedframe.network.node_data import read_share, write_share
 from fedframe.network.transport import Transport
 from fedframe.settings import check
 from fedframe.util.files import read_json, write_json
+from fedframe.util.locate import own_error
 
 if TYPE_CHECKING:
     from fedframe.network.masks import Masker
 
 RUN = "trial"  # a local deployment's folder is one run's
+ERROR = "error.json"  # in a node's folder: what ends the run
 
 
 def assign_nodes(job: Job, nodes: int) -> list[str]:
@@ -75,6 +78,33 @@ class LocalNodes:
             engine.close()
             raise
         return engine
+
+
+def answer(runtime: NodeRuntime, folder: Path, payload: bytes) -> bytes:
+    """A node's answer to a request; an error that would only come again is also left in its folder, for the run.
+
+    Organisations tell each other the kind of an error alone. Here all is one user's own.
+    """
+    try:
+        return runtime.handle(payload)[2]
+    except ProtocolError:
+        raise
+    except Exception as error:
+        cause = error.__cause__ or error
+        if not isinstance(cause, OSError) or own_error(cause) is not None:  # a disk may have room again
+            text = str(error) if isinstance(error, FedframeError) else f"{type(error).__name__}: {error}"
+            trace = "".join(traceback.format_exception(error))
+            write_json(folder / ERROR, {"error": text, "trace": trace})
+        raise
+
+
+def raise_error_of_nodes(folder: Path) -> None:
+    """End the run with the error that a node in this folder has left, as it would end without a network."""
+    for path in sorted(folder.glob(f"*/{ERROR}")):
+        found = read_json(path)
+        error = RunError(found["error"])
+        error.add_note(found["trace"])
+        raise error
 
 
 def load_node_runtime(folder: Path) -> NodeRuntime:

@@ -18,7 +18,7 @@ import torch
 from fedframe.core.client_runtime import ClientRuntime
 from fedframe.core.job import Job
 from fedframe.core.layout import named_tensors
-from fedframe.core.message import LAST, STAGE, Message, Number, all_finite, has_numbers
+from fedframe.core.message import CULPRIT, LAST, STAGE, Message, Number, all_finite, has_numbers
 from fedframe.errors import ProtocolError
 from fedframe.network.envelope import decode_envelope
 from fedframe.network.node_request import HELLO, UNMASK, NodeRequest, encode_replies, refuse_stale
@@ -27,6 +27,7 @@ from fedframe.util.version import __version__
 if TYPE_CHECKING:
     from fedframe.network.masks import Masker, MaskingGroup
 
+SUMMED_KINDS = ("train", "statistics", "measure")  # of which, with secure aggregation, only sums are revealed
 COUNT_KINDS = ("client", "own", "personalise")  # kinds of work whose reply is how many predictions were right
 OnFinished = Callable[[Job, Message], None]
 MakeJob = Callable[[str], Job]
@@ -104,7 +105,7 @@ class NodeRuntime:
             if self.make_masker is None:
                 raise ProtocolError("This node cannot add up securely.")
             self.masker = self.make_masker()
-        kinds = set(node_request.tasks) & {UNMASK, "train", "statistics"}
+        kinds = set(node_request.tasks) & {UNMASK, *SUMMED_KINDS}
         if not kinds:
             return None
         group = MaskingGroup.from_json(node_request.group)
@@ -133,8 +134,10 @@ class NodeRuntime:
         reply = runtime.perform(request, client)
         if kind in COUNT_KINDS:
             reply = replace(reply, tensors={name: tensor.sum() for name, tensor in reply.tensors.items()})
-        reply = replace(reply, numbers={name: finite_or_text(value) for name, value in reply.numbers.items()})
-        if group is not None and self.masker is not None and kind in ("train", "statistics"):
+        # The organiser gets no names of files that are at the node.
+        kept = {name: value for name, value in reply.numbers.items() if name != CULPRIT}
+        reply = replace(reply, numbers={name: finite_or_text(value) for name, value in kept.items()})
+        if group is not None and self.masker is not None and kind in SUMMED_KINDS:
             if not has_numbers(reply):  # the organiser learns no more of it than this
                 return Message(kind, reply.round, client, numbers={"loss": "nan"})
             from fedframe.network.secure_aggregation import masked_reply
@@ -155,6 +158,7 @@ def hello_reply(job: Job, client: int, key: str | None = None) -> Message:
         "test": len(job.federation.local_test[client]),
         **versions(),
         "template": template_digest(job),
+        "uploads": upload_digest(job),
     }
     if key is not None:
         numbers["key"] = key
@@ -173,6 +177,14 @@ def template_digest(job: Job) -> str:
         digest.update(name.encode())
         digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
+
+
+def upload_digest(job: Job) -> str:
+    """A short text that is equal on two machines if their clients send tensors of the same names and shapes."""
+    sent = [
+        (name, tuple(each.shape), each.aggregate, each.when, each.stage) for name, each in sorted(job.uploads.items())
+    ]
+    return hashlib.blake2b(repr(sent).encode(), digest_size=16).hexdigest()
 
 
 def check_request(job: Job, request: Message) -> None:

@@ -25,7 +25,17 @@ from fedframe.util.files import read_json, write_json
 
 HELLO = "hello"  # asks who a client is: no model, no work
 UNMASK = "unmask"  # asks for the seeds of masks once masked replies have arrived: with secure aggregation only
-KINDS = (HELLO, UNMASK, "client", "own", "train", "statistics", "personalise")  # all that a node can be asked
+KINDS = (
+    HELLO,
+    UNMASK,
+    "client",
+    "own",
+    "train",
+    "statistics",
+    "personalise",
+    "measure",
+    "end",
+)  # all that a node can be asked
 NUMBERS_FOLDER = "letters"  # in a run's folder, at the organiser and at the node; in a local deployment both are one
 NUMBERS_PER_SESSION = 1 << 28  # more than a session ever sends; times the seconds of some centuries it is below 2**63
 Tasks = Mapping[str, Sequence[int]]  # client numbers by kind of work, in the order in which it is done

@@ -18,6 +18,7 @@ from fedframe.core.job import Job
 from fedframe.core.message import LOST, Message, has_numbers
 from fedframe.core.method import Method
 from fedframe.core.part import ModelSize, overrides
+from fedframe.core.remote_evaluation import TALLIES
 from fedframe.errors import ProtocolError, SettingError
 from fedframe.network.masks import (
     FRACTION_BITS,
@@ -44,8 +45,8 @@ def check_summable(method: Method) -> None:
     """Refuse parts that need single replies."""
     any_size = ModelSize(classes=2, dim=2, trainable=2)  # how uploads are aggregated does not depend on it
     for part in method.parts:
-        single = any(upload.aggregate == "each" for upload in part.uploads(any_size).values())
-        if single or overrides(type(part), "merger"):
+        single = any(upload.aggregate in ("each", "number") for upload in part.uploads(any_size).values())
+        if single or overrides(type(part), "merger") or overrides(type(part), "before_merge"):
             raise SettingError(
                 f"secure = true lets the server see sums only, and {part.name!r} of {method.name!r} needs single "
                 "clients' replies; leave one of them out, or use a method of sums, such as fedavg or scaffold."
@@ -56,8 +57,10 @@ def sum_weighting(job: Job, kind: str, name: str) -> Literal["weighted", "plain"
     """Whether a tensor of a reply is weighted in the sum, or plain."""
     if name == "update":
         return "weighted"
+    if kind == "measure" and name in TALLIES:
+        return "plain"
     upload = job.uploads.get(name)
-    if upload is None or upload.aggregate == "each":
+    if upload is None or upload.aggregate in ("each", "number"):
         raise ProtocolError(f"{name} of a {kind} reply cannot be added up securely.")
     return "weighted" if upload.aggregate == "weighted_sum" else "plain"
 
@@ -124,7 +127,7 @@ def sum_securely(
     if silent:  # the others have revealed theirs for it too and will not for fewer: the next round has new masks
         names = ", ".join(str(job.federation.names[client]) for client in silent)
         for unit in masked:
-            yield Message.lost(request, unit, f"{names} sent a masked reply and did not tell its masks, or too late")
+            yield Message.lost(request, unit, f"{names} sent a masked reply and did not reveal its masks, or too late")
         return
     engine.summed = sorted(masked)
     samples = [int(reply.numbers["samples"]) for reply in replies if reply.unit in masked]

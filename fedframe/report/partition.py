@@ -6,7 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
+from fedframe.data.load import read_spec
+from fedframe.data.tables import table_columns
 from fedframe.jobs.build import make_clients
 from fedframe.report.figures.drawing import picture_path, write_figure
 from fedframe.report.figures.partition import partition_figure
@@ -14,6 +18,23 @@ from fedframe.report.tables import partition_table
 from fedframe.settings import check
 
 IN_PICTURE = 1000  # clients
+
+
+def show_columns(data: str, label: str | None, client_column: str | None) -> None:
+    """Print what the columns of a table are and what is doubtful about them; nothing for data that are no table."""
+    if not data.startswith(("csv:", "parquet:")):
+        return
+    columns = table_columns(read_spec(data, label=label, client_column=client_column))
+    table = Table("column", "is a", "read as", "missing", "different", "inputs", "examples", box=None, pad_edge=False)
+    for each in columns:
+        style = "yellow" if each.problem else ""
+        examples = escape(", ".join(repr(text[:20]) for text in each.examples))
+        counts = (f"{each.missing:,}", f"{each.different:,}", f"{each.inputs:,}")
+        table.add_row(escape(each.name), f"{each.kind}{' (?)' if each.problem else ''}", each.read_as or "-", *counts,
+                      examples, style=style)  # fmt: skip
+    console = Console()
+    console.print(table)
+    console.print()
 
 
 def show_partition(given: dict[str, Any], picture: Path | None) -> None:

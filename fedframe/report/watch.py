@@ -74,7 +74,7 @@ class LivePage:
     def with_errors(self, subject: Subject) -> Subject:
         """The runs, with the reasons why their models could not be examined."""
         for run in subject.runs:
-            object.__setattr__(run, "trouble", self.examination_errors.get(run.path, ""))
+            object.__setattr__(run, "examination_error", self.examination_errors.get(run.path, ""))
         return subject
 
     def examine_later(self, subject: Subject) -> None:
@@ -109,7 +109,7 @@ def waiting(folders: Sequence[Path]) -> dict[str, Any]:
 class Handler(BaseHTTPRequestHandler):
     """Answers GET requests for two paths, if their Host header names this server."""
 
-    server: Server
+    server: PageServer
     protocol_version = "HTTP/1.1"
     server_version = f"fedframe/{__version__}"
     sys_version = ""
@@ -154,7 +154,7 @@ class Handler(BaseHTTPRequestHandler):
         """Log nothing: a page sends a request every two seconds."""
 
 
-class Server(ThreadingHTTPServer):
+class PageServer(ThreadingHTTPServer):
     """Serves one live page."""
 
     daemon_threads = True

@@ -14,7 +14,7 @@ log.txt                  what happened on the way (a worker replaced, an update 
 clients.json             the clients' names, where the data name them
 letters/                 how many requests went to clients behind a network, and which was the newest there
 clients/, personal/      private state and personal models, where a method has them
-sums/                    single clients' sums, where a classifier was fitted from them: to take a client out again
+sums/                    single clients' sums, where a classifier was fitted from them: what it takes to fit without one
 personal/joined/         personal models of clients that came after the training, by name
 """
 
@@ -26,6 +26,7 @@ import json
 import re
 import time
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,8 @@ except ImportError:  # Windows
 
 from fedframe.core.job import personal_path
 from fedframe.errors import DataError, RunError, SettingError, nearest
-from fedframe.jobs.inputs import Input
+from fedframe.jobs.inputs import Input, changed_inputs
+from fedframe.methods.recipes import method_label
 from fedframe.settings import REMOTE_DATA, Settings, check, from_python, read_config, short_method
 from fedframe.util.files import read_json, read_tensors, write_json, write_tensors, write_text
 from fedframe.util.version import __version__
@@ -116,6 +118,19 @@ class RunFolder:
                     time.sleep(0.02)
             yield
 
+    @contextlib.contextmanager
+    def removed_unless_begun(self) -> Iterator[None]:
+        """Take a new folder away again if an error comes before the first round: there is nothing to go on with."""
+        try:
+            yield
+        except BaseException:
+            files = {path.name for path in self.path.iterdir()}
+            if files <= {CONFIG, INPUTS, NAMES, LOCK, LOG}:  # whatever is trained has metrics.jsonl from the start
+                for name in files:
+                    (self.path / name).unlink()
+                self.path.rmdir()
+            raise
+
     # -- settings ------------------------------------------------------------------------------------------------------
     def write_settings(self, settings: Settings, again: str | None = None) -> None:
         """Keep the complete settings; `again` is the command that makes such a run once more, in this folder."""
@@ -148,6 +163,18 @@ class RunFolder:
         """What the run depends on; empty if it has no files of the user's own, or an earlier version made it."""
         found = read_json(self.path / INPUTS)["files"] if (self.path / INPUTS).exists() else []
         return [Input(**each) for each in found]
+
+    def changed_code(self) -> list[dict[str, Any]]:
+        """After which finished rounds the run went on with other inputs, and their names; empty if it never did."""
+        record = read_json(self.path / INPUTS) if (self.path / INPUTS).exists() else {}
+        before = record.get("before", [])
+        files = [each["files"] for each in before] + [record.get("files", [])]
+        states = [[Input(**each) for each in listed] for listed in files]
+        return [
+            {"after_round": each["until_round"], "files": changed_inputs(*pair)}
+            for each, pair in zip(before, pairwise(states), strict=True)
+            if each["until_round"]
+        ]
 
     def write_names(self, names: Sequence[str] | None) -> None:
         """Keep what the clients are called, where that is more than a number."""
@@ -267,7 +294,7 @@ def free_name(settings: Settings) -> Path:
     """A folder under runs/ that does not exist yet, named after method and data."""
     kind, colon, rest = settings.data.partition(":")
     data = Path(rest.partition("?")[0]).stem if colon else kind
-    method = short_method(settings.method)
+    method = short_method(method_label(settings.method, settings.set))
     if from_python(settings.model_dump()):
         method = re.sub(r"[^\w.+=-]+", "-", method).strip("-")[:60]
     stem = f"{method}-{data}".replace("/", "-")

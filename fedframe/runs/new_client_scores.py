@@ -1,6 +1,6 @@
 """Scores of clients that were kept out of the training (the setting `new_clients`).
 
-They get what `fedframe personalise` gives a newcomer: the shared model, what rounds would have left with them
+They get what `fedframe personalise` gives a new client: the shared model, what rounds would have left with them
 (`ClientRuntime.catch_up`), and the method's client stage, all on their own data. Their models are scored and not kept.
 """
 
@@ -68,7 +68,7 @@ class NewScores:
             "train_samples": list(self.train),
             "test_samples": list(known.samples) if known is not None else [],
             **{
-                score: [counted.accuracies().get(k) for k in rows] if counted is not None else [None] * len(self.names)
+                score: [counted.values().get(k) for k in rows] if counted is not None else [None] * len(self.names)
                 for score, counted in each.items()
             },
         }

@@ -1,8 +1,8 @@
 """A personal model for a client that was not in the training: what `fedframe personalise` does.
 
-The newcomer gets what a client of the run gets at its end: the shared model and the method's own client stage, on data
-read with the run's classes, shapes and normalisation. It has no memory of rounds; what rounds would have left with it
-is made up for first (`ClientRuntime.catch_up`).
+The new client gets what a client of the run gets at its end: the shared model and the method's own client stage, on
+data read with the run's classes, shapes and normalisation. It has no memory of rounds; what rounds would have left with
+it is made up for first (`ClientRuntime.catch_up`).
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from fedframe.errors import DivergedError, RunError, SettingError
 from fedframe.jobs.build import Net, check_device
 from fedframe.jobs.gather import setting_names
 from fedframe.methods.recipes import MethodLike, make_method
+from fedframe.runs.changes import CodeCheck, refuse_changed_code
 from fedframe.runs.folder import JOINED, RunFolder
 from fedframe.runs.predictor import Predictor
 from fedframe.settings import FROM_PYTHON, Settings, check, merge_part_settings, short_method
@@ -48,13 +49,14 @@ DEFINITIONS = {
 
 
 @dataclass(frozen=True)
-class Newcomer:
+class NewClient:
     """A client that came after the training: its name, its scores and its own model."""
 
     folder: Path
     name: str
     summary: dict[str, Any]  # what personal/joined/NAME.json holds
     net: Net = "auto"
+    code_check: CodeCheck = "files"
 
     @property
     def scores(self) -> dict[str, float | None]:
@@ -65,7 +67,9 @@ class Newcomer:
     @cached_property
     def model(self) -> Predictor:
         """The client's own model, ready to predict."""
-        return Predictor.load(self.folder, self.name, None if isinstance(self.net, str) else self.net)
+        net = None if isinstance(self.net, str) else self.net
+        refuse_changed_code(self.folder, net, self.code_check)
+        return Predictor.load(self.folder, self.name, net, changed_code=True)
 
 
 def personalise(
@@ -80,24 +84,25 @@ def personalise(
     data_dir: str | Path | None = None,
     device: str | None = None,
     overwrite: bool = False,
+    changed_code: bool = False,
     model: nn.Module | Callable[..., nn.Module] | None = None,
     method: MethodLike | None = None,
     progress: bool = True,
-) -> Newcomer:
+) -> NewClient:
     """Make and keep a personal model for a client that was not in the training of a finished run.
 
     `data` is what `fedframe.run` takes, of one client; `test_share` of it scores (default: the run's `local_test`).
     `set` changes the method's client stage; `seed` and `device` are the run's unless given; `model` and `method` are
     given again if they came from Python. The model is kept in the run folder under `name`, by default one made from
-    the data's.
+    the data's. Code that has changed since the training is refused, unless `changed_code` is true.
     """
     began = time.perf_counter()
     notify: Callable[[str], None] = print_line if progress else lambda text: None
     folder = RunFolder.open(run)
     python = f"give it again there: fedframe.personalise({str(run)!r}, data, model=MyNet())"
-    shared, _ = Predictor.load_shared(folder.path, model, python, method)
+    shared, _ = Predictor.load_shared(folder.path, model, python, method, "none" if changed_code else "all")
     given = {"seed": seed, "device": device, "label": label, "data_dir": str(data_dir) if data_dir else None}
-    settings = newcomer_settings(folder.settings(), shared.method.slot("client_stage"), set or {}, given)
+    settings = new_client_settings(folder.settings(), shared.method.slot("client_stage"), set or {}, given)
     if name is not None:
         check_name(folder, name, overwrite)
     if not os.access(folder.path, os.W_OK):
@@ -121,11 +126,12 @@ def personalise(
     keep(folder, name, own, summary, overwrite)
     for text in closing_lines(summary, folder.path, folder.joined_path(name), time.perf_counter() - began):
         notify(text)
-    return Newcomer(folder.path, name, summary, "auto" if model is None else model)
+    net: Net = "auto" if model is None else model
+    return NewClient(folder.path, name, summary, net, "none" if changed_code else "files")
 
 
 # -- before the work ---------------------------------------------------------------------------------------------------
-def newcomer_settings(run: Settings, stage: Part, chosen: Mapping[str, Any], given: Mapping[str, Any]) -> Settings:
+def new_client_settings(run: Settings, stage: Part, chosen: Mapping[str, Any], given: Mapping[str, Any]) -> Settings:
     """The run's settings, but for what is given anew and for the client stage's own."""
     if isinstance(chosen, Mapping):  # a bare name is the client stage's
         bare = {name: value for name, value in chosen.items() if name in setting_names(stage)}
@@ -147,10 +153,10 @@ def newcomer_settings(run: Settings, stage: Part, chosen: Mapping[str, Any], giv
 
 
 def load_data(data: object, shared: Predictor, settings: Settings, test_share: float | None) -> Federation:
-    """The newcomer's data as one client, in the form of the run's."""
+    """The new client's data as one client, in the form of the run's."""
     form = DataSchema(shared.classes, shared.stored_shape, shared.columns, shared.mean, shared.std)
     usual = settings.local_test
-    if usual == "global":  # the run's test set is not at hand, and the newcomer's labels may be others
+    if usual == "global":  # the run's test set is not at hand, and the new client's labels may be others
         usual = Settings.model_fields["local_test"].default
     return load_new_client(
         data,
@@ -213,7 +219,7 @@ def perform(job: Job, folder: RunFolder, notify: Callable[[str], None]) -> tuple
 
 
 def keep(folder: RunFolder, name: str, own: Mapping[str, Tensor], summary: Mapping[str, Any], overwrite: bool) -> None:
-    """Write the scores and then the model: with the model the newcomer is there."""
+    """Write the scores and then the model: with the model the new client is there."""
     with folder.alone():
         check_name(folder, name, overwrite)  # again: another process may have been faster
         path = folder.joined_path(name)
@@ -270,7 +276,7 @@ def headline(job: Job, name: str) -> str:
 
 
 def closing_lines(summary: Mapping[str, Any], folder: Path, path: Path, seconds: float) -> list[str]:
-    """The result in words that a newcomer understands."""
+    """The result in plain words."""
     name, scores = summary["name"], summary["scores"]
     tests = plural(summary["samples"]["test"], "test sample")
     lines = [""]

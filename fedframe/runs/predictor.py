@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,11 +17,14 @@ from fedframe.core.method import Method
 from fedframe.core.model import Model, load_tensors
 from fedframe.data import normalised
 from fedframe.data.arrays import array_inputs, check_finite
+from fedframe.data.columns import OPTIONS, TableReading
 from fedframe.data.images import SUFFIXES, decode
-from fedframe.data.tables import encode_rows, read_csv, read_parquet
+from fedframe.data.load import read_spec
+from fedframe.data.tables import AS_IT_IS, encode_rows, read_csv, read_parquet
 from fedframe.errors import DataError
 from fedframe.methods.recipes import MethodLike, confirm_method, make_method
 from fedframe.models import build_net, frames
+from fedframe.runs.changes import CodeCheck, refuse_changed_code
 from fedframe.runs.federated import how_it_ends
 from fedframe.runs.folder import MODEL, RunFolder
 from fedframe.settings import REMOTE_DATA
@@ -46,6 +50,7 @@ def save_model(folder: Path, job: Job, flat: Tensor, replaced: Mapping[str, Tens
         "shares_a_model": job.shares_a_model,
         "model_seed": seed_for(job.settings.seed, "model"),
         "columns": list(source.columns) if source.columns is not None else None,
+        **({"table": table_options(job.settings.data)} if source.columns is not None else {}),
     }
     write_tensors(folder / MODEL, tensors, notes)
 
@@ -61,6 +66,7 @@ class Predictor:
     columns: tuple[str, ...] | None
     mean: Tensor
     std: Tensor
+    reading: TableReading = AS_IT_IS  # how the training table was read: decimal commas, dates, ...
 
     @classmethod
     def load(
@@ -69,10 +75,15 @@ class Predictor:
         client: int | str | None = None,
         net: nn.Module | Callable[..., nn.Module] | None = None,
         method: MethodLike | None = None,
+        changed_code: bool = False,
     ) -> Predictor:
-        """The shared model of a finished run, or a client's own. What came from Python is given again."""
+        """The shared model of a finished run, or a client's own. What came from Python is given again.
+
+        Code that has changed since the training is refused, unless `changed_code` is true: then it is taken as it is.
+        """
         python = f"predict there: fedframe.Predictor.load({str(folder)!r}, net=MyNet()).predict(inputs)"
-        predictor, shares_a_model = cls.load_shared(folder, net, python, method)
+        check: CodeCheck = "none" if changed_code else "all"
+        predictor, shares_a_model = cls.load_shared(folder, net, python, method, check)
         if client is None and not shares_a_model:
             raise DataError(f"{predictor.method.name} has no shared model; choose a client's own with --client 0.")
         if client is not None:
@@ -90,6 +101,7 @@ class Predictor:
         net: nn.Module | Callable[..., nn.Module] | None,
         python: str,
         method: MethodLike | None = None,
+        code_check: CodeCheck = "all",
     ) -> tuple[Predictor, bool]:
         """What the clients of a finished run share, and whether that alone predicts.
 
@@ -105,6 +117,7 @@ class Predictor:
         if notes["model"] == "python" and net is None:
             raise DataError(f"The net of {folder} came from Python; {python}.")
         confirm_method(notes["method"], method)
+        refuse_changed_code(folder, net, code_check)
         made = make_method(notes["method"], notes["set"])
         shape = tuple(notes["input_shape"])
         with torch.random.fork_rng(devices=[]), frames.loading_weights():
@@ -115,7 +128,8 @@ class Predictor:
         model.eval()
         columns = tuple(notes["columns"]) if notes["columns"] is not None else None
         mean, std = tensors["input/mean"], tensors["input/std"]
-        predictor = cls(made, model, tuple(notes["classes"]), shape, columns, mean, std)
+        reading = TableReading.of(notes.get("table") or {})
+        predictor = cls(made, model, tuple(notes["classes"]), shape, columns, mean, std, reading)
         return predictor, bool(notes["shares_a_model"])
 
     @property
@@ -128,8 +142,11 @@ class Predictor:
     def probabilities(self, inputs: object, batch: int = 256) -> Tensor:
         """Class probabilities of inputs (an array or tensor) as they were in the training data, not yet normalised.
 
-        Images are (n, H, W), (n, H, W, C) or (n, C, H, W), vectors (n, d).
+        Images are (n, H, W), (n, H, W, C) or (n, C, H, W), vectors (n, d); a model of tables takes a DataFrame that
+        has the columns of the training table.
         """
+        if is_table(inputs):
+            inputs = self.encode_table(inputs)
         stored = array_inputs(inputs, "the inputs")
         check_finite(stored, "the inputs")
         raw = stored.tensor
@@ -148,12 +165,46 @@ class Predictor:
         """The most probable class of each input."""
         return [self.classes[int(index)] for index in self.probabilities(inputs).argmax(1)]
 
+    def predict_table(self, inputs: Any) -> Any:
+        """A DataFrame with the rows of the given one: `prediction`, and a column of probabilities for every class."""
+        if not is_table(inputs):
+            raise DataError("predict_table takes a DataFrame; use predict or probabilities for arrays.")
+        found = self.probabilities(inputs)
+        names = [self.classes[int(index)] for index in found.argmax(1)]
+        columns = {name: found[:, c].tolist() for c, name in enumerate(self.classes)}
+        title = next(name for name in ("prediction", "predicted class", "_prediction") if name not in columns)
+        return type(inputs)({title: names, **columns}, index=inputs.index)
+
+    def encode_table(self, table: Any) -> Tensor:
+        """The rows of a DataFrame as raw inputs."""
+        if self.columns is None:
+            raise DataError("The inputs are a table, but the model was not trained on one; give an array.")
+        missing = table.isna()
+        rows = {
+            str(name): [None if gone else value for value, gone in zip(table[name], missing[name], strict=True)]
+            for name in table.columns
+        }
+        if len(rows) != len(table.columns):
+            raise DataError("Two columns of the table have the same name; every column needs one of its own.")
+        return encode_rows(rows, self.columns, self.mean, self.reading)
+
+
+def table_options(data: str) -> dict[str, str]:
+    """How a table was read, from the text of the data; nothing for data that are no file."""
+    options = read_spec(data).options if data.startswith(("csv:", "parquet:")) else {}
+    return {name: value for name, value in options.items() if name in OPTIONS}
+
+
+def is_table(inputs: object) -> bool:
+    """Whether something is a DataFrame; pandas itself is not needed to know."""
+    return all(hasattr(inputs, name) for name in ("columns", "isna", "index", "iloc"))
+
 
 # -- files in, predictions out: `fedframe predict` ---------------------------------------------------------------------
-def predict_file(folder: Path, path: Path, client: str | None, top: int) -> Iterator[str]:
+def predict_file(folder: Path, path: Path, client: str | None, top: int, changed_code: bool = False) -> Iterator[str]:
     """A line per input, separated by tabs: its name, then the most probable classes, each with its probability."""
     RunFolder.open(folder)  # what is no run folder is refused with the same sentence as by other commands
-    predictor = Predictor.load(folder, client)
+    predictor = Predictor.load(folder, client, changed_code=changed_code)
     for names, raw in read_inputs(path, predictor):
         best = predictor.probabilities(raw).topk(min(top, len(predictor.classes)))
         for name, values, indices in zip(names, best.values, best.indices, strict=True):
@@ -173,9 +224,10 @@ def read_inputs(path: Path, predictor: Predictor) -> Iterator[tuple[list[str], T
     elif suffix in (".csv", ".parquet"):
         if predictor.columns is None:
             raise DataError(f"{path} is a table, but the model was not trained on one.")
-        table = (read_csv if suffix == ".csv" else read_parquet)(path)
+        reading = predictor.reading.for_columns(predictor.columns)
+        table = (read_csv if suffix == ".csv" else read_parquet)(path, reading)
         rows = {name: column.tolist() for name, column in table.items()}
-        yield from numbered(encode_rows(rows, predictor.columns, predictor.mean))
+        yield from numbered(encode_rows(rows, predictor.columns, predictor.mean, reading))
     else:
         raise DataError(f"{path}: predictions take images, a folder of images, .npz, .npy, .csv or .parquet.")
 

@@ -6,17 +6,19 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedframe.core.evaluation import EASIER_TASK
+from fedframe.core.measures import METRICS, metric_name
 from fedframe.metrics.accuracy import has_tail
 from fedframe.settings import data_text, short_method
 from fedframe.util.display import ProgressDisplay, choose, print_line, start_bars
-from fedframe.util.text import duration, loss_text, percent, plural
+from fedframe.util.text import duration, interval, loss_text, percent, plural, sentence
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
     from fedframe.core.evaluation import Scores
     from fedframe.core.job import Job
-    from fedframe.core.server import RoundRecord
+    from fedframe.core.round_record import RoundRecord
 
 REFUSED = " (log.txt says why; most often numbers are no longer finite, and a smaller --lr helps)"
 
@@ -137,23 +139,26 @@ def choose_display(progress: bool | Display) -> Display:
 
 
 def closing_lines(summary: dict[str, Any], folder: Path) -> list[str]:
-    """The result in words that a newcomer understands."""
+    """The result in plain words."""
     lines = [""]
     for name, score in summary["scores"].items():
-        text = f"  {name:9}{percent(score['final']):>7}  {summary['definitions'][name]}"
+        text = f"  {name:9}{percent(score['final']):>7} {interval(score):13} {summary['definitions'][name]}"
         if name == "new" and score["client"] is not None:
             text += f" ({percent(score['client'])})"
         over, clients = score.get("clients"), summary["clients"]
         if score["final"] is None:
-            text = f"  {name:9}{percent(None):>7}  {why_not(name, summary)}"
+            text = f"  {name:9}{percent(None):>7} {'':13} {why_not(name, summary)}"
         elif over is not None and over < clients:
             text += f" (over {over:,} of {clients:,} clients: {why_fewer(score, over, clients)})"
+        elif score.get("samples"):
+            text += f" ({plural(score['samples'], 'test sample')})"
         lines.append(text)
     evaluations, five = summary["evaluations"], summary["scores"]["generic"]["last_five"]
     if evaluations > 1 and five is not None:
         before = ", before the server stage" if summary["server_stage"] else ""
-        lines.append(f"  {'':9}{percent(five):>7}  generic, mean of the last {min(5, evaluations)} evaluations{before}")
-    lines += tail_lines(summary)
+        text = f"generic, mean of the last {min(5, evaluations)} evaluations{before}"
+        lines.append(f"  {'':9}{percent(five):>7} {'':13} {text}")
+    lines += [*tail_lines(summary), *measure_lines(summary), *comparing_lines(summary)]
     predict = f"fedframe predict {folder} INPUT{whose(summary)}"
     lines += [
         "",
@@ -202,7 +207,36 @@ def tail_lines(summary: dict[str, Any]) -> list[str]:
     if len(groups) < 2 or not has_tail(summary["train_per_class"]):  # no groups where labels stay with the clients
         return []
     found = ", ".join(f"{name} {percent(value)}" for name, value in groups.items())
-    return [f"  {'':9}{'':7}  generic by how frequent a class is in the training data: {found}"]
+    return [f"  {'':9}{'':7} {'':13} generic by how frequent a class is in the training data: {found}"]
+
+
+def measure_lines(summary: dict[str, Any]) -> list[str]:
+    """What else a trade measures, of the shared model on the largest test set that there is."""
+    measures = summary.get("measures", {})
+    score = next((name for name in ("generic", "client", "personal") if name in measures), None)
+    if score is None:
+        return []
+    found = measures[score]
+    at = f"{100 * found['at']:g} %"
+    names = {
+        **{metric: metric_name(metric) for metric in METRICS},
+        "sensitivity": f"sensitivity at {at} specificity",
+        "specificity": f"specificity at {at} sensitivity",
+    }
+    texts = [
+        f"{name} {percent(found[metric]['value'])} {interval(found[metric])}"
+        for metric, name in names.items()
+        if found.get(metric) is not None and metric != summary["metric"]
+    ]
+    about = f" of {found['positive']!r}" if found.get("positive") else ""
+    pooled = "" if score == "generic" else ", all clients' predictions together"
+    return [f"  {'':9}{'':7} {'':13} {score}{pooled}, by other measures{about}: {', '.join(texts)}"]
+
+
+def comparing_lines(summary: dict[str, Any]) -> list[str]:
+    """What must be known to set personal beside generic."""
+    both = all(summary["scores"][name]["final"] is not None for name in ("generic", "personal"))
+    return ["", f"  {sentence(EASIER_TASK)}"] if both else []
 
 
 def headline(job: Job, folder: Path) -> str:

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from fedframe.jobs.build import Net
+from fedframe.runs.changes import CodeCheck, refuse_changed_code
 from fedframe.runs.folder import SUMMARY, RunFolder
-from fedframe.runs.personalise import Newcomer, personalise
+from fedframe.runs.personalise import NewClient, personalise
 from fedframe.runs.predictor import Predictor
 from fedframe.settings import Settings
 from fedframe.util.files import read_json
@@ -22,6 +23,7 @@ class RunResult:
     folder: Path
     settings: Settings
     net: Net = "auto"
+    code_check: CodeCheck = "all"  # of the code that models are loaded with
 
     @cached_property
     def summary(self) -> dict[str, Any]:
@@ -47,8 +49,13 @@ class RunResult:
 
     def personal(self, client: int | str | None) -> Predictor:
         """A client's own model, by number or name, ready to predict."""
-        return Predictor.load(self.folder, client=client, net=None if isinstance(self.net, str) else self.net)
+        net = None if isinstance(self.net, str) else self.net
+        refuse_changed_code(self.folder, net, self.code_check)
+        return Predictor.load(self.folder, client=client, net=net, changed_code=True)
 
-    def personalise(self, data: object, **options: Any) -> Newcomer:
+    def personalise(self, data: object, **options: Any) -> NewClient:
         """Make a personal model for a client that was not in the training; options as in `fedframe.personalise`."""
-        return personalise(self.folder, data, model=None if isinstance(self.net, str) else self.net, **options)
+        net = None if isinstance(self.net, str) else self.net
+        if not options.pop("changed_code", False):
+            refuse_changed_code(self.folder, net, self.code_check)
+        return personalise(self.folder, data, model=net, changed_code=True, **options)

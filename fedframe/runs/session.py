@@ -10,19 +10,24 @@ from dataclasses import fields
 from typing import Any
 
 from fedframe.core.evaluation import Scores, gentler
-from fedframe.core.job import Job
-from fedframe.core.server import RoundRecord, Server
+from fedframe.core.job import Job, check_names
+from fedframe.core.measures import metric_name
+from fedframe.core.round_record import RoundRecord
+from fedframe.core.server import Server
 from fedframe.errors import DataError, DivergedError, FedframeError
+from fedframe.jobs.build import IMBALANCED, majority
 from fedframe.metrics.cost import cpu_seconds, memory_bytes
 from fedframe.metrics.observers import observers
+from fedframe.runs.advice import how_to_go_on, is_own_fault
 from fedframe.runs.engine import OpenEngine, open_engine
-from fedframe.runs.folder import CLIENT_SCORES, SUMMARY, RunFolder
+from fedframe.runs.folder import CHECKPOINT, CLIENT_SCORES, SUMMARY, RunFolder
 from fedframe.runs.loggers import Loggers
 from fedframe.runs.new_client_scores import score_new_clients
 from fedframe.runs.predictor import save_model
 from fedframe.runs.progress import Display
 from fedframe.runs.summary import client_table, spreads, summarise
 from fedframe.util.files import write_json, write_text
+from fedframe.util.text import percent
 
 COLLAPSED = 0.5  # of its best accuracy: less than this share is no swing from round to round
 HARM = 0.02  # personal accuracy this far below that of the shared model is not chance
@@ -42,7 +47,13 @@ class Session:
         self._memory_seen = -MEMORY_EVERY
         self.loggers = Loggers(job.settings, folder.path, self.note)
         self.engine = engine(job, self.note)
-        self.server = Server(job, self.engine, self.note, observers(job, self.note))
+        try:
+            self.server = Server(job, self.engine, self.note, observers(job, self.note))
+            if not (folder.path / CHECKPOINT).exists():  # runs that have begun go on with the names they have
+                check_names(job, self.server.state.owners)
+        except BaseException:
+            self.engine.close()
+            raise
         self.fingerprint = job.fingerprint()
         self.history: list[dict[str, Any]] = []
 
@@ -64,7 +75,9 @@ class Session:
                 f"The data or the net of {self.folder.path} have changed since round {round}; put them back as they "
                 "were, or start a new run with another --out."
             )
-        self.server.restore(tensors, round)
+        state = self.server.state
+        usable = {name: t for name, t in tensors.items() if state.usable(name.removeprefix("state/"), t)}
+        self.server.restore(usable, round)
         self.history = self.folder.keep_metrics_until(round)
         self.seconds_before, self.cpu_before = notes["seconds"], notes["cpu_seconds"]
         self.peak_memory = notes["peak_memory"]
@@ -119,18 +132,18 @@ def sanitize_log_line(text: str) -> str:
 def execute(
     job: Job, folder: RunFolder, display: Display, engine: OpenEngine = open_engine, again: str | None = None
 ) -> None:
-    """Run what is left of a run and write its results; `again` is the command that goes on with it."""
+    """Run what is left of a run and write its results; `again` goes on with it where `fedframe resume` does not."""
     with folder.alone():
-        execute_alone(job, folder, display, engine, again or f"fedframe resume {folder.path}")
+        execute_alone(job, folder, display, engine, again)
 
 
-def execute_alone(job: Job, folder: RunFolder, display: Display, engine: OpenEngine, again: str) -> None:
+def execute_alone(job: Job, folder: RunFolder, display: Display, engine: OpenEngine, again: str | None) -> None:
     """The same, once no other process works on the folder."""
     session = Session(job, folder, display, engine)
     try:
         session.restore()
         display.start(job, folder.path, session.server.round)
-        for text in job.federation.notes:
+        for text in (*job.federation.notes, *imbalance(job)):
             session.note(text)
         session.server.train(session.finish_round, display.client)
         display.stage("final scores and personal models" if job.settings.personal else "final scores")
@@ -144,35 +157,60 @@ def execute_alone(job: Job, folder: RunFolder, display: Display, engine: OpenEng
             new = score_new_clients(session.server, session.note, display.client)
     except (KeyboardInterrupt, FedframeError) as stop:
         session.loggers.close()
-        done, rounds = session.server.round, job.settings.rounds
-        text = f"{done} of {rounds} rounds are finished and kept; go on with: {again}"
+        text = how_to_go_on(stop, job.settings, folder, session.server.round, again)
         if stop.__cause__ is not None:  # an error in the user's own code, of which users see one sentence
             folder.log("".join(traceback.format_exception(stop)))
         folder.log(f"Stopped ({type(stop).__name__}: {stop}). {text}")
-        if not isinstance(stop, DivergedError):
+        if not isinstance(stop, DivergedError) or is_own_fault(stop, folder):
             stop.add_note(text)
         raise
     except Exception as error:  # of the user's own code, or a bug of ours: what is finished is kept all the same
         session.loggers.close()
         folder.log("".join(traceback.format_exception(error)))
-        error.add_note(
-            f"{session.server.round} of {job.settings.rounds} rounds are finished and kept; log.txt in {folder.path} "
-            f"has the whole traceback; go on with: {again}"
-        )
+        text = how_to_go_on(error, job.settings, folder, session.server.round, again)
+        error.add_note(f"log.txt in {folder.path} has the whole traceback. {text}")
         raise
     finally:
         session.engine.close()
     warn_of_harm(session, final)
     warn_of_collapse(session)
+    warn_of_imbalance(session, final)
     save_model(folder.path, job, session.server.model, session.server.fixed_overrides)
     table = client_table(job, final)
     kept_out = {} if new is None else {"new": new.by_client()}
     write_text(folder.path / CLIENT_SCORES, json.dumps({**table, **kept_out}) + "\n")
-    summary = summarise(job, session.history, final, new, session.costs(), session.server.traffic)
+    server = session.server
+    summary = summarise(job, session.history, final, new, session.costs(), server.traffic, server.stages)
     summary["spread"] = spreads(table)
+    summary["changed_code"] = folder.changed_code()
     write_json(folder.path / SUMMARY, summary)
     session.loggers.end(summary)
     display.end(summary, folder.path)
+
+
+def imbalance(job: Job) -> list[str]:
+    """What accuracy hides, where one class has nearly all of the test data; nothing where labels are elsewhere."""
+    name, share = majority(job.federation)
+    return [imbalance_text(name, share, job.settings.score_metric)] if share > IMBALANCED else []
+
+
+def imbalance_text(name: str, share: float, metric: str) -> str:
+    """The same as a sentence."""
+    begins = f"{percent(share)} of the test samples are {name!r}: the majority class alone would score {percent(share)}"
+    if metric == "accuracy":
+        return f"{begins}. Read accuracies against that, or choose --metric balanced_accuracy or auroc."
+    return f"{begins} in accuracy. Scores of this run are {metric_name(metric)}."
+
+
+def warn_of_imbalance(session: Session, final: Scores) -> None:
+    """The same at the end of a federation's run, in which only sums over the nodes show it."""
+    if majority(session.job.federation)[0] or "client" not in final.pooled:
+        return
+    counts = final.pooled["client"].confusion.sum(1)
+    share = float(counts.max() / counts.sum())
+    if share > IMBALANCED:
+        name = session.job.federation.source.classes[int(counts.argmax())]
+        session.note(imbalance_text(name, share, session.job.settings.score_metric))
 
 
 def warn_of_harm(session: Session, final: Scores) -> None:
@@ -193,16 +231,17 @@ def warn_of_harm(session: Session, final: Scores) -> None:
 def warn_of_collapse(session: Session) -> None:
     """Note it if models have lost what they had learned, although their numbers are finite."""
     shared = session.job.shares_a_model
-    score, whose = ("generic", "The shared model was") if shared else ("personal", "Own models were")
+    metric = metric_name(session.job.settings.score_metric)
+    score, whose = ("generic", "of the shared model") if shared else ("personal", "of own models")
     known = {line["round"]: line[score] for line in session.history if line.get(score) is not None}
     if not known:
         return
     best, last = max(known, key=known.__getitem__), max(known)
     if known[last] < known[best] * COLLAPSED:
         session.note(
-            f"{whose} right in {100 * known[best]:.1f} % after round {best}, and in {100 * known[last]:.1f} % after "
-            f"round {last}: training went astray; start again with a smaller lr (now {session.job.settings.lr:g}) or "
-            "with clip = 10."
+            f"The {metric} {whose} was {100 * known[best]:.1f} % after round {best} and {100 * known[last]:.1f} % "
+            f"after round {last}: training went astray; start again with a smaller lr (now "
+            f"{session.job.settings.lr:g}) or with clip = 10."
         )
 
 

@@ -8,8 +8,11 @@ from typing import Any
 
 from fedframe.core.evaluation import ByClient, Scores, definitions
 from fedframe.core.job import Job
+from fedframe.core.measures import Measured, mean_of_independent
+from fedframe.core.stage_costs import StageCost, StageCosts
 from fedframe.metrics.accuracy import accuracy_by_group, spread
 from fedframe.metrics.cost import bytes_by_part
+from fedframe.metrics.measure_table import measure_table
 from fedframe.runs.new_client_scores import DEFINITION, NewScores
 
 SCORES = ("client", "personal")  # those that are kept client by client
@@ -22,10 +25,13 @@ def summarise(
     new: NewScores | None,
     costs: dict[str, Any],
     traffic: Mapping[str, Mapping[str, int]],
+    stages: StageCosts,
 ) -> dict[str, Any]:
     """The content of summary.json; `costs` and `traffic` are over all sessions of the run."""
+    up, down = (sum(line[f"bytes_{way}"] for line in history) for way in ("up", "down"))
+    once = job.bytes_once * len(job.federation)
     classes = job.federation.source.classes
-    means = definitions(job.settings.validate_share)
+    means = definitions(job.settings.validate_share, job.settings.score_metric)
     per_class = dict(zip(classes, final.per_class, strict=False))
     train_per_class = train_counts(job)
     return {
@@ -36,10 +42,16 @@ def summarise(
         "rounds": job.settings.rounds,
         "seed": job.settings.seed,
         "scores": {
-            "generic": {**over_rounds(history, "generic"), "final": final.generic},
+            "generic": {
+                **over_rounds(history, "generic"),
+                "final": final.generic,
+                **interval(job.score(final.pooled["generic"]) if "generic" in final.pooled else None),
+                "samples": final.pooled["generic"].samples if "generic" in final.pooled else 0,
+            },
             "client": {
                 **over_rounds(history, "client"),
                 "final": final.client,
+                **over_clients(final.by_client.get("client")),
                 "weighted": final.client_weighted,
                 "clients": final.client_count,
                 **without_reply(job, final.client_count, personal=False),
@@ -47,12 +59,19 @@ def summarise(
             "personal": {
                 **over_rounds(history, "personal"),
                 "final": final.personal,
+                **over_clients(final.by_client.get("personal")),
                 "weighted": final.personal_weighted,
                 "clients": final.personal_count,
                 **without_reply(job, final.personal_count, personal=True),
             },
             **({} if new is None else {"new": new.summary()}),
         },
+        "metric": job.settings.score_metric,
+        "measures": {
+            score: measure_table(evidence, classes, job.positive, job.settings.metric_at)
+            for score, evidence in final.pooled.items()
+        },
+        "class_weights": class_weights(job),
         "per_class": per_class,
         "personal_per_class": dict(zip(classes, final.personal_per_class, strict=False)),
         "train_per_class": train_per_class,
@@ -66,14 +85,48 @@ def summarise(
         "seconds_in_rounds": round(sum(line["seconds"] for line in history), 3),
         "cpu_seconds": round(costs["cpu_seconds"], 3),
         "peak_memory_mb": round(costs["peak_memory"] / 2**20, 1),
-        "bytes_up": sum(line["bytes_up"] for line in history),
-        "bytes_down": sum(line["bytes_down"] for line in history),
+        "bytes_up": up,
+        "bytes_down": down,
         "bytes_by_part": bytes_by_part(traffic, job.roles.layout),
-        "bytes_once": job.bytes_once * len(job.federation),
+        "bytes_once": once,
+        "stages": {name: stage_cost(job, cost) for name, cost in stages.items()},
+        "bytes_up_total": up + sum(cost.bytes("up") for cost in stages.values()),
+        "bytes_down_total": down + once + sum(cost.bytes("down") for cost in stages.values()),
         "privacy": privacy_spent(job, history),
         "updates_refused": sum(line["dropped"] - line.get("lost", 0) for line in history),
         "replies_missing": sum(line.get("lost", 0) for line in history),
     }
+
+
+def stage_cost(job: Job, cost: StageCost) -> dict[str, Any]:
+    """What a stage after the last round cost, as plain values."""
+    return {
+        "bytes_up": cost.bytes("up"),
+        "bytes_down": cost.bytes("down"),
+        "bytes_by_part": bytes_by_part(cost.traffic, job.roles.layout),
+        "seconds": round(cost.seconds, 3),
+    }
+
+
+def interval(found: Measured | None) -> dict[str, float | None]:
+    """The 95 % interval of a score."""
+    return {"low": None, "high": None} if found is None else {"low": found.low, "high": found.high}
+
+
+def over_clients(each: ByClient | None) -> dict[str, float | int | None]:
+    """The interval of a mean over clients, and how many test samples they have together."""
+    if each is None:
+        return {**interval(None), "samples": 0}
+    measured = each.measured()
+    sizes = dict(zip(each.clients, each.samples, strict=True))
+    return {**interval(mean_of_independent(list(measured.values()))), "samples": sum(sizes[k] for k in measured)}
+
+
+def class_weights(job: Job) -> dict[str, float] | None:
+    """The weight of each class's samples in the loss, where they have any."""
+    if job.class_weights is None:
+        return None
+    return dict(zip(job.federation.source.classes, job.class_weights.tolist(), strict=True))
 
 
 def without_reply(job: Job, counted: int, personal: bool) -> dict[str, int]:
@@ -115,14 +168,19 @@ def client_table(job: Job, final: Scores) -> dict[str, list[Any]]:
     """A column per figure, a row per client that was scored; the means in summary.json are those of its columns."""
     found: dict[str, ByClient] = {score: final.by_client[score] for score in SCORES if score in final.by_client}
     rows = sorted({client for counted in found.values() for client in counted.clients})
-    accuracies = {score: counted.accuracies() for score, counted in found.items()}
+    values = {score: counted.values() for score, counted in found.items()}
     names = job.federation.names if job.federation.source.user_names is not None else None
     train, tests = job.federation.train.sizes().tolist(), job.federation.local_test.sizes().tolist()
     return {
         "clients": [client if names is None else names[client] for client in rows],
         "train_samples": [train[client] for client in rows],
         "test_samples": [tests[client] for client in rows],
-        **{score: [accuracies.get(score, {}).get(client) for client in rows] for score in SCORES},
+        **{score: [values.get(score, {}).get(client) for client in rows] for score in SCORES},
+        **{
+            f"{score}_{end}": [getattr(counted.get(client), end, None) for client in rows]
+            for score, counted in {score: each.measured() for score, each in found.items()}.items()
+            for end in ("low", "high")
+        },
     }
 
 

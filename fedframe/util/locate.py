@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from urllib.parse import quote, unquote_plus
 
 from fedframe.errors import SettingError, nearest
@@ -21,16 +21,18 @@ from fedframe.errors import SettingError, nearest
 PACKAGE = Path(__file__).resolve().parents[1]
 LIBRARIES = tuple({Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 INSTALLED = frozenset({"site-packages", "dist-packages"})
-TYPED = ("<stdin", "<ipython", "<input")  # how names begin of code that was typed in, not made as dataclasses do it
+TYPED = ("<stdin", "<ipython", "<input", "<string>")  # how names begin of code that was typed in or given to `exec`
+GENERATED = "__create_fn__.<locals>."  # how the names begin of functions that dataclasses make, also by `exec`
 
 
 def locate(path: str, what: str = "net", example: str = "MyNet") -> object:
     """Import the object that `my_file.py:MyNet` or `package.module:MyNet` names."""
     place, _, name = path.rpartition(":")
     if not place or not name or path.endswith(".py"):
-        raise SettingError(
-            f"The {what} {path!r} names a file but no class in it: write for example 'my_file.py:{example}'."
-        )
+        classes = class_names(Path(path).expanduser())
+        shown = f"{path}:{classes[0]}" if len(classes) == 1 else f"my_file.py:{example}"
+        also = f"; its classes are {', '.join(classes)}" if len(classes) > 1 else ""
+        raise SettingError(f"The {what} {path!r} names a file but no class in it: write for example {shown!r}{also}.")
     try:
         module = _load_file(Path(place).expanduser()) if place.endswith(".py") else _load_module(place)
     except FileNotFoundError as error:
@@ -47,6 +49,15 @@ def locate(path: str, what: str = "net", example: str = "MyNet") -> object:
     return getattr(module, name)
 
 
+def class_names(file: Path) -> list[str]:
+    """The classes in a file of Python, as its text has them; none if it cannot be read."""
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return []
+    return [node.name for node in tree.body if isinstance(node, ast.ClassDef) and not node.name.startswith("_")]
+
+
 def reason(error: Exception) -> str:
     """The type and first line of an error that a user's code raised."""
     lines = str(error).strip().splitlines()
@@ -60,6 +71,11 @@ def in_library(file: Path) -> bool:
     return any(file.is_relative_to(place) for place in (PACKAGE, *LIBRARIES)) or not INSTALLED.isdisjoint(file.parts)
 
 
+def is_generated(code: CodeType) -> bool:
+    """Whether a function was made by a dataclass: its fields say all of it."""
+    return code.co_qualname.startswith(GENERATED)
+
+
 def location(error: BaseException, places: Collection[Path] = ()) -> str | None:
     """Where in a user's file an error was raised: `mine.py, line 12, in Mine.penalty`; None if nowhere.
 
@@ -70,14 +86,14 @@ def location(error: BaseException, places: Collection[Path] = ()) -> str | None:
     for frame, line in traceback.walk_tb(error.__traceback__):
         code = frame.f_code
         file = Path(code.co_filename)
-        if code.co_filename == "<string>":  # made by dataclasses: the line that called it says more
+        if is_generated(code):  # the line that called it says more
             continue
         if any(file.is_relative_to(place) for place in places) or not in_library(file):
             found = f"{file}, line {line}" + ("" if code.co_name == "<module>" else f", in {code.co_qualname}")
     return found
 
 
-def describe(error: BaseException, places: Collection[Path] = ()) -> str:
+def describe_error(error: BaseException, places: Collection[Path] = ()) -> str:
     """The kind and text of an error, and where it was raised if that is in a user's file."""
     where = location(error, places)
     text = " ".join(str(error).split())
@@ -86,16 +102,18 @@ def describe(error: BaseException, places: Collection[Path] = ()) -> str:
 
 def own_error(error: BaseException) -> str | None:
     """One sentence on an error that a user's own code raised, with file, line and function; None if it was not."""
-    return None if location(error) is None else f"{describe(error)}."
+    return None if location(error) is None else f"{describe_error(error)}."
 
 
 def code_files(place: str) -> list[Path]:
-    """The files of a user's code, named by a file or a module: its own, and those it imports from the same folder.
+    """The files of a user's code, named by a file or a module: its own, and those it imports from the same project.
 
-    Imports are read from the text and not followed at run time, so that nothing has to be loaded for it.
+    That is all below the folder above the topmost package. Imports are read from the text and not followed at run time,
+    so that nothing has to be loaded for it.
     """
     if place.endswith(".py"):
         first = Path(place).expanduser().resolve()
+        root, todo = import_root(first), [first]
     else:
         with _importable(Path.cwd()):
             try:
@@ -105,18 +123,32 @@ def code_files(place: str) -> list[Path]:
         if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
             return []
         first = Path(spec.origin).resolve()
+        folder = first.parent if first.name == "__init__.py" else first
+        root = folder.parents[place.count(".")]  # by the name: packages need no __init__.py
+        todo = [first, *_packages(first.parent, root)]
+    top = root / first.relative_to(root).parts[0]  # of an installed package, whose folder holds others' too
     found: dict[Path, None] = {}
-    todo = [first]
     while todo:
         path = todo.pop()
-        if path not in found and path.is_file():
+        if path not in found and path.is_file() and (path.is_relative_to(top) or not in_library(path)):
             found[path] = None
-            todo += _imported_beside(path, first.parent)
+            todo += _imported_files(path, first.parent, root)
     return sorted(found)
 
 
-def _imported_beside(path: Path, folder: Path) -> list[Path]:
-    """The files below a folder that a Python file imports."""
+def import_root(file: Path) -> Path:
+    """The folder above the topmost package that a file is in; its own folder if it is in none."""
+    return next(folder for folder in file.parents if not (folder / "__init__.py").is_file())
+
+
+def _packages(folder: Path, above: Path) -> list[Path]:
+    """The files that run when a module in this folder is imported: those of the packages below another folder."""
+    folders = [each for each in (folder, *folder.parents) if each.is_relative_to(above) and each != above]
+    return [each / "__init__.py" for each in folders if (each / "__init__.py").is_file()]
+
+
+def _imported_files(path: Path, folder: Path, root: Path) -> list[Path]:
+    """The files below a root that a Python file imports; absolute names are looked up there and in a folder."""
     try:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError):
@@ -124,24 +156,20 @@ def _imported_beside(path: Path, folder: Path) -> list[Path]:
     names: list[tuple[Path, str]] = []  # where a dotted name is looked up, and the name
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            names += [(folder, each.name) for each in node.names]
+            names += [(base, each.name) for base in {folder, root} for each in node.names]
         elif isinstance(node, ast.ImportFrom):
-            base = folder
-            if node.level:
-                base = path.parent
-                for _ in range(node.level - 1):
-                    base = base.parent
+            bases = {path.parents[node.level - 1]} if 0 < node.level <= len(path.parents) else {folder, root}
             module = node.module or ""
-            names += [(base, module), *((base, f"{module}.{each.name}".strip(".")) for each in node.names)]
+            found_in = [module, *(f"{module}.{each.name}".strip(".") for each in node.names)]
+            names += [(base, name) for base in bases for name in found_in if name]
     found = []
     for base, name in names:
         place = base.joinpath(*name.split("."))
+        module_file = place.with_name(f"{place.name}.py")
         # `import a.b` also runs a/__init__.py, and every package above.
-        packages = [
-            above / "__init__.py" for above in (place, *place.parents) if above.is_relative_to(base) and above != base
-        ]
-        found += [each for each in (place.with_name(f"{place.name}.py"), *packages) if name and each.is_file()]
-    return [each.resolve() for each in found if each.resolve().is_relative_to(folder)]
+        packages = _packages(place, root if base not in (folder, root) else base)
+        found += [*([module_file] if module_file.is_file() else []), *packages]
+    return [each.resolve() for each in found if each.resolve().is_relative_to(root)]
 
 
 def _load_module(name: str) -> ModuleType:
@@ -158,14 +186,17 @@ def _load_file(path: Path) -> ModuleType:
     known = sys.modules.get(name)
     if known is not None and vars(known).get("_fedframe_stamps") == stamps:
         return known
-    beside = {".".join(Path(file).relative_to(path.parent).with_suffix("").parts): file for file in stamps}
-    for other in [other.removesuffix(".__init__") for other in beside]:
-        _forget_if_stale(other, beside.get(other) or beside[f"{other}.__init__"], stamps)
+    root = import_root(path)
+    for file in stamps:
+        for folder in {path.parent, root}:
+            if Path(file).is_relative_to(folder):
+                other = ".".join(Path(file).relative_to(folder).with_suffix("").parts).removesuffix(".__init__")
+                _forget_if_stale(other, file, stamps)
     module = ModuleType(name)
     vars(module).update(__file__=str(path), _fedframe_stamps=stamps)
     sys.modules[name] = module  # before it runs: dataclasses and pickle look their module up by name
     try:
-        with _importable(path.parent):
+        with _importable(path.parent), _importable(root):
             # Compiled here, not by an import loader: no stale cache and no __pycache__ beside the file.
             exec(compile(path.read_bytes(), str(path), "exec"), vars(module))
         for loaded in [*sys.modules.values()]:

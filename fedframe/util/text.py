@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 
 def percent(share: float | None) -> str:
     """Format a share, 0.8312 as 83.1 %; a dash for None."""
     return "–" if share is None else f"{100 * share:.1f} %"  # noqa: RUF001
+
+
+def interval(score: Mapping[str, float | None]) -> str:
+    """Format the interval of a score, [81.0, 85.2]; nothing where there is none."""
+    low, high = score.get("low"), score.get("high")
+    return "" if low is None or high is None else f"[{100 * low:.1f}, {100 * high:.1f}]"
 
 
 def duration(seconds: float) -> str:
@@ -18,6 +26,11 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02d} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def sentence(text: str) -> str:
+    """Words as a sentence: with a capital and a full stop."""
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
 
 
 def plural(count: int, what: str, several: str = "") -> str:

@@ -17,7 +17,7 @@ import fedframe
 from fedframe.analysis import examine
 from fedframe.analysis.explanations import READINGS
 from fedframe.analysis.finished_run import FinishedRun
-from fedframe.analysis.summary_text import describe
+from fedframe.analysis.summary_text import summary_sections
 from fedframe.cli import app
 from fedframe.data import load_source
 from fedframe.errors import DataError, SettingError
@@ -146,7 +146,7 @@ def test_examining_leaves_the_run_and_the_random_state_alone(run_folder: Path) -
 
 def test_every_figure_is_told_with_a_sentence(run_folder: Path, found: dict[str, Any]) -> None:
     history = RunFolder(run_folder).metrics()
-    lines = [line for _, group in describe(found, summary_of(run_folder), history) for line in group]
+    lines = [line for _, group in summary_sections(found, summary_of(run_folder), history) for line in group]
     named = {name for name, _, _ in lines}
     assert {"generic", "spread", "groups", "ece", "nc1", "nc4", "gram", "prototypes", "drift_cosine", "cka"} <= named
     assert {"classifier_drift", "degeneration", "flops_per_sample", "by_part"} <= named

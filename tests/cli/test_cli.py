@@ -24,7 +24,7 @@ PROGRAM = Path(sys.executable).with_name("fedframe")
 def fedframe(*arguments: object, folder: Path, ok: bool = True) -> str:
     """Run a command in a folder; returns what it printed."""
     done = subprocess.run(
-        [PROGRAM, *map(str, arguments)], cwd=folder, capture_output=True, text=True, check=False, timeout=300
+        [PROGRAM, *map(str, arguments)], cwd=folder, capture_output=True, text=True, check=False, timeout=DEADLINE
     )
     assert (done.returncode == 0) == ok, done.stdout + done.stderr
     return done.stdout if ok else done.stderr
@@ -173,10 +173,13 @@ def test_error_in_ones_own_part_is_one_sentence_with_file_and_line(tmp_path: Pat
         assert piece in said
     assert "Traceback" not in said
     assert len(said.splitlines()) <= 2
-    assert "fedframe resume first" in said
+    assert said.endswith("No round is finished yet; mend that, then go on with: fedframe resume first --changed-code\n")
     assert "Traceback" in (tmp_path / "first" / "log.txt").read_text()
     assert "Traceback" in fedframe("--traceback", *asked, "second", folder=tmp_path, ok=False)
     assert "Traceback" in fedframe(*asked, "third", "--traceback", folder=tmp_path, ok=False)
+    (tmp_path / "mine.py").write_text(BROKEN.replace("1 / 0", "1.0"))
+    fedframe("resume", "first", "--changed-code", "--quiet", folder=tmp_path)  # the advice works
+    assert (tmp_path / "first" / "summary.json").exists()
 
 
 def test_changed_file_is_refused_until_it_is_meant(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def test_stage_that_does_harm_is_named(tmp_path: Path) -> None:
 
 
 def test_own_models_that_rounds_have_left_behind_get_no_advice_on_a_stage_that_does_nothing(tmp_path: Path) -> None:
-    few = {**SMALL, "clients": 6, "partition": "longtail:100+dirichlet:0.5"}
+    few = {**SMALL, "clients": 6, "partition": "longtail:100+dirichlet:1"}
     fedframe.run("fedrod", out=tmp_path / "run", **few)
     log = (tmp_path / "run" / "log.txt").read_text()
     assert "worse on their own data" in log

@@ -49,9 +49,12 @@ HOOK_BODIES = {
     "step": "def step(self, context):\n    1 / 0",
     "begin": "def begin(self, context):\n    1 / 0",
     "begin_epoch": "def begin_epoch(self, context, epoch):\n    1 / 0",
+    "begin_batch": "def begin_batch(self, context):\n    1 / 0",
+    "before_merge": "def before_merge(self, server, replies):\n    1 / 0",
     "transform": "def transform(self, model, features, context):\n    1 / 0",
     "finish": "def finish(self, context):\n    1 / 0",
     "after_merge": "def after_merge(self, server, clients):\n    1 / 0",
+    "after_rounds": "def after_rounds(self, server):\n    1 / 0",
     "select_clients": "def select_clients(self, server, round, clients):\n    1 / 0",
     "server_state": "def server_state(self, server):\n    1 / 0",
     "build": "def build(self, model):\n    1 / 0",
@@ -143,9 +146,9 @@ def test_what_would_be_ignored_is_refused(tmp_path: Path, body: str, said: str) 
 @pytest.mark.parametrize(
     "body",
     [
-        "def _helper(self):\n    return 0",
+        "def _helper(self):\n    return 0\n\ndef penalty(self, context):\n    return context.logits.sum()",
         "def half(self):\n    return 0.5\n\ndef penalty(self, context):\n    return self.half() * context.logits.sum()",
-        "@property\ndef strength(self):\n    return 0.0",
+        "@property\ndef strength(self):\n    return 0.0\n\ndef begin(self, context):\n    self.strength",
         "@staticmethod\ndef half():\n    return 0.5\n\ndef penalty(self, context):\n    return Mine.half()",
     ],
 )
@@ -191,7 +194,52 @@ def test_parts_of_recipes_pass_the_same_check() -> None:
         ),
         (
             "def after_merge(self, server, clients):\n    server.state['mine/x'] = torch.zeros(2)",
-            r"The part 'mine' keeps 'mine/x' in server.state without declaring it",
+            r"The part 'mine' keeps 'mine/x' in server.state without declaring it; return it from .*"
+            r"\(.*mine\.py, line 13, in Mine\.after_merge\)",
+        ),
+        (
+            "memory = ('mine/drift',)\n\ndef begin(self, context):\n    context.memory.get('mine/drfit')",
+            r"The part 'mine' reads 'mine/drfit' in a client's memory .* did you mean 'mine/drift'\?",
+        ),
+        (
+            "memory = ('mine/drift',)\n\ndef finish(self, context):\n    context.memory['mine/drfit'] = torch.zeros(1)",
+            r"The part 'mine' keeps 'mine/drfit' in a client's memory .* did you mean 'mine/drift'\? If not, write",
+        ),
+        (
+            "def server_state(self, server):\n    return {'mine/level': State(torch.zeros(1))}\n\n"
+            "def after_merge(self, server, clients):\n    server.state['mine/levle']",
+            r"The part 'mine' reads 'mine/levle' in server.state without declaring it; did you mean 'mine/level'\?",
+        ),
+        (
+            "def finish(self, context):\n    context.numbers['mine/n'] = 1.0",
+            r"The part 'mine' sends 'mine/n' in context.numbers without declaring it; .*Upload\(\(\), 'number'\)",
+        ),
+        (
+            "def uploads(self, size):\n    return {'mine/n': Upload((), 'number')}",
+            r"The part 'mine' declares 'mine/n' in 'uploads' and does not send it",
+        ),
+        (
+            "def finish(self, context):\n    context.reply['mine/x'] = torch.zeros(2)\n\n"
+            "def uploads(self, size):\n    return {'mine/x': Upload([2], 'sum', when='statistics')}\n\n"
+            "def statistics(self, context):\n    return {'mine/x': torch.zeros(2)}\n\n"
+            "def server_stage(self, server, sums):\n    pass",
+            r"its Upload has when='statistics', which is for the server stage: drop that to send it in rounds",
+        ),
+        (
+            "def finish(self, context):\n    context.reply['mine/x'] = torch.zeros(2)\n\n"
+            "def uploads(self, size):\n    return {'mine/x': Upload([2], 'each')}\n\n"
+            "def after_merge(self, server, clients):\n    server.total('mine/x')",
+            r"'mine/x' is declared as 'each' in 'uploads', which has no sum; take server\.each\('mine/x'\)",
+        ),
+        (
+            "def finish(self, context):\n    context.reply['mine/x'] = torch.zeros(2)\n\n"
+            "def uploads(self, size):\n    return {'mine/x': Upload([2], 'sum')}\n\n"
+            "def after_merge(self, server, clients):\n    server.each('mine/x')",
+            r"'mine/x' is declared as a sum in 'uploads'; take server\.total\('mine/x'\)",
+        ),
+        (
+            "def after_merge(self, server, clients):\n    server.total('mine/n')",
+            r"no part declares 'mine/n' as a sum in 'uploads'",
         ),
     ],
 )
@@ -268,7 +316,7 @@ def test_a_subclass_with_another_loss_is_not_trained_by_the_old_one(tmp_path: Pa
             "def server_step(self, server, updates):\n    return updates.mean()[:3]",
             r"Mine\.server_step gave a step of shape \(3,\)",
         ),
-        ("def merger(self, server):\n    pass", r"Mine\.merger must return an object with 'add' and 'finish'"),
+        ("def merger(self, server):\n    pass", r"Mine\.merger must return an object with the methods add"),
         (
             "def server_state(self, server):\n    return {'mine/x': torch.zeros(1)}",
             r"Mine\.server_state must return a dict of State",
@@ -310,6 +358,7 @@ def test_what_a_hook_returns_is_checked(tmp_path: Path, body: str, said: str, wo
         ("def build_head(self, model):\n    pass", r"Mine\.build_head must set model\.head"),
         ("def private(self, model):\n    return ['head.wieght']", r"names 'head\.wieght'.*did you mean 'head\.weight'"),
         ("def uploads(self, size):\n    return {'mine/x': Upload([1], 'mean')}", r"aggregate = 'mean': "),
+        ("def uploads(self, size):\n    return {'mine/x': Upload([1], 'number')}", r"use Upload\(\(\), 'number'\)"),
     ],
 )
 def test_mistakes_that_show_with_the_model_are_refused(tmp_path: Path, body: str, said: str) -> None:

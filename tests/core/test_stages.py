@@ -17,7 +17,7 @@ from fedframe.core.client_context import ClientContext
 from fedframe.core.evaluation import score_round
 from fedframe.core.job import Job, personal_path
 from fedframe.core.model import Model
-from fedframe.core.part import Part
+from fedframe.core.part import ModelSize, Part, Upload
 from fedframe.core.scratch import Key
 from fedframe.core.server import Server
 from fedframe.engines.inline import InlineEngine
@@ -182,9 +182,12 @@ def test_number_that_is_no_plain_number_is_an_error_that_names_it(tmp_path: Path
         def finish(self, context: ClientContext) -> None:
             context.numbers["odd"] = np.float32(1)  # type: ignore[assignment]
 
+        def uploads(self, size: ModelSize) -> dict[str, Upload]:
+            return {"odd": Upload((), "number")}
+
     job = job_of(tmp_path, Odd())
     engine = InlineEngine(job) if workers == 1 else WorkerEngine(job, workers, nothing)
-    with pytest.raises(RunError, match="'odd' of a reply is a float32"):
+    with pytest.raises(RunError, match="must be a plain int or float and is of type float32"):
         Server(job, engine).run_round(1, nothing)
     engine.close()
 

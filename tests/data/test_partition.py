@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedframe.data import PARTITIONS, Federation, make_federation
+from fedframe.data.dirichlet import dirichlet
 from fedframe.data.partition import read_partition
 from fedframe.data.stratified import long_tail_counts
 from fedframe.errors import SettingError
@@ -55,16 +56,17 @@ def test_every_row_goes_to_exactly_one_client_and_shares_are_even(
     st.sampled_from([0.01, 0.1, 1.0, 100.0]),
     st.integers(1, 12),
     st.integers(0, 3),
+    st.sampled_from(["", ":capped"]),
 )
 def test_dirichlet_gives_every_row_once_and_meets_the_minimum_or_says_why_not(
-    drawn: tuple[int, list[int]], clients: int, alpha: float, min_size: int, seed: int
+    drawn: tuple[int, list[int]], clients: int, alpha: float, min_size: int, seed: int, cap: str
 ) -> None:
     classes, labels = drawn
     if clients * min_size > len(labels):
         with pytest.raises(SettingError):
-            whole(labels, classes, f"dirichlet:{alpha}", clients, seed, min_size=min_size)
+            whole(labels, classes, f"dirichlet:{alpha}{cap}", clients, seed, min_size=min_size)
         return
-    made = whole(labels, classes, f"dirichlet:{alpha}", clients, seed, min_size=min_size)
+    made = whole(labels, classes, f"dirichlet:{alpha}{cap}", clients, seed, min_size=min_size)
     assert rows(made) == list(range(len(labels)))
     assert made.train.sizes().min() >= min_size
 
@@ -75,6 +77,33 @@ def test_dirichlet_proportions_have_the_spread_of_their_alpha() -> None:
         share = whole(labels, 200, f"dirichlet:{alpha}", 10, 0).table().double() / 1000
         # Beta(a, 9a): mean 1/10, variance 0.09 / (10 a + 1)
         assert float(share.var(correction=0)) == pytest.approx(0.09 / (10 * alpha + 1), rel=0.1)
+
+
+@given(labels_of, st.integers(1, 12), st.sampled_from([0.01, 0.1, 1.0, 100.0]), st.integers(0, 5))
+def test_under_a_cap_who_has_an_equal_share_gets_nothing_of_further_classes(
+    drawn: tuple[int, list[int]], clients: int, alpha: float, seed: int
+) -> None:
+    classes, labels = drawn
+    owner, _ = dirichlet(np.array(labels), clients, classes, alpha, 0, np.random.default_rng(seed), capped=True)
+    held = np.zeros(clients)
+    for c in range(classes):
+        here = np.bincount(owner[np.array(labels) == c], minlength=clients)
+        assert not here[held >= len(labels) / clients].any()
+        held += here
+    assert held.sum() == len(labels)
+
+
+def test_a_cap_makes_sizes_more_alike_and_leaves_labels_skewed() -> None:
+    labels = np.repeat(np.arange(10), 600).tolist()
+    free, capped = (whole(labels, 10, f"dirichlet:0.1{cap}", 20, 0) for cap in ("", ":capped"))
+    assert capped.train.sizes().double().std() < free.train.sizes().double().std()
+    share = capped.table().double() / capped.train.sizes()[:, None]
+    assert float(share.max(1).values.mean()) > 0.5
+
+
+def test_without_a_second_class_a_cap_changes_nothing() -> None:
+    free, capped = (whole([0] * 100, 1, f"dirichlet:0.5{cap}", 5, 3) for cap in ("", ":capped"))
+    assert free.train.values.tolist() == capped.train.values.tolist()
 
 
 def test_a_small_client_is_topped_up_from_larger_ones_and_the_note_says_so() -> None:
@@ -148,14 +177,20 @@ def test_the_long_tail_keeps_the_counts_of_its_formula(counts: list[int], factor
     labels = list(itertools.chain.from_iterable([c] * n for c, n in enumerate(counts)))
     made = whole(labels, len(counts), f"longtail:{factor}+iid", 1, seed)
     last = max(1, len(counts) - 1)
-    expected = [max(1, int(min(counts) * factor ** (-c / last) + 0.5)) for c in range(len(counts))]
+    expected = [max(1, int(min(counts) * factor ** (-c / last) * (1 + 1e-12))) for c in range(len(counts))]
     assert made.class_counts(0).tolist() == expected
     assert len(set(rows(made))) == sum(expected)
 
 
 def test_cifar10_lt_has_its_known_counts() -> None:
     kept = long_tail_counts(np.full(10, 5000), 100)
-    assert kept.tolist() == [5000, 2997, 1797, 1077, 646, 387, 232, 139, 83, 50]
+    assert kept.tolist() == [5000, 2997, 1796, 1077, 645, 387, 232, 139, 83, 50]
+    assert kept.sum() == 12_406
+
+
+@pytest.mark.parametrize(("factor", "total"), [(100, 10_847), (50, 12_608), (10, 19_573)])
+def test_cifar100_lt_has_its_known_sizes(factor: float, total: int) -> None:
+    assert long_tail_counts(np.full(100, 500), factor).sum() == total
 
 
 def test_natural_clients_keep_their_rows_and_names() -> None:
@@ -205,6 +240,9 @@ def test_a_split_stays_what_it_was_in_the_last_release() -> None:
         ("dirichlet", "dirichlet:0.1"),
         ("dirichlet:-1", "a number above 0"),
         ("dirichlet:nan", "a number above 0"),
+        ("dirichlet:0.1:cap", "e.g. dirichlet:0.1."),
+        ("dirichlet:capped", "a number above 0"),
+        ("shards:2:capped", "a whole number above 0"),
         ("classes:1.5", "a whole number above 0"),
         ("iid:3", "takes no number"),
         ("longtail:100", "longtail:100+iid"),

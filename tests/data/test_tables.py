@@ -98,7 +98,7 @@ def test_a_column_name_may_hold_an_equals_sign(tmp_path: Path) -> None:
         ("a,y\ninf,0\n2,1", "infinity"),
         ("y\n1\n2", "no column besides"),
         ('a,y\n"1,0\n2,1', "cannot be read as csv"),
-        ("name,y\n" + "\n".join(f"n{i},{i % 2}" for i in range(1001)), "1001 different values"),
+        ("name,y\n" + "\n".join(f"n{i},{i % 2}" for i in range(1001)), "1,001 different texts"),
     ],
 )
 def test_bad_tables_end_in_a_sentence(tmp_path: Path, text: str, part: str) -> None:

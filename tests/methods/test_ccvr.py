@@ -165,7 +165,7 @@ def test_company_in_which_it_would_have_no_effect_is_refused(method: str, why: s
 
 def test_covariances_that_do_not_fit_are_refused_before_training() -> None:
     CCVR().check_model(Model(nn.Identity(), 1280, 100), 10)
-    with pytest.raises(SettingError, match=r"6.1 GB from every client .* at most 1158 features or add \+projection"):
+    with pytest.raises(SettingError, match=r"3.1 GB from every client .* at most 1637 features or add \+projection"):
         CCVR().check_model(Model(nn.Identity(), 2025, 200), 10)
 
 

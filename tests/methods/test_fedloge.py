@@ -2,16 +2,28 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 
+import fedframe
 from fedframe.core.evaluation import score_round
 from fedframe.errors import SettingError
-from fedframe.methods.parts.fedloge import PHI, PSI, AuxiliaryHeads, GlobalRealignment, LocalRealignment
+from fedframe.methods.parts.fedloge import (
+    FRAME,
+    PHI,
+    PSI,
+    AuxiliaryHeads,
+    GlobalRealignment,
+    LocalRealignment,
+    training_classifier,
+)
 from fedframe.methods.parts.frame_head import SimplexETF
 from fedframe.methods.recipes import make_method
+from fedframe.runs.folder import MODEL
+from fedframe.util.files import read_tensors, write_tensors
 from tests.helpers import nothing
 from tests.methods.plain import batches
 from tests.methods.toy import job_of, trained
@@ -70,6 +82,33 @@ def test_between_rounds_psi_predicts_and_after_training_the_realigned_one(tmp_pa
     unit = psi / psi.norm(dim=1, keepdim=True)  # Eq. 6
     torch.testing.assert_close(job.method.logits(runtime.model, inputs), features @ unit.T)
     assert torch.equal(server.tensor(PSI), psi)  # LA-FR needs it as it was
+
+
+def test_saved_model_has_the_frozen_classifier_beside_the_realigned_one(tmp_path: Path) -> None:
+    job = job_of(tmp_path, SimplexETF(), AuxiliaryHeads(), GlobalRealignment(), LocalRealignment(epochs=0))
+    frozen = job.template.state_dict()["head.weight"].clone()
+    server = trained(job, 2)
+    assert torch.equal(training_classifier(server.net()), frozen)  # type: ignore[arg-type]
+    server.conclude(nothing)
+    model = server.net()
+    assert torch.equal(training_classifier(model), frozen)  # type: ignore[arg-type]
+    inputs = job.federation.source.batch(job.federation.source.train, torch.arange(4))
+    features = model.backbone(inputs)
+    torch.testing.assert_close(job.method.logits(model, inputs), features @ F.normalize(server.tensor(PSI)).T)
+
+
+@pytest.mark.slow
+def test_model_that_was_saved_without_the_frozen_classifier_predicts_as_before(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"rounds": 1, "clients": 3, "model": "mlp:32", "batch": 64, "epochs": 1, "workers": 1}
+    folder = fedframe.run("fedloge", data="digits", out=tmp_path / "run", progress=False, **settings).folder
+    now = fedframe.Predictor.load(folder)
+    tensors, notes = read_tensors(folder / MODEL)
+    assert bool(tensors.pop(f"model/{FRAME}").any())
+    write_tensors(folder / MODEL, tensors, notes)
+    before = fedframe.Predictor.load(folder)
+    inputs = torch.rand(5, 8, 8) * 16
+    assert torch.equal(before.probabilities(inputs), now.probabilities(inputs))
+    assert training_classifier(before.model) is None
 
 
 def test_local_realignment_takes_the_norms_of_the_clients_own_head(tmp_path: Path) -> None:

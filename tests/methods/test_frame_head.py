@@ -18,6 +18,7 @@ from fedframe.errors import SettingError
 from fedframe.methods.parts import DEFAULTS
 from fedframe.methods.parts.frame_head import FrozenRandom, Orthonormal, SimplexETF, SparseETF
 from fedframe.methods.parts.linear_head import LinearHead
+from fedframe.models.frames import angle_spread
 from fedframe.runs.folder import MODEL
 from fedframe.runs.predictor import save_model
 from fedframe.util.files import read_tensors
@@ -102,3 +103,16 @@ def test_features_that_are_too_small_are_refused() -> None:
     for part in (Orthonormal(), SimplexETF(), SparseETF()):
         with pytest.raises(SettingError, match=r"choose a larger net, or write METHOD\+projection"):
             built(part, classes=10, dim=8)
+
+
+def test_class_vectors_that_are_no_etf_are_named_with_their_angles(tmp_path: Path) -> None:
+    notes: list[str] = []
+    job = job_of(tmp_path, SparseETF(sparsity=0.6, best_effort=True))
+    Server(job, InlineEngine(job), notes.append)
+    assert not notes
+    zeros = 0.9
+    job = job_of(tmp_path, SparseETF(sparsity=zeros, best_effort=True))
+    Server(job, InlineEngine(job), notes.append)
+    least, most = angle_spread(job.template.head.weight)  # type: ignore[arg-type]
+    assert f"{least:.2f} to {most:.2f} degrees" in notes[0]
+    assert "sse_c.sparsity = 0.9 allows no ETF" in notes[0]

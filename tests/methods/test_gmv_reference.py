@@ -29,12 +29,12 @@ RARE, ITS_OWNER = 2, 1
 SEED = 38  # of one that chooses clients as the tests below say
 
 
-def job_with_memory(folder: Path, means: Any, participation: float, seed: int) -> Job:
+def job_with_memory(folder: Path, means: Any, participation: float, seed: int, divisor: Any = "holders") -> Job:
     """Four clients: all have class 0, two have class 1, one has class 2."""
     data = blobs(clients=4, each=24)
     y, number = data["y_train"], np.arange(96)
     data["user_train"] = np.select([y == RARE, y == 1], [ITS_OWNER, 3 * (number % 3 == 0)], number % 4)
-    part = GlobalMemory(alpha=ALPHA, warm=WARM, means=means)
+    part = GlobalMemory(alpha=ALPHA, warm=WARM, means=means, divisor=divisor)
     settings = {"rounds": ROUNDS, "participation": participation, "epochs": 2, "seed": seed, "min_client_size": 1}
     return job_of(folder, SimplexETF(scale=3.0), Normalise(), part, data=data, **settings)
 
@@ -74,7 +74,9 @@ def local_training(
     return model, class_means(torch.cat([f for f, _ in last]), torch.cat([y for _, y in last]))
 
 
-def algorithm_1(job: Job, chosen: list[list[int]], means: str) -> Iterator[tuple[nn.Sequential, dict[int, Tensor]]]:
+def algorithm_1(
+    job: Job, chosen: list[list[int]], means: str, divisor: str
+) -> Iterator[tuple[nn.Sequential, dict[int, Tensor]]]:
     """The shared model and the memory of every class that somebody has held, after every round."""
     shared, memory = plain_model(job), dict[int, Tensor]()
     for round, clients in enumerate(chosen, start=1):
@@ -84,18 +86,21 @@ def algorithm_1(job: Job, chosen: list[list[int]], means: str) -> Iterator[tuple
         for c in range(CLASSES):
             held = [f[c] for _, f in done if c in f]
             if held:
-                memory = {**memory, c: torch.stack(held).mean(0)}
+                count = len(held) if divisor == "holders" else len(clients)  # |S| as printed
+                memory = {**memory, c: torch.stack(held).sum(0) / count}
         yield shared, memory
 
 
-@pytest.mark.parametrize("means", ["training", "final"])
-def test_rounds_without_and_with_memory_equal_algorithm_1_in_plain_loops(tmp_path: Path, means: str) -> None:
-    job = job_with_memory(tmp_path, means, participation=0.5, seed=SEED)
+@pytest.mark.parametrize(("means", "divisor"), [("training", "holders"), ("final", "holders"), ("training", "sampled")])
+def test_rounds_without_and_with_memory_equal_algorithm_1_in_plain_loops(
+    tmp_path: Path, means: str, divisor: str
+) -> None:
+    job = job_with_memory(tmp_path, means, participation=0.5, seed=SEED, divisor=divisor)
     server = Server(job, InlineEngine(job), nothing)
     chosen = [server.select_clients(round) for round in range(1, 6)]
     # The rare class has its memory from the first round, and needs it after the warm-up.
     assert [ITS_OWNER in clients for clients in chosen[:FIRST]] == [True, False, True]
-    for round, (shared, memory) in enumerate(algorithm_1(job, chosen, means), start=1):
+    for round, (shared, memory) in enumerate(algorithm_1(job, chosen, means, divisor), start=1):
         server.run_round(round, nothing)
         server.round = round
         same(job, server, shared)

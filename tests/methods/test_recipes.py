@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import fedframe
-from fedframe.core.server import RoundRecord
+from fedframe.core.round_record import RoundRecord
 from fedframe.errors import SettingError
 from fedframe.methods.recipes import RECIPES, make_method
 from fedframe.runs.progress import Display
@@ -69,11 +69,16 @@ COMPOSITIONS = [
     "fedper+fedsam",
     "fedprox+fedexp",
     "fedsam+qfedavg",
+    "median+bucketing",
+    "trimmed_mean+nnm",
+    "fedprox+norm_bound",
+    "rfa+attack",
 ]
 # What a part needs to work at all, beside the brief settings of all.
 NEEDS: dict[str, dict[str, Any]] = {
     "fedrep": {"epochs": 2},  # for the head, and for the body
     "fedbn": {"model": "tests.models.normed:normed"},
+    "krum": {"partition": "iid"},  # it follows one client, which must stand for all
     "scaffold": {"lr": 0.1},  # in two rounds of one epoch, its own .05 is too slow to show
 }
 # Rows of the papers' ablation tables that are not above: the same parts in another company, so one short run will do.

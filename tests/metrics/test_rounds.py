@@ -11,7 +11,8 @@ import torch
 
 import fedframe
 from fedframe.core.evaluation import Scores
-from fedframe.core.server import RoundRecord, Server
+from fedframe.core.round_record import RoundRecord
+from fedframe.core.server import Server
 from fedframe.engines.inline import InlineEngine
 from fedframe.errors import SettingError
 from fedframe.metrics import local_models

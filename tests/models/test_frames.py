@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import get_args
 
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from fedframe.errors import SettingError
 from fedframe.models import frames
-from fedframe.models.frames import Init, orthonormal, random_frame, simplex_etf, sparse_etf, sparsify
+from fedframe.models.frames import Init, angle_spread, orthonormal, random_frame, simplex_etf, sparse_etf, sparsify
 
 SEEDS = st.integers(0, 2**40)
 QUICK = settings(max_examples=40)
@@ -94,6 +95,41 @@ def test_sparse_etf_of_the_papers_size_is_far_more_even_than_the_papers() -> Non
     assert float(angles.var()) < 1e-6  # the paper's Table 6: 0.09 to 1.21
     assert torch.allclose(frame.norm(dim=1), torch.tensor(0.1), atol=1e-7)
     assert (frame != 0).any(0).all()  # every feature is used
+
+
+@pytest.mark.parametrize(("classes", "dim", "sparsity"), [(30, 64, 0.9), (10, 16, 0.8), (10, 64, 0.95)])
+def test_best_effort_has_the_zeros_that_were_asked_for_and_nearly_the_angles(
+    classes: int, dim: int, sparsity: float
+) -> None:
+    with pytest.raises(SettingError):
+        sparse_etf(classes, dim, sparsity, seeded(0))
+    frame = sparse_etf(classes, dim, sparsity, seeded(0), norm=2.0, best_effort=True)
+    assert torch.equal(frame, sparse_etf(classes, dim, sparsity, seeded(0), norm=2.0, best_effort=True))
+    assert ((frame == 0).sum(1) == round(sparsity * dim)).all()
+    torch.testing.assert_close(frame.norm(dim=1), torch.full((classes,), 2.0))
+    random = torch.randn(classes, dim, generator=seeded(1)).masked_fill(frame == 0, 0.0)
+    errors = [
+        float((cosines(torch.nn.functional.normalize(each)) - simplex_cosines(classes)).norm())
+        for each in (frame, random)
+    ]
+    assert errors[0] < errors[1] / 2
+
+
+def test_best_effort_changes_nothing_where_an_etf_exists() -> None:
+    exact, same = (sparse_etf(10, 64, 0.6, seeded(3), best_effort=each) for each in (False, True))
+    assert torch.equal(exact, same)
+
+
+@QUICK
+@given(st.integers(3, 12), SEEDS)
+def test_angle_spread_is_that_of_a_plain_loop(classes: int, seed: int) -> None:
+    frame = torch.randn(classes, 6, generator=seeded(seed)).double()
+    angles = [
+        math.degrees(math.acos(float(frame[i] @ frame[j] / (frame[i].norm() * frame[j].norm()))))
+        for i in range(classes)
+        for j in range(i)
+    ]
+    assert angle_spread(frame) == pytest.approx((min(angles), max(angles)), abs=1e-6)
 
 
 def test_large_frames_take_the_float32_path_to_the_same_tolerance(monkeypatch: pytest.MonkeyPatch) -> None:

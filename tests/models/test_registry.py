@@ -19,6 +19,7 @@ DIMS = {
     "cnn7": 256,
     "vgg11": 512,
     "vgg13": 512,
+    "vgg13bn": 512,
     "resnet20": 64,
     "resnet18": 512,
     "resnet34": 512,
@@ -81,7 +82,7 @@ def test_net_trains_on_large_images(name: str) -> None:
     check_step(seeded(name, (3, 96, 96)), (3, 96, 96), batch=2)
 
 
-@pytest.mark.parametrize("name", sorted({*LEARNING} - {"resnet34", "resnet50", "vgg13"}))
+@pytest.mark.parametrize("name", sorted({*LEARNING} - {"resnet34", "resnet50", "vgg13", "vgg13bn"}))
 def test_net_takes_other_channels_and_oblong_images(name: str) -> None:
     net = build_net(name, (2, 28, 36)).eval()
     assert net(torch.zeros(2, 2, 28, 36)).shape == (2, DIMS[name])
@@ -95,9 +96,25 @@ def test_large_nets_have_the_parameters_of_their_papers() -> None:
         "mobilenetv2": 2_223_872,
         "vgg11": 9_220_480,
         "vgg13": 9_404_992,
+        "vgg13bn": 9_407_936,  # 2,944 channels: a scale more, and a shift in the place of a bias
     }
     with torch.device("meta"):  # counts need no weights
         assert {name: count(build_net(name, (3, 224, 224))) for name in known} == known
+
+
+def test_widths_of_an_mlp_may_be_many() -> None:
+    net = build_net("mlp:1024x1024x128", (3, 32, 32))
+    assert count(net) == 3072 * 1024 + 1024 + 1024 * 1024 + 1024 + 1024 * 128 + 128
+    assert net(torch.zeros(2, 3, 32, 32)).shape == (2, 128)
+
+
+def test_vgg_with_batch_norm_is_the_plain_one_where_its_statistics_are_neutral() -> None:
+    plain, normed = seeded("vgg13", (3, 32, 32)), seeded("vgg13bn", (3, 32, 32))
+    convolutions = {name: tensor for name, tensor in plain.state_dict().items() if name.endswith("weight")}
+    normed.load_state_dict(convolutions, strict=False)  # the plain one's biases begin at zero
+    x = torch.randn(2, 3, 32, 32)
+    torch.testing.assert_close(normed.eval()(x), plain.eval()(x), rtol=1e-3, atol=1e-5)
+    assert not torch.equal(normed.train()(x), plain(x))
 
 
 def test_small_nets_have_the_parameters_of_their_papers() -> None:

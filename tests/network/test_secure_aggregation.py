@@ -42,6 +42,7 @@ METHODS = [
     "fedloge",
     "fedexp",
     "qfedavg",
+    "spherefed+average",
     "fedavg+analytic",
 ]
 
@@ -128,7 +129,7 @@ def test_who_goes_for_good_after_its_masked_reply_costs_the_round_and_no_more(tm
     first = server.run_round(1, nothing)
     assert (first.dropped, first.figures["lost"], torch.equal(server.model, before)) == (4, 4, True)
     assert any("Round 1 is given up" in note for note in notes)
-    assert any("did not tell its masks" in note for note in notes)
+    assert any("did not reveal its masks" in note for note in notes)
     transport.away.add("node2")
     again = server.run_round(1, nothing)  # as an organiser that was killed would: the masks of this round are revealed
     assert (again.dropped, torch.equal(server.model, before)) == (4, True)

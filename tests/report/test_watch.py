@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fedframe.errors import SettingError
-from fedframe.report.watch import Server
+from fedframe.report.watch import PageServer
 from tests.report.browser import Seen
 from tests.report.made import made_run
 
@@ -33,8 +33,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def server(folder: Path) -> Iterator[Server]:
-    with Server([folder], "127.0.0.1", 0) as found:
+def server(folder: Path) -> Iterator[PageServer]:
+    with PageServer([folder], "127.0.0.1", 0) as found:
         thread = threading.Thread(target=found.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         yield found
@@ -42,7 +42,7 @@ def server(folder: Path) -> Iterator[Server]:
         thread.join()
 
 
-def ask(server: Server, path: str = "/data.json", method: str = "GET", **headers: str) -> http.client.HTTPResponse:
+def ask(server: PageServer, path: str = "/data.json", method: str = "GET", **headers: str) -> http.client.HTTPResponse:
     connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=PATIENCE)
     connection.putrequest(method, path, skip_host=True)
     for name, value in {"Host": f"127.0.0.1:{server.server_port}", **headers}.items():
@@ -51,7 +51,7 @@ def ask(server: Server, path: str = "/data.json", method: str = "GET", **headers
     return connection.getresponse()
 
 
-def test_it_serves_the_page_and_its_data(server: Server) -> None:
+def test_it_serves_the_page_and_its_data(server: PageServer) -> None:
     page = ask(server, "/")
     assert page.status == 200
     assert "connect-src 'self'" in page.read().decode()
@@ -70,12 +70,12 @@ def test_it_serves_the_page_and_its_data(server: Server) -> None:
         "/%2e%2e/",
     ],
 )
-def test_nothing_else_is_served(server: Server, path: str) -> None:
+def test_nothing_else_is_served(server: PageServer, path: str) -> None:
     assert ask(server, path).status == 404
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "HEAD"])
-def test_only_get_is_answered(server: Server, method: str) -> None:
+def test_only_get_is_answered(server: PageServer, method: str) -> None:
     assert ask(server, "/", method).status == 501
 
 
@@ -92,18 +92,18 @@ def test_only_get_is_answered(server: Server, method: str) -> None:
         ("127.0.0.1.evil.example", 403),
     ],
 )
-def test_a_foreign_name_is_refused(server: Server, host: str, status: int) -> None:
+def test_a_foreign_name_is_refused(server: PageServer, host: str, status: int) -> None:
     assert ask(server, Host=host).status == status
 
 
 def test_a_server_for_others_answers_to_addresses_but_not_to_names(folder: Path) -> None:
-    with Server([folder], "0.0.0.0", 0) as server:
+    with PageServer([folder], "0.0.0.0", 0) as server:
         assert server.is_addressed_by("192.168.1.7:8765")
         assert server.is_addressed_by(socket.gethostname())
         assert not server.is_addressed_by("evil.example")
 
 
-def test_news_come_only_when_there_are_any(server: Server, folder: Path) -> None:
+def test_news_come_only_when_there_are_any(server: PageServer, folder: Path) -> None:
     first = ask(server)
     tag = first.headers["ETag"]
     assert first.read()
@@ -116,7 +116,7 @@ def test_news_come_only_when_there_are_any(server: Server, folder: Path) -> None
 
 
 def test_a_tab_that_is_closed_early_leaves_the_terminal_quiet(
-    server: Server, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    server: PageServer, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     ended = threading.Event()
     error: Exception = BrokenPipeError()
@@ -142,20 +142,22 @@ def test_a_tab_that_is_closed_early_leaves_the_terminal_quiet(
 
 
 def test_a_page_waits_for_a_run_that_has_not_begun(tmp_path: Path) -> None:
-    with Server([tmp_path / "later"], "127.0.0.1", 0) as server:
+    with PageServer([tmp_path / "later"], "127.0.0.1", 0) as server:
         assert server.page.now()["state"] == "waiting"
         folder = made_run(tmp_path / "later")
         (folder / "summary.json").unlink()
         assert server.page.now()["state"] == "round 8 of 8"
 
 
-def test_a_port_that_is_taken_is_said_with_one_that_works(server: Server, folder: Path) -> None:
+def test_a_port_that_is_taken_is_said_with_one_that_works(server: PageServer, folder: Path) -> None:
     with pytest.raises(SettingError, match=f"try --port {server.server_port + 1}"):
-        Server([folder], "127.0.0.1", server.server_port)
+        PageServer([folder], "127.0.0.1", server.server_port)
 
 
 @pytest.mark.slow
-def test_the_live_page_redraws_and_keeps_what_the_reader_chose(server: Server, folder: Path, browser: Browser) -> None:
+def test_the_live_page_redraws_and_keeps_what_the_reader_chose(
+    server: PageServer, folder: Path, browser: Browser
+) -> None:
     seen = Seen(browser, server.url)
     page = seen.page
     page.locator("#curves .choice label", has_text="seconds").locator("input").check()

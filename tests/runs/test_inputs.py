@@ -17,6 +17,7 @@ import fedframe
 from fedframe.errors import DataError, SettingError
 from fedframe.jobs.gather import gather
 from fedframe.jobs.inputs import InputFinder, code_digest
+from fedframe.report.page.build import write_page
 from fedframe.runs.progress import Display
 from fedframe.util.locate import code_files, locate
 from tests.own_code import HELPER, SMALL, write_own
@@ -81,6 +82,10 @@ def test_changed_code_goes_on_when_asked_and_is_recorded(own: Path) -> None:
     assert [each["until_round"] for each in record["before"]] == [1]
     assert record["files"][0]["blake2b"] != record["before"][0]["files"][0]["blake2b"]
     assert "although" in (folder / "log.txt").read_text()
+    changes = json.loads((folder / "summary.json").read_text())["changed_code"]
+    assert changes == [{"after_round": 1, "files": [str(own / "helper.py")]}]
+    page = write_page([folder], quick=True, notify=lambda text: None).read_text()
+    assert f"{own / 'helper.py'} after round 1" in page
     write_own(own, strength=9.0)
     assert fedframe.resume(folder, progress=False).summary["rounds"] == 2  # it is finished: nothing is trained with it
 
@@ -123,10 +128,43 @@ def test_imports_of_packages_and_of_other_folders(own: Path) -> None:
     (own / "user.py").write_text("import kit.parts\nimport numpy\n")
     names = ["kit/__init__.py", "kit/deep/__init__.py", "kit/deep/last.py", "kit/parts.py", "user.py"]
     assert code_files("user.py") == [own / name for name in names]
-    assert code_files("kit.parts") == [own / name for name in names[1:4]]
+    assert code_files("kit.parts") == [own / name for name in names[:4]]
     assert code_files("no_such_module_at_all") == []
     (own / "user.py").write_text("this is no Python")
     assert code_files("user.py") == [own / "user.py"]
+
+
+@pytest.mark.parametrize("kit", ["marked_kit", "namespace_kit"])  # names of their own: Python keeps loaded packages
+def test_imports_of_a_package_are_followed_from_the_folder_above_it(own: Path, kit: str) -> None:
+    """With `__init__.py` in the folders, and as namespace packages without."""
+    marked = kit == "marked_kit"
+    (own / kit / "sub").mkdir(parents=True)
+    marks = [f"{kit}/__init__.py", f"{kit}/sub/__init__.py"] if marked else []
+    for name in marks:
+        (own / name).write_text("")
+    (own / kit / "other.py").write_text("import beside_kit\n")
+    (own / "beside_kit.py").write_text("import torch\n")
+    (own / kit / "parts.py").write_text(f"from {kit}.other import A\n")
+    (own / kit / "sub" / "deep.py").write_text("from ..other import A\n")
+    names = ["beside_kit.py", *marks[:1], f"{kit}/other.py", f"{kit}/parts.py"]
+    assert code_files(f"{kit}.parts") == [own / name for name in names]
+    if marked:  # a file alone does not say that its folder is a package
+        assert code_files(f"{kit}/parts.py") == [own / name for name in names]
+    wanted = ["beside_kit.py", *marks[:1], f"{kit}/other.py", *marks[1:], f"{kit}/sub/deep.py"]
+    assert code_files(f"{kit}.sub.deep") == [own / name for name in wanted]
+
+
+def test_other_packages_beside_an_installed_one_are_not_the_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "site-packages"
+    for name in ("mine_installed", "others_installed"):
+        (place / name).mkdir(parents=True)
+        (place / name / "__init__.py").write_text("")
+    (place / "mine_installed" / "parts.py").write_text("import others_installed\nimport mine_installed\n")
+    monkeypatch.syspath_prepend(place)
+    names = ["__init__.py", "parts.py"]
+    assert code_files("mine_installed.parts") == [place / "mine_installed" / name for name in names]
 
 
 def test_digest_of_code_changes_with_what_it_does() -> None:
@@ -141,6 +179,29 @@ def test_digest_of_code_changes_with_what_it_does() -> None:
         return x in {1, 2, 4}
 
     assert code_digest(one) == code_digest(same) != code_digest(other)
+
+
+MADE = """
+from dataclasses import dataclass
+
+@dataclass(frozen=True)
+class Made:
+    amount: float = 1.0
+
+    def twice(self):
+        return {factor} * self.amount
+"""
+
+
+def test_code_that_exec_made_is_told_from_what_a_dataclass_makes() -> None:
+    """Both have the file name `<string>`."""
+
+    def digest(factor: int) -> str:
+        namespace: dict[str, Any] = {"__name__": "a_notebook"}
+        exec(compile(MADE.format(factor=factor), "<string>", "exec", dont_inherit=True), namespace)
+        return code_digest(namespace["Made"])
+
+    assert digest(2) == digest(2) != digest(3)
 
 
 CODE = """

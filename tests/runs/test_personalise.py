@@ -27,7 +27,7 @@ __all__ = ["runs"]
 
 
 @pytest.mark.parametrize("method", RECIPES)
-def test_newcomer_gets_a_model_that_is_better_for_it(runs: Path, method: str) -> None:
+def test_new_client_gets_a_model_that_is_better_for_it(runs: Path, method: str) -> None:
     _, north = split_digits()
     result = fedframe.resume(runs / method, progress=False)
     new = result.personalise(f"npz:{runs / 'north.npz'}", name="better", progress=False)
@@ -97,7 +97,7 @@ def test_the_run_itself_stays_as_it_was(runs: Path) -> None:
 
 
 # -- what rounds would have left with a client -----------------------------------------------------------------------
-def test_private_head_of_a_newcomer_is_trained_before_it_is_used(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_private_head_of_a_new_client_is_trained_before_it_is_used(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The norms of its class vectors are all that LA-FR takes from it: untrained, they say nothing."""
     given: dict[str, Any] = {"data": f"npz:{runs / 'north.npz'}", "name": "caught", "set": {"la_fr": {"epochs": 0}}}
     new = fedframe.personalise(runs / "fedloge", **given, progress=False)
@@ -150,7 +150,7 @@ def test_private_statistics_of_batch_norm_work_without_a_shared_model(tmp_path: 
 
 # -- data ------------------------------------------------------------------------------------------------------------
 def test_data_are_read_with_the_runs_classes_and_normalisation(tmp_path: Path) -> None:
-    """A newcomer that lacks a class, and whose values lie elsewhere, meets the model as it was trained."""
+    """A new client that lacks a class, and whose values lie elsewhere, meets the model as it was trained."""
     data = blobs()
     names = np.array(["ant", "bee", "cow"])
     data["y_train"], data["y_test"] = names[data["y_train"]], names[data["y_test"]]
@@ -164,7 +164,7 @@ def test_data_are_read_with_the_runs_classes_and_normalisation(tmp_path: Path) -
     assert new.scores["personal"] == new.scores["client"]
 
 
-def test_table_of_a_newcomer_is_encoded_as_the_runs(tmp_path: Path) -> None:
+def test_table_of_a_new_client_is_encoded_as_the_runs(tmp_path: Path) -> None:
     write_table(tmp_path / "all.csv", 90, 0, "12x")
     write_table(tmp_path / "late.csv", 40, 1, "12")  # its stages look like numbers, but were texts in the training
     result = fedframe.run(

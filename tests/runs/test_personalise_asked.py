@@ -189,7 +189,7 @@ def test_run_that_is_not_finished_or_no_run_is_refused(runs: Path, tmp_path: Pat
 
 
 def test_without_a_checkpoint_the_shared_model_is_enough(runs: Path, tmp_path: Path, capsys: Any) -> None:
-    """What a newcomer elsewhere is sent: settings and model; SCAFFOLD's variates count in rounds only."""
+    """What a new client elsewhere is sent: settings and model; SCAFFOLD's variates count in rounds only."""
     for name in ("config.yaml", "model.safetensors"):
         (tmp_path / name).write_bytes((runs / "scaffold" / name).read_bytes())
     data = f"npz:{runs / 'north.npz'}"

@@ -1,4 +1,4 @@
-"""Newcomers to methods whose clients have more than the shared model: private layers, or an own model."""
+"""New clients to methods whose clients have more than the shared model: private layers, or an own model."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ pytestmark = pytest.mark.slow  # trains many small runs
 SMALL: dict[str, Any] = {"workers": 1, "progress": False, "rounds": 6}
 METHODS = ("fedbabu", "fedper", "fedrep", "fedbn", "fedrod", "ditto", "pfedme", "apple", "fedmtl", "local", "central")
 
-WEAK = {"fedbn": 0.6, "pfedme": 0.8}  # a newcomer trains 24 numbers of BatchNorm; theta is near the shared model
+WEAK = {"fedbn": 0.6, "pfedme": 0.8}  # a new client trains 24 numbers of BatchNorm; theta is near the shared model
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_newcomer_gets_a_model_that_is_good_for_it(tmp_path: Path, method: str) -> None:
+def test_new_client_gets_a_model_that_is_good_for_it(tmp_path: Path, method: str) -> None:
     inside, north = split_digits()
     given = {**SMALL, **NEEDS.get(method, {}), **({"rounds": 10} if method in WEAK else {})}
     result = fedframe.run(method, data=inside, out=tmp_path / "run", **given)
@@ -40,8 +40,8 @@ def test_newcomer_gets_a_model_that_is_good_for_it(tmp_path: Path, method: str) 
 
 
 @pytest.mark.parametrize("method", ["apple", "fedmtl", "ditto"])
-def test_newcomer_to_a_run_without_its_checkpoint_starts_from_the_shared_weights(tmp_path: Path, method: str) -> None:
-    """What a newcomer elsewhere is sent: settings and model. The saved model is the mean of the clients' own."""
+def test_new_client_to_a_run_without_its_checkpoint_starts_from_the_shared_weights(tmp_path: Path, method: str) -> None:
+    """What a new client elsewhere is sent: settings and model. The saved model is the mean of the clients' own."""
     inside, north = split_digits()
     fedframe.run(method, data=inside, out=tmp_path / "run", **SMALL)
     (tmp_path / "run" / "checkpoint.safetensors").unlink()

@@ -23,7 +23,7 @@ from fedframe.jobs.gather import gather
 from fedframe.runs.folder import RunFolder
 from fedframe.util.files import read_tensors
 from tests.helpers import Recorder, blobs, same_file
-from tests.hold import DEADLINE, environment, wait_until
+from tests.hold import DEADLINE, environment, wait_until, wait_until_free
 
 SMALL: dict[str, Any] = {"rounds": 3, "epochs": 1, "workers": 1, "progress": False}
 
@@ -129,6 +129,7 @@ def test_killed_and_resumed_run_equals_an_unbroken_one(tmp_path: Path, settings:
     wait_until(lambda: len(RunFolder(tmp_path / "cut").metrics()) >= 3)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
+    wait_until_free(tmp_path / "cut")
     assert not (tmp_path / "cut" / "summary.json").exists()
     finished = RunFolder(tmp_path / "cut").checkpoint()
     assert finished is not None
@@ -268,7 +269,9 @@ def test_accuracy_of_zero_is_a_score_like_any_other(tmp_path: Path) -> None:
     data["y_test"] = np.full_like(data["y_test"], 7)  # a class that nobody can know
     result = fedframe.run("fedavg", data=data, model="mlp", out=tmp_path / "run", **SMALL)
     assert [line["generic"] for line in result.history] == [0.0, 0.0, 0.0]
-    assert result.scores["generic"] == {"last": 0.0, "last_five": 0.0, "final": 0.0}
+    generic = result.scores["generic"]
+    assert {generic[key] for key in ("last", "last_five", "final", "low")} == {0.0}
+    assert 0 < float(generic["high"] or 0) < 0.1  # none right of 60 is no proof that none ever will be
 
 
 def test_every_key_of_the_scores_is_defined(tmp_path: Path) -> None:

@@ -22,6 +22,12 @@ def test_schedules_follow_their_formulas() -> None:
     assert rates("step") == pytest.approx([0.5, 0.5, 0.05, 0.005])
 
 
+@pytest.mark.parametrize("rounds", [10, 20, 30, 50, 100, 1000])
+def test_rate_can_be_cut_to_a_tenth_for_the_last_tenth_of_the_rounds(rounds: int) -> None:
+    last = rounds // 10
+    assert rates("step:0.1@0.9", rounds) == pytest.approx([0.5] * (rounds - last) + [0.05] * last)
+
+
 @pytest.mark.parametrize(
     "schedule",
     [

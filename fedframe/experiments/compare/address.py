@@ -9,7 +9,7 @@ from typing import Any
 from fedframe.core.part import Part
 from fedframe.errors import SettingError, nearest
 from fedframe.jobs.gather import setting_names
-from fedframe.methods.recipes import make_method
+from fedframe.methods.recipes import outline_method
 from fedframe.settings import PANELS, Settings, merge_part_settings
 
 # What all methods of a comparison share: clients, splits, initial weights, rounds, and how and where it is scored.
@@ -50,7 +50,7 @@ class Address:
 
 def parts_of(*methods: str) -> dict[str, Part]:
     """The parts of methods, by name."""
-    return {part.name: part for method in methods for part in make_method(method, {}).parts}
+    return {part.name: part for method in methods for part in outline_method(method).parts}
 
 
 def find_address(text: str, methods: Sequence[str]) -> Address:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
 
-from fedframe.data.partition import read_partition
+from fedframe.data.partition import CAPPED, read_partition
 from fedframe.errors import SettingError
 from fedframe.experiments.compare.address import Values, parts_of
 from fedframe.experiments.compare.rows import MOST_SWEPT, MethodSpec, checked_values, method_of, read_method
@@ -79,7 +79,7 @@ def value_labels(values: Sequence[Any]) -> list[tuple[str, Any]]:
 
 
 def with_alpha(settings: Mapping[str, Any], alpha: object) -> str:
-    """The partition with another number behind `dirichlet:`; a long tail in front of it stays."""
+    """The partition with another number behind `dirichlet:`; a long tail in front of it and a cap behind it stay."""
     now = str(settings.get("partition") or Settings.model_fields["partition"].default)
     before, plus, last = now.rpartition("+")
     if now != "auto" and last.partition(":")[0] != "dirichlet":
@@ -87,4 +87,4 @@ def with_alpha(settings: Mapping[str, Any], alpha: object) -> str:
             f"alpha is the number of a dirichlet partition, and partition = {now}; leave --partition out, or sweep "
             f"it: --sweep partition={now},iid"
         )
-    return f"{before}{plus}dirichlet:{alpha}"
+    return f"{before}{plus}dirichlet:{alpha}{CAPPED if last.endswith(CAPPED) else ''}"

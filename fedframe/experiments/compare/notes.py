@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from fedframe.core.evaluation import EASIER_TASK
+from fedframe.core.measures import METRICS
 from fedframe.core.part import ALL_DATA
 from fedframe.experiments.compare.plan import Plan
 from fedframe.experiments.compare.statistics import ComparisonStatistics
 from fedframe.experiments.compare.tuning import explain_select
 from fedframe.experiments.grid.scores import heading
-from fedframe.methods.recipes import make_method
+from fedframe.methods.recipes import outline_method
+from fedframe.util.text import sentence
 
 FEW_SEEDS = 3
 NORMAL = "It takes for granted that differences scatter normally over seeds, which few seeds cannot show."
@@ -44,7 +47,10 @@ def protocol(comparison: ComparisonStatistics) -> list[str]:
     missed = (
         ["A mean over fewer seeds leaves out those that never reached the target, which flatters it."] if partly else []
     )
-    return [same, *meanings, *([chosen] if chosen else []), *missed, load]
+    metric = [] if comparison.metric == "accuracy" else [f"Scores are {METRICS[comparison.metric]}."]
+    both = {"generic.final", "personal.final"} <= {*comparison.accuracies}
+    easier = [sentence(EASIER_TASK)] if both else []
+    return [same, *metric, *meanings, *easier, *([chosen] if chosen else []), *missed, load]
 
 
 def tests(comparison: ComparisonStatistics) -> list[str]:
@@ -83,26 +89,30 @@ def tuning(comparison: ComparisonStatistics) -> list[str]:
         listed = ", ".join(f"{label} {count}" for label, count in counts.items())
         found.append(f"Not the same tuning budget for all: candidates of {listed}.")
     for row in comparison.plan.rows:
-        bad = [trial for trial in tuned.of(row) if trial.mean is None]
-        if bad:
-            names = "; ".join(str(trial.candidate) for trial in bad)
-            found.append(f"{row.label}: not eligible, because a run diverged: {names}.")
+        for state in ("diverged", "failed"):
+            names = "; ".join(str(trial.candidate) for trial in tuned.of(row) if state in trial.states)
+            if names:
+                found.append(f"{row.label}: not eligible, because a run {state}: {names}.")
+        if tuned.failed(row):
+            found.append(
+                f"{row.label}: nothing was chosen, because a choice without the failed runs would not be fair."
+            )
     return found
 
 
 def troubles(comparison: ComparisonStatistics) -> list[str]:
     """Runs that gave no number, each with its reason."""
-    outcomes = [outcome for found in comparison.outcomes.values() for outcome in found]
-    bad = [f"{o.cell.name}: {o.state}. {o.reason}" for o in outcomes if o.state in ("diverged", "failed")]
-    again = any(outcome.state == "failed" for outcome in outcomes)
-    return [*bad, "The same command tries failed runs again."] if again else bad
+    finals = [outcome for found in comparison.outcomes.values() for outcome in found]
+    diverged = [outcome for outcome in finals if outcome.state == "diverged"]  # in tuning that is named elsewhere
+    bad = [f"{o.cell.name}: {o.state}. {o.reason}" for o in (*diverged, *comparison.failed)]
+    return [*bad, "The same command tries failed runs again."] if comparison.failed else bad
 
 
 def remarks_on(plan: Plan) -> list[str]:
     """What sets a method apart before anything is run."""
     found = []
     for row in plan.rows:
-        method = make_method(row.method, {})
+        method = outline_method(row.method)
         if not method.shares_a_model:
             found.append(f"{row.label} has no shared model: it has no generic and no client score.")
         if any(0 < part.server_samples < ALL_DATA for part in method.parts):

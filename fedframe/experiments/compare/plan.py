@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,7 @@ class Plan:
     net: Net | None = None
     known_by: tuple[str, ...] = field(default=())  # what tells those from others
     case: str = ""  # what sets it apart from other comparisons of the same command
+    scores: tuple[str, ...] = ()  # accuracies to report beside the usual ones
 
     def __post_init__(self) -> None:
         labels = [row.label for row in self.rows]
@@ -95,7 +96,9 @@ def default_out(
 ) -> Path:
     """The same folder for the same question, so that the same command goes on; more seeds join those that are there."""
     decides = {name: str(value) for name, value in settings.items() if name not in MACHINE | {"seed"}}
-    shown = [repr(row).replace("MethodRow(", "Row(", 1) for row in rows]  # the name that existing folders are made from
+    # The name and the label that existing folders are made from.
+    named = [replace(row, label=row.old_label or row.label) for row in rows]
+    shown = [repr(row).replace("MethodRow(", "Row(", 1) for row in named]
     text = json.dumps([shown, decides, *known_by, *cases], sort_keys=True)
     code = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
     data = str(settings.get("data", Settings.model_fields["data"].default)).partition("?")[0]

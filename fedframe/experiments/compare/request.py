@@ -14,7 +14,7 @@ from fedframe.errors import SettingError
 from fedframe.experiments.compare.address import Values, merge_layers
 from fedframe.experiments.compare.cases import read_cases, split_sweep
 from fedframe.experiments.compare.plan import Plan, Tuning, default_out
-from fedframe.experiments.compare.rows import MethodRow, MethodSpec, read_rows
+from fedframe.experiments.compare.rows import MethodRow, MethodSpec, check_labels, read_rows
 from fedframe.experiments.compare.tuning import choose_select
 from fedframe.experiments.grid.naming import slug
 from fedframe.jobs.build import Net, make_clients
@@ -57,6 +57,8 @@ def make_plans(asked: ComparisonRequest) -> list[Plan]:
     names = [row.method for row in rows]
     layers = [{**each, "set": named_settings(each.get("set") or {}, *names)} for each in (file, asked.settings)]
     settings = merge_layers(*layers, named)
+    rows = [row.relabelled(settings.get("set") or {}) for row in rows]
+    check_labels(rows)
     seeds = seed_list(asked.seeds, settings.pop("seed", 0))
     tuning = make_tuning(asked, rows, seeds, settings)
     problems = {

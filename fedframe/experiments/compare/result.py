@@ -10,6 +10,7 @@ from fedframe.experiments.compare.files import plain_comparison, save
 from fedframe.experiments.compare.statistics import ComparisonStatistics
 from fedframe.experiments.compare.tables import make_document
 from fedframe.experiments.tables import html_table, markdown
+from fedframe.util.text import percent
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,13 @@ class Comparison(ComparisonStatistics):
     def plain(self, below: Path | None = None) -> dict[str, Any]:
         """Everything as plain values, for JSON; run folders are relative to the folder it is written to."""
         return plain_comparison(self, below or self.plan.out)
+
+    def __repr__(self) -> str:
+        scores = {
+            label: {score: percent(self.estimate(label, score).mean) for score in self.accuracies}
+            for label in self.labels
+        }
+        return f"Comparison({str(self.plan.out)!r}, seeds={len(self.plan.seeds)}, scores={scores})"
 
     def _repr_html_(self) -> str:
         """The tables, as a notebook shows them."""

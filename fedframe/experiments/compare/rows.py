@@ -8,7 +8,7 @@ fedetf?lr=[0.05,0.1]&label=FedETF tuned   with candidates of its own, and anothe
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
@@ -46,6 +46,19 @@ class MethodRow:
     label: str
     settings: Values = field(default_factory=dict)
     sweep: Mapping[Address, tuple[Any, ...]] = field(default_factory=dict)
+    old_label: str = field(default="", repr=False)  # with an object's first values; empty: the user's own label
+
+    def relabelled(self, parts: Mapping[str, Mapping[str, Any]]) -> MethodRow:
+        """The same, called after what it runs with: objects show values after `parts`, the settings of all methods.
+
+        What the method has of its own stands behind its name, and what is swept in the tables.
+        """
+        if not self.old_label:  # the user's own
+            return self
+        name = method_label(self.method)
+        own = {(part, key) for part, values in (self.settings.get("set") or {}).items() for key in values}
+        own |= {(address.part, address.name) for address in self.sweep}
+        return replace(self, label=f"{method_label(self.method, parts, own)}{self.old_label.removeprefix(name)}")
 
     @property
     def candidates(self) -> list[Candidate]:
@@ -62,13 +75,18 @@ def read_rows(methods: Sequence[MethodSpec], sweeps: Mapping[str, Sequence[Any]]
     names = [method_of(each) for each in asked]
     common = {find_address(name, names): checked_values(name, values) for name, values in sweeps.items()}
     rows = [read_row(each, common) for each in asked]
+    check_labels(rows, longest)
+    return rows
+
+
+def check_labels(rows: Sequence[MethodRow], longest: int = 60) -> None:
+    """Refuse names that tables cannot show or tell apart."""
     labels = [row.label for row in rows]
     for label in labels:
         if labels.count(label) > 1:
             raise SettingError(f"Two methods are called {label!r}; name one of them: '{label}?label=another name'.")
         if len(label) > longest:
             raise SettingError(f"The name {label!r} is too long for a table; add &label=short name to the method.")
-    return rows
 
 
 def read_method(spec: MethodSpec) -> Values:
@@ -136,7 +154,10 @@ def read_row(given: Values, common: Mapping[Address, tuple[Any, ...]]) -> Method
         names = ", ".join(map(str, sweep))
         raise SettingError(f"{method}: a sweep is over one or two settings, not {names}; fix some of them.")
     fixed = ", ".join(f"{name}={value}" for name, value in flatten(given).items() if not isinstance(value, list))
-    return MethodRow(method, str(label) if label else f"{method_label(method)} {fixed}".strip(), settings, sweep)
+    if label:
+        return MethodRow(method, str(label), settings, sweep)
+    named = f"{method_label(method)} {fixed}".strip()
+    return MethodRow(method, named, settings, sweep, named).relabelled({})
 
 
 def flatten(given: Mapping[str, Any]) -> Values:

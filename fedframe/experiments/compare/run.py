@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from fedframe.data.load import load_raw, read_spec
-from fedframe.errors import RunError
 from fedframe.experiments.compare.files import save, set_aside
 from fedframe.experiments.compare.notes import remarks_on
 from fedframe.experiments.compare.plan import Plan
@@ -18,6 +17,7 @@ from fedframe.experiments.compare.rows import MethodSpec
 from fedframe.experiments.compare.tables import make_document
 from fedframe.experiments.compare.tuning import Tuned, score_trials, tuning_cells
 from fedframe.experiments.grid import Cell, Outcome, choose_grid_display, outcome_of, run_cells
+from fedframe.experiments.grid.failures import refuse_failures
 from fedframe.experiments.tables import show
 from fedframe.jobs.build import Net, check_device
 from fedframe.runs.loggers import refuse_missing
@@ -94,9 +94,9 @@ def run_plans(plans: Sequence[Plan], cores: int | None, progress: bool, command:
             print(f"The tables of an earlier comparison in {top} are now in {earlier}; its runs stay where they are.")
         print(f"Saved: {', '.join(map(str, paths))}")
         print(f"As a page with pictures: fedframe report {top}")
-    states = [outcome for each in outcomes for found in each.values() for outcome in found]
-    if states and all(outcome.state == "failed" for outcome in states):
-        raise RunError(f"Not one of {plural(len(states), 'run')} could be made. {states[0].reason}")
+    done = [outcome for result in results for outcome in result.all_outcomes]
+    if all(outcome.state == "failed" for outcome in done):
+        refuse_failures(done, len(done))
     return results
 
 
@@ -105,11 +105,15 @@ def tune(plans: Sequence[Plan], cores: int | None, progress: bool) -> list[Tuned
     asked = [(plan, plan.tuning) for plan in plans if plan.tuning is not None]
     if not asked:
         return [None for _ in plans]
-    cells = [cell for plan, tuning in asked for cell in tuning_cells(plan, tuning).values()]
+    candidates = [tuning_cells(plan, tuning) for plan, tuning in asked]
+    cells = [cell for found in candidates for cell in found.values()]
     if progress:
         print(f"Tuning: {plural(len(cells), 'run')} on validation data, the test data put aside.", flush=True)
     outcomes = run_with_data(cells, cores, progress)
-    return [score_trials(plan, tuning, outcomes) for plan, tuning in asked]
+    return [
+        score_trials(plan.rows, found, tuning, outcomes)
+        for (plan, tuning), found in zip(asked, candidates, strict=True)
+    ]
 
 
 def final_runs(

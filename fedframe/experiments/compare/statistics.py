@@ -41,6 +41,13 @@ class ComparisonStatistics:
         return self.plan.baseline
 
     @cached_property
+    def metric(self) -> str:
+        """What the scores are; accuracy in runs of earlier versions."""
+        done = [outcome for found in self.outcomes.values() for outcome in found if outcome.state == "finished"]
+        found = {str(outcome.summary.get("metric", "accuracy")) for outcome in done}
+        return found.pop() if len(found) == 1 else "accuracy"
+
+    @cached_property
     def target(self) -> float | None:
         """The accuracy that rounds and seconds are counted to: as asked, or what the baseline reaches.
 
@@ -60,7 +67,8 @@ class ComparisonStatistics:
     @cached_property
     def accuracies(self) -> list[str]:
         """The accuracies that at least one method has."""
-        return [name for name in (*ACCURACIES, NEW) if any(self.estimate(label, name).count for label in self.labels)]
+        names = dict.fromkeys((*ACCURACIES, NEW, *self.plan.scores))
+        return [name for name in names if any(self.estimate(label, name).count for label in self.labels)]
 
     def estimate(self, label: str, score: str) -> Estimate:
         """A method's score over seeds."""
@@ -84,6 +92,17 @@ class ComparisonStatistics:
                 found[label][score] = each
         return found
 
+    @cached_property
+    def all_outcomes(self) -> list[Outcome]:
+        """What has become of all runs, those that tune first."""
+        finals = [outcome for found in self.outcomes.values() for outcome in found]
+        return [*(self.tuned.outcomes if self.tuned is not None else ()), *finals]
+
+    @property
+    def failed(self) -> list[Outcome]:
+        """Runs that failed and would be tried again; each has its reason."""
+        return [outcome for outcome in self.all_outcomes if outcome.state == "failed"]
+
     def chosen(self, label: str) -> Candidate | None:
         """The setting that was selected for a method, if it had candidates."""
         row = self.plan.rows[self.labels.index(label)]
@@ -104,7 +123,10 @@ class ComparisonStatistics:
         for row in self.plan.rows:
             settings = self.plan.settings_of(row, self.chosen(row.label) or AS_THEY_ARE, self.plan.seeds[0])
             parts = {f"{part}.{key}": value for part, each in settings.set.items() for key, value in each.items()}
-            found.append({**{name: getattr(settings, name) for name in METHOD_SETTINGS}, **parts})
+            values = {name: getattr(settings, name) for name in METHOD_SETTINGS}
+            if settings.lr_per_class is not None:  # it counts in the place of lr
+                values["lr"] = None
+            found.append({**values, **parts})
         names = [*dict.fromkeys(name for values in found for name in values)]
         by_name = {name: [setting_text(values.get(name)) for values in found] for name in names}
         return {name: texts for name, texts in by_name.items() if len(set(texts)) > 1}

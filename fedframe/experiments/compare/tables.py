@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from fedframe.core.measures import metric_name
 from fedframe.experiments.compare.notes import notes
 from fedframe.experiments.compare.statistics import ComparisonStatistics
 from fedframe.experiments.compare.tuning import explain_select
@@ -13,6 +14,12 @@ from fedframe.metrics.statistics import Difference, Estimate
 from fedframe.util.text import plural
 
 TITLE = "Comparison"
+
+
+def title(comparison: ComparisonStatistics) -> str:
+    """What the scores are, as a title."""
+    name = metric_name(comparison.metric)
+    return f"{name[:1].upper()}{name[1:]} in percent"
 
 
 def make_document(comparisons: Sequence[ComparisonStatistics]) -> Document:
@@ -39,7 +46,7 @@ def overview(comparisons: Sequence[ComparisonStatistics]) -> Iterator[Table]:
 
 def tables(comparison: ComparisonStatistics) -> Iterator[Table]:
     """All tables of a comparison."""
-    yield score_table(comparison, f"Accuracy in percent, {over_seeds(comparison)}", comparison.accuracies)
+    yield score_table(comparison, f"{title(comparison)}, {over_seeds(comparison)}", comparison.accuracies)
     if comparison.differences:
         yield difference_table(comparison)
     cost = over_seeds(comparison).replace("and", "± half of the")
@@ -73,7 +80,9 @@ def estimate_text(comparison: ComparisonStatistics, label: str, score: str) -> s
     troubled = [f"{states.count(state)} {state}" for state in ("diverged", "failed") if state in states]
     asked = len(comparison.plan.seeds)
     if not states:
-        return "diverged in tuning"
+        row = comparison.plan.rows[comparison.labels.index(label)]
+        failed = comparison.tuned is not None and comparison.tuned.failed(row)
+        return "failed in tuning" if failed else "diverged in tuning"
     if found.mean is None:
         return ", ".join(troubled) or ("not reached" if ":" in score and has_generic(comparison, label) else DASH)
     text = number(found.mean, score)

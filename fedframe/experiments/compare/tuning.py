@@ -13,7 +13,7 @@ from fedframe.experiments.compare.plan import Plan, Tuning
 from fedframe.experiments.compare.rows import Candidate, MethodRow
 from fedframe.experiments.grid.cell import Cell, Outcome
 from fedframe.experiments.grid.scores import check_score, explain, is_accuracy, read_score
-from fedframe.methods.recipes import make_method
+from fedframe.methods.recipes import outline_method
 
 GENERIC = "generic"  # of a method with a server stage the final score, else the mean of the last five evaluations
 PERSONAL = "personal.final"
@@ -41,15 +41,25 @@ class Tuned:
 
     tuning: Tuning
     trials: Sequence[Trial]
+    outcomes: Sequence[Outcome] = ()
 
     def of(self, row: MethodRow) -> list[Trial]:
         """The trials of a method."""
         return [trial for trial in self.trials if trial.row == row]
 
     def chosen(self, row: MethodRow) -> Candidate | None:
-        """The best candidate, of equals the first; None if there is none without a diverged run."""
+        """The best candidate, of equals the first; None if there is none without a diverged run.
+
+        With a run that failed there is none either: a choice among the others would not be fair.
+        """
+        if self.failed(row):
+            return None
         known = [(trial.mean, -number) for number, trial in enumerate(self.of(row)) if trial.mean is not None]
         return self.of(row)[-max(known)[1]].candidate if known else None
+
+    def failed(self, row: MethodRow) -> bool:
+        """Whether a run of a method's candidates failed, and may be made by another try."""
+        return any("failed" in trial.states for trial in self.of(row))
 
     def plain(self) -> dict[str, Any]:
         """The validation grid as plain values, for JSON."""
@@ -77,14 +87,14 @@ def choose_select(rows: Sequence[MethodRow], asked: str) -> str:
         if not is_accuracy(asked):
             raise SettingError(f"select = {asked!r} is no accuracy; use select = personal.final.")
         return asked
-    return GENERIC if all(make_method(row.method, {}).shares_a_model for row in rows) else PERSONAL
+    return GENERIC if all(outline_method(row.method).shares_a_model for row in rows) else PERSONAL
 
 
 def score_of(select: str, method: str) -> str:
     """The score itself: a method with a server stage is meant to be used after it."""
     if select != GENERIC:
         return select
-    stage = make_method(method, {}).optional_slot("server_stage")
+    stage = outline_method(method).optional_slot("server_stage")
     return "generic.last_five" if stage is None else "generic.final"
 
 
@@ -116,22 +126,41 @@ def tuning_cells(plan: Plan, tuning: Tuning) -> dict[tuple[str, Candidate, int],
     }
 
 
-def score_trials(plan: Plan, tuning: Tuning, outcomes: Mapping[Path, Outcome]) -> Tuned:
-    """The trials with their scores; a run that could not be made would make the choice unfair, so it ends here."""
-    cells = tuning_cells(plan, tuning)
-    failed = [outcomes[cell.folder] for cell in cells.values() if outcomes[cell.folder].state == "failed"]
+def score_trials(
+    rows: Sequence[MethodRow],
+    cells: Mapping[tuple[str, Candidate, int], Cell],
+    tuning: Tuning,
+    outcomes: Mapping[Path, Outcome],
+) -> Tuned:
+    """The trials with their scores."""
+    trials = [
+        make_trial(
+            row,
+            candidate,
+            [outcomes[cells[row.label, candidate, seed].folder] for seed in tuning.seeds],
+            tuning.select,
+        )
+        for row in rows
+        if len(row.candidates) > 1
+        for candidate in row.candidates
+    ]
+    return Tuned(tuning, trials, [outcomes[folder] for folder in dict.fromkeys(c.folder for c in cells.values())])
+
+
+def refuse_failed(outcomes: Sequence[Outcome]) -> None:
+    """Refuse to choose among candidates some of which could not be run."""
+    failed = [outcome for outcome in outcomes if outcome.state == "failed"]
     if failed:
         raise RunError(
-            f"{len(failed)} of {len(cells)} tuning runs could not be made; the same command tries them again. "
+            f"{len(failed)} of {len(outcomes)} tuning runs could not be made; the same command tries them again. "
             f"{failed[0].cell.name}: {failed[0].reason}"
         )
-    trials = []
-    for row in plan.rows:
-        for candidate in row.candidates if len(row.candidates) > 1 else ():
-            found = [outcomes[cells[row.label, candidate, seed].folder] for seed in tuning.seeds]
-            score = score_of(tuning.select, row.method)
-            values = tuple(read_score(outcome, score) for outcome in found)
-            if any(o.state == "finished" and value is None for o, value in zip(found, values, strict=True)):
-                raise RunError(f"{row.label} has no score {score!r} to choose by; use --select personal.final.")
-            trials.append(Trial(row, candidate, values, tuple(outcome.state for outcome in found)))
-    return Tuned(tuning, trials)
+
+
+def make_trial(row: MethodRow, candidate: Candidate, found: Sequence[Outcome], select: str) -> Trial:
+    """A candidate with the scores of its runs, one per tuning seed."""
+    score = score_of(select, row.method)
+    values = tuple(read_score(outcome, score) for outcome in found)
+    if any(o.state == "finished" and value is None for o, value in zip(found, values, strict=True)):
+        raise RunError(f"{row.label} has no score {score!r} to choose by; use --select personal.final.")
+    return Trial(row, candidate, values, tuple(outcome.state for outcome in found))

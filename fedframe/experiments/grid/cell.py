@@ -77,15 +77,24 @@ def keep_divergence(cell: Cell, reason: str) -> None:
 
 def refuse_other_run(cell: Cell) -> None:
     """Refuse a folder that holds a run with other settings."""
+    name = other_setting(cell)
+    if name is not None:
+        found, asked = getattr(check(read_config(cell.folder / CONFIG)), name), getattr(cell.settings, name)
+        raise SettingError(
+            f"{cell.folder} holds a run with {name} = {found!r}, not {asked!r}; choose another --out, or remove that "
+            "folder."
+        )
+
+
+def other_setting(cell: Cell) -> str | None:
+    """The first setting in which the run in the cell's folder differs from the cell; None if it is the same run."""
     held = check(read_config(cell.folder / CONFIG))
     for name, asked in cell.settings:
-        found = getattr(held, name)
         if name in MACHINE or asked is None or asked == "auto":  # the run's own file says what these came to
             continue
+        found = getattr(held, name)
         if name == "rounds" and found == 0:  # where nothing learns in rounds, they are left out
             continue
         if found != asked:
-            raise SettingError(
-                f"{cell.folder} holds a run with {name} = {found!r}, not {asked!r}; choose another --out, or remove "
-                "that folder."
-            )
+            return name
+    return None

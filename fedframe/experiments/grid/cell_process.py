@@ -28,7 +28,7 @@ from fedframe.util.locate import own_error
 
 if TYPE_CHECKING:
     from fedframe.core.job import Job
-    from fedframe.core.server import RoundRecord
+    from fedframe.core.round_record import RoundRecord
 
 Report = Callable[[dict[str, Any]], None]
 REPORT_EVERY = 0.5  # seconds between two reports from inside a round

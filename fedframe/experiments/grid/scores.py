@@ -4,14 +4,15 @@ generic.final, personal.last_five, ...   as in summary.json
 balanced                                 mean over the classes of the saved shared model's accuracy on each
 many, medium, few                        accuracy of the saved shared model on frequent, middling and rare classes
 rounds_to:0.33, seconds_to:0.33          rounds, and seconds in them, until the generic accuracy first reached 0.33
-bytes_up, bytes_down, cpu_seconds, seconds   what the run cost
+bytes_up, bytes_down, bytes_after, bytes_head, cpu_seconds, seconds   what the run cost
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from fedframe.errors import SettingError, nearest
 from fedframe.experiments.grid.cell import Outcome
@@ -22,11 +23,19 @@ PLAIN |= {"client.weighted", "personal.weighted", "new.final", "new.weighted"}
 BALANCED = "balanced"
 ROUNDS_TO, SECONDS_TO = "rounds_to", "seconds_to"
 COSTS = {
-    "bytes_up": "bytes that all clients together sent in all rounds",
-    "bytes_down": "bytes that all clients together received in all rounds, and what they received only once",
+    "bytes_up": "bytes that all clients together sent, in all rounds and in the stages after them",
+    "bytes_down": "bytes that all clients together received, in all rounds and in the stages after them, and what they "
+    "received only once",
+    "bytes_after": "bytes that all clients together sent and received in the stages after the last round; they are "
+    "among the others",
     "cpu_seconds": "processor seconds of all processes of the run, with evaluation and all stages",
     "seconds": "seconds from start to end of the run, with evaluation and all stages",
 }
+BYTES_HEAD = "bytes_head"
+HEAD_MEANING = (
+    "bytes that one client sends and receives for the classifier, mean over clients: the classifier in all rounds, and "
+    "in the server stage all but the backbone"
+)
 MEANINGS = {
     "generic": "the shared model on the global test set",
     "client": "the shared model on each client's own test data, mean over clients",
@@ -43,14 +52,20 @@ KINDS = {
     "last_five": "mean of the last five evaluations",
     "weighted": "the saved models; clients count by their test samples",
 }
-SHORT_KINDS = {"final": "", "last_five": ", last five"}
-COST_HEADINGS = {"bytes_up": "MB up", "bytes_down": "MB down", "cpu_seconds": "CPU seconds", "seconds": "seconds"}
+SHORT_KINDS = {"final": "", "last": ", last round", "last_five": ", last five"}
+COST_HEADINGS = {
+    "bytes_up": "MB up",
+    "bytes_down": "MB down",
+    "bytes_after": "MB after rounds",
+    "cpu_seconds": "CPU seconds",
+    "seconds": "seconds",
+}
 
 
 def check_score(name: str) -> str:
     """The name of a score, if there is such a score."""
     kind, colon, goal = name.partition(":")
-    plain = [*sorted(PLAIN), BALANCED, *GROUPS, *COSTS]
+    plain = [*sorted(PLAIN), BALANCED, *GROUPS, *COSTS, BYTES_HEAD]
     if name in plain or (kind in (ROUNDS_TO, SECONDS_TO) and colon and is_share(goal)):
         return name
     raise SettingError(
@@ -68,7 +83,7 @@ def is_share(text: str) -> bool:
 
 def is_accuracy(name: str) -> bool:
     """Whether a score is a share, to be shown in percent, and not a count or a cost."""
-    return name.partition(":")[0] not in (ROUNDS_TO, SECONDS_TO, *COSTS)
+    return name.partition(":")[0] not in (ROUNDS_TO, SECONDS_TO, *COSTS, BYTES_HEAD)
 
 
 def explain(name: str) -> str:
@@ -79,6 +94,8 @@ def explain(name: str) -> str:
         return f"{what} until the shared model first reached {100 * float(goal):g} % on the global test set"
     if name in COSTS:
         return COSTS[name]
+    if name == BYTES_HEAD:
+        return HEAD_MEANING
     score, _, kind = name.partition(".")
     return f"{MEANINGS[score]}, {KINDS[kind or 'final']}"
 
@@ -90,6 +107,8 @@ def heading(name: str) -> str:
         return f"{'rounds' if kind == ROUNDS_TO else 'seconds'} to {100 * float(goal):g} %"
     if name in COSTS:
         return COST_HEADINGS[name]
+    if name == BYTES_HEAD:
+        return "MB for the classifier"
     score, _, kind = name.partition(".")
     return f"{score}{SHORT_KINDS.get(kind, '')}"
 
@@ -105,14 +124,29 @@ def read_score(outcome: Outcome, name: str, cuts: Sequence[float] = CUTS) -> flo
     if name == BALANCED:
         known = [value for value in summary["per_class"].values() if value is not None]
         return statistics.fmean(known) if known else None
-    if name in COSTS:
-        return float(summary[name] + (summary["bytes_once"] if name == "bytes_down" else 0))
+    if name in COSTS or name == BYTES_HEAD:
+        return read_cost(summary, name)
     kind, _, goal = name.partition(":")
     if kind in (ROUNDS_TO, SECONDS_TO):
         return until(outcome, float(goal), kind)
     score, _, kind = name.partition(".")
     value: float | None = summary["scores"].get(score, {}).get(kind)
     return value
+
+
+def read_cost(summary: Mapping[str, Any], name: str) -> float:
+    """A cost of a finished run; runs of earlier versions have not counted their stages."""
+    stages = summary.get("stages", {})
+    if name == "bytes_after":
+        return float(sum(stage["bytes_up"] + stage["bytes_down"] for stage in stages.values()))
+    if name == BYTES_HEAD:
+        in_rounds = [summary["bytes_by_part"].get("head", {})]
+        parts = stages.get("server_stage", {}).get("bytes_by_part", {})
+        counted = in_rounds + [sizes for part, sizes in parts.items() if part != "backbone"]
+        return float(sum(sum(sizes.values()) for sizes in counted) / summary["clients"])
+    if f"{name}_total" in summary:
+        return float(summary[f"{name}_total"])
+    return float(summary[name] + (summary["bytes_once"] if name == "bytes_down" else 0))
 
 
 def until(outcome: Outcome, goal: float, kind: str) -> float | None:

@@ -22,6 +22,7 @@ from fedframe.methods.recipes import make_method
 from fedframe.settings import Settings, merge_part_settings
 
 PartSettings = Mapping[str, Mapping[str, Any]]
+Rates = Mapping[tuple[str, str], float]  # learning rates by row and column
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Choice:
     set: PartSettings = field(default_factory=dict)  # settings of parts, for the rows that have them
     machine: Mapping[str, Any] = field(default_factory=dict)  # device, data_dir
     out: Path = Path("runs", "papers")
+    tune: bool = False  # choose learning rates on held-out training data first
 
 
 @dataclass(frozen=True)
@@ -47,29 +49,40 @@ class PlacedCell:
     cell: Cell
 
 
-def placed_cells(table: PaperTable, choice: Choice) -> list[PlacedCell]:
-    """The cells of the chosen rows and columns."""
+class CellMaker:
+    """Makes the cells of the chosen rows and columns; settings of parts that no chosen row has are refused."""
+
+    def __init__(self, table: PaperTable, choice: Choice) -> None:
+        names = chosen([row.name for row in table.rows], choice.rows, "row")
+        columns = chosen([*table.columns], choice.columns, "column")
+        rows = [row for row in table.rows if row.name in names]
+        self.table, self.places = table, [(row, column) for row in rows for column in columns]
+        self.choice = replace(choice, set=named_settings(choice.set, *(row.method for row in rows)))
+        self.finder = InputFinder(lambda: recorded_inputs(choice.out))
+        present = {part.name for row in rows for part in make_method(row.method, {}).parts}
+        for part in self.choice.set:
+            if part not in present:
+                raise SettingError(f"--set {part}...: no chosen row of {table.name} has a part {part!r}; leave it out.")
+
+    def make(self, row: TableRow, column: str, seed: int, more: Mapping[str, Any], prefix: str = "") -> Cell:
+        """A run of a row in a column; `more` beats the table's settings, and the prefix is how its name begins."""
+        asked = {**asked_settings(self.table, row, column, seed, self.choice), **more}
+        name = f"{prefix}{row.name}, {column}" + (f", seed {seed}" if self.choice.seeds > 1 else "")
+        cell = Cell(name, gather(asked, None), self.choice.out)
+        as_asked = {key: value for key, value in asked.items() if key in ("method", "data", "model")}
+        return cell_at(self.choice.out / "cells", stem(cell.settings, asked["method"]), cell, self.finder, as_asked)
+
+
+def placed_cells(table: PaperTable, choice: Choice, rates: Rates | None = None) -> list[PlacedCell]:
+    """The cells of the chosen rows and columns, with the learning rates that were chosen for them."""
     if choice.seeds < 1:
         raise SettingError(f"seeds = {choice.seeds}: at least one run is needed for a cell; use seeds = 3.")
-    rows = chosen([row.name for row in table.rows], choice.rows, "row")
-    columns = chosen([*table.columns], choice.columns, "column")
-    methods = [row.method for row in table.rows if row.name in rows]
-    choice = replace(choice, set=named_settings(choice.set, *methods))
-    finder = InputFinder(lambda: recorded_inputs(choice.out))
-    used: set[str] = set()
+    maker = CellMaker(table, choice)
     found = []
-    for row in (row for row in table.rows if row.name in rows):
-        for column in columns:
-            for seed in range(choice.seeds):
-                asked = asked_settings(table, row, column, seed, choice, used)
-                name = f"{row.name}, {column}" + (f", seed {seed}" if choice.seeds > 1 else "")
-                cell = Cell(name, gather(asked, None), choice.out)
-                as_asked = {key: value for key, value in asked.items() if key in ("method", "data", "model")}
-                placed = cell_at(choice.out / "cells", stem(cell.settings, asked["method"]), cell, finder, as_asked)
-                found.append(PlacedCell(row, column, seed, placed))
-    for part in choice.set:
-        if part not in used:
-            raise SettingError(f"--set {part}...: no chosen row of {table.name} has a part {part!r}; leave it out.")
+    for row, column in maker.places:
+        rate = (rates or {}).get((row.name, column))
+        more = {} if rate is None else {"lr": rate}
+        found += [PlacedCell(row, column, seed, maker.make(row, column, seed, more)) for seed in range(choice.seeds)]
     return found
 
 
@@ -84,13 +97,11 @@ def chosen(names: Sequence[str], wanted: Iterable[str], what: str) -> list[str]:
 
 def cell_settings(table: PaperTable, row: TableRow, column: str, seed: int, choice: Choice) -> Settings:
     """All settings of a cell."""
-    return gather(asked_settings(table, row, column, seed, choice, set()), None)
+    return gather(asked_settings(table, row, column, seed, choice), None)
 
 
-def asked_settings(
-    table: PaperTable, row: TableRow, column: str, seed: int, choice: Choice, used: set[str]
-) -> dict[str, Any]:
-    """The settings of a cell that the table and the choice name; `used` collects the parts that --set has reached."""
+def asked_settings(table: PaperTable, row: TableRow, column: str, seed: int, choice: Choice) -> dict[str, Any]:
+    """The settings of a cell that the table and the choice name; --set reaches the rows that have the part."""
     layers = [table.settings, table.columns[column], row.settings, row.columns.get(column, {})]
     values: dict[str, Any] = {"method": row.method, "seed": seed}
     for layer in layers:
@@ -98,7 +109,6 @@ def asked_settings(
     parts = merge_part_settings(*(layer.get("set") or {} for layer in layers))
     own = {part.name for part in make_method(values["method"], parts).parts}
     asked = {part: given for part, given in choice.set.items() if part in own}
-    used.update(asked)
     values["set"] = merge_part_settings(parts, asked)
     values = {**choice.scale.apply(values), **choice.machine}
     if "data" in values:

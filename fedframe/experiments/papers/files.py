@@ -11,23 +11,23 @@ from fedframe.experiments.tables import DASH, Chapter, Document, Table, comma_se
 from fedframe.util.files import write_json, write_text
 
 
-def number(value: float | None, counts: bool, sign: bool = False) -> str:
-    """0.8312 as 83.1; a count as it is; a dash for what is not there."""
+def number(value: float | None, factor: float, sign: bool = False) -> str:
+    """A value times a factor: 0.8312 as 83.1 with 100; a dash for what is not there."""
     if value is None:
         return DASH
-    shown = value if counts else 100 * value
+    shown = factor * value
     return f"{shown:+.1f}" if sign else f"{shown:.1f}"
 
 
-def cell_text(entry: Entry, counts: bool) -> str:
+def cell_text(entry: Entry, factor: float) -> str:
     """Ours (the paper's, difference)."""
-    ours = number(entry.ours.mean, counts) if entry.ours.values else entry.remark
+    ours = number(entry.ours.mean, factor) if entry.ours.values else entry.remark
     if entry.ours.spread is not None:
-        ours += f" ± {number(entry.ours.spread, counts)}"
+        ours += f" ± {number(entry.ours.spread, factor)}"
     if entry.printed is None:
         return f"{ours} ({DASH})"
-    difference = f", {number(entry.difference, counts, sign=True)}" if entry.difference is not None else ""
-    return f"{ours} ({number(entry.printed, counts)}{difference})"
+    difference = f", {number(entry.difference, factor, sign=True)}" if entry.difference is not None else ""
+    return f"{ours} ({number(entry.printed, factor)}{difference})"
 
 
 def make_document(result: FilledTable) -> Document:
@@ -45,7 +45,7 @@ def make_document(result: FilledTable) -> Document:
                 (
                     row,
                     *(
-                        cell_text(result.entry(row, column, score), result.counts(score))
+                        cell_text(result.entry(row, column, score), result.table.shown_factor)
                         for column, score, _ in placed_cells
                     ),
                 )
@@ -60,10 +60,10 @@ def make_document(result: FilledTable) -> Document:
 
 def closing(result: FilledTable) -> list[str]:
     """What a reader of the numbers has to know."""
-    unit = "rounds" if result.table.unit == "count" else "percent, difference in points"
+    unit = {"count": "rounds", "megabytes": "megabytes"}.get(result.table.unit, "percent, difference in points")
     scores = [f"{name}: {meaning}." for name, meaning in result.meanings.items()]
     legend = f"Ours (the paper's, ours minus the paper's), in {unit}."
-    return [result.size, legend, *scores, *result.table.notes, *result.missing, *result.failures]
+    return [result.size, legend, *scores, *result.notes]
 
 
 def number_lines(result: FilledTable) -> Iterator[dict[str, Any]]:
@@ -83,9 +83,10 @@ def number_lines(result: FilledTable) -> Iterator[dict[str, Any]]:
 
 
 def save(result: FilledTable) -> list[Path]:
-    """Write the table's files; their names tell the scale."""
+    """Write the table's files; their names tell the scale, and whether rates were chosen."""
     scale = result.choice.scale.share
-    stem = result.table.name if scale == 1 else f"{result.table.name}-scale-{scale:g}"
+    stem = f"{result.table.name}-tuned" if result.choice.tune else result.table.name
+    stem += "" if scale == 1 else f"-scale-{scale:g}"
     paths = [result.choice.out / f"{stem}.{kind}" for kind in ("md", "csv", "json")]
     write_text(paths[0], markdown(make_document(result)))
     write_text(paths[1], comma_separated(number_lines(result)))

@@ -11,6 +11,7 @@ from fedframe.experiments.grid.cell import Outcome
 from fedframe.experiments.grid.scores import Figure, explain, is_accuracy
 from fedframe.experiments.papers.cells import Choice, PlacedCell
 from fedframe.experiments.papers.table import PaperTable
+from fedframe.experiments.papers.tuning import Chosen, notes_on
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class FilledTable:
     placed_cells: Sequence[PlacedCell]
     outcomes: Mapping[Path, Outcome]
     missing: Sequence[str] = ()  # sentences on columns whose data are not here
+    tuned: Sequence[Chosen] = ()  # learning rates that were chosen
 
     def outcomes_at(self, row: str, column: str) -> list[Outcome]:
         """What has become of the runs behind a place of the table."""
@@ -96,6 +98,11 @@ class FilledTable:
         """What each score of the table is in our words."""
         return {name: explain(score) for name, score in self.table.scores.items()}
 
+    @property
+    def notes(self) -> list[str]:
+        """What stands under the table."""
+        return [*self.table.notes, *notes_on(self.tuned), *self.missing, *self.failures]
+
     def counts(self, score: str) -> bool:
         """Whether a score is a count and not an accuracy."""
         return not is_accuracy(self.table.scores[score])
@@ -125,8 +132,9 @@ class FilledTable:
                 }
                 for entry in self.entries
             ],
+            "tuning": [each.plain() for each in self.tuned],
             "cells": [self.plain_cell(place) for place in self.placed_cells],
-            "notes": [*self.table.notes, *self.missing, *self.failures],
+            "notes": self.notes,
         }
 
     def plain_cell(self, place: PlacedCell) -> dict[str, Any]:
@@ -137,6 +145,7 @@ class FilledTable:
             "column": place.column,
             "seed": place.seed,
             "method": place.cell.settings.method,
+            "lr": place.cell.settings.lr,
             "folder": str(place.cell.folder.relative_to(self.choice.out)),
             "state": outcome.state if outcome else "waiting",
             "reason": outcome.reason if outcome else "",

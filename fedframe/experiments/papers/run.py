@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 
 import yaml
@@ -10,11 +10,13 @@ import yaml
 from fedframe.data.load import load_raw, read_spec
 from fedframe.errors import FedframeError, RunError
 from fedframe.experiments.grid import choose_grid_display, outcome_of, run_cells
+from fedframe.experiments.grid.failures import refuse_failures
 from fedframe.experiments.papers.cells import Choice, PlacedCell, placed_cells
 from fedframe.experiments.papers.files import make_document, save
 from fedframe.experiments.papers.result import FilledTable
 from fedframe.experiments.papers.scale import local_steps
-from fedframe.experiments.papers.table import load_table, table_names
+from fedframe.experiments.papers.table import PaperTable, load_table, table_names
+from fedframe.experiments.papers.tuning import RATE, Chosen, TunedPlace, choose, chosen_rates, tuned_places
 from fedframe.experiments.tables import show
 from fedframe.jobs.build import check_device
 from fedframe.settings import Settings
@@ -52,18 +54,31 @@ def fill(name: str, choice: Choice, *, cores: int | None = None, progress: bool 
     if progress:
         for text in sentences:
             print(text, flush=True)
-    cells = [place.cell for place in chosen if place.cell.settings.data not in absent]
-    if not cells:
+    if all(place.cell.settings.data in absent for place in chosen):
         raise RunError(f"No data of {table.name} are here, so nothing can be run. {' '.join(sentences)}")
+    tuned = tune(table, choice, absent, cores, progress) if choice.tune else []
+    if tuned:
+        chosen = placed_cells(table, choice, chosen_rates(tuned))
+    cells = [place.cell for place in chosen if place.cell.settings.data not in absent]
     outcomes = run_cells(cells, choose_grid_display(progress), cores=cores)
-    result = FilledTable(table, choice, chosen, outcomes, sentences)
+    result = FilledTable(table, choice, chosen, outcomes, sentences, tuned)
     paths = save(result)
     if progress:
         show(make_document(result))
         print(f"Saved: {', '.join(map(str, paths))}")
     if all(outcome.state == "failed" for outcome in outcomes.values()):
-        raise RunError(f"Not one of {plural(len(outcomes), 'cell')} could be run. {result.failures[0]}")
+        refuse_failures([*outcomes.values()], len(outcomes))
     return result
+
+
+def tune(table: PaperTable, choice: Choice, absent: Container[str], cores: int | None, progress: bool) -> list[Chosen]:
+    """Run every candidate on held-out training data and choose; what is finished is not run again."""
+    places = tuned_places(table, choice)
+    cells = [cell for place in places for cell in place.cells.values() if cell.settings.data not in absent]
+    if progress:
+        print(f"Tuning: {plural(len(cells), 'run')} on held-out training data, the test data put aside.", flush=True)
+    outcomes = run_cells(cells, choose_grid_display(progress), cores=cores)
+    return [choose(place, outcomes) for place in places if all(c.folder in outcomes for c in place.cells.values())]
 
 
 def missing_data(chosen: Sequence[PlacedCell]) -> tuple[set[str], list[str]]:
@@ -88,13 +103,15 @@ def missing_data(chosen: Sequence[PlacedCell]) -> tuple[set[str], list[str]]:
     return absent, sentences
 
 
-def describe(name: str, choice: Choice) -> None:
+def print_planned_cells(name: str, choice: Choice) -> None:
     """Print the cells with their settings and about how many local steps they take; run nothing."""
     table = load_table(name)
     chosen = placed_cells(table, choice)
     common = common_settings(chosen)
     print(f"{table.name}: {table.title} ({table.paper})")
     print(choice.scale.sentence(int(table.settings.get("rounds", 30))))
+    if choice.tune:
+        print(describe_tuning(tuned_places(table, choice)))
     print("\nSettings of all cells:")
     print(yaml.safe_dump(common, sort_keys=False, allow_unicode=True))
     total, unknown = 0, 0
@@ -112,6 +129,17 @@ def describe(name: str, choice: Choice) -> None:
         print(f"    about {steps:,} local steps" if steps is not None else "    local steps: not known before the data")
     more = f", and {unknown} whose steps are not known before their data are read" if unknown else ""
     print(f"\n{plural(len(folders), 'run')}, about {total:,} local steps{more}.")
+
+
+def describe_tuning(places: Sequence[TunedPlace]) -> str:
+    """Which learning rates are tried, and how many runs that takes."""
+    cells = {cell.folder: cell for place in places for cell in place.cells.values()}
+    steps = sum(local_steps(cell.settings) or 0 for cell in cells.values())
+    rates = {", ".join(f"{rate:g}" for rate in place.candidates.sweep[RATE]): None for place in places}
+    return (
+        f"Tuning first: lr from {' or from '.join(rates)}, {plural(len(cells), 'run')} on held-out training data, "
+        f"about {steps:,} local steps. The cells below have the table's own rates until others are chosen."
+    )
 
 
 def plain(settings: Settings) -> dict[str, object]:

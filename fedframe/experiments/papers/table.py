@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from fedframe.errors import SettingError, nearest
 from fedframe.experiments.grid.scores import check_score, is_accuracy
@@ -20,7 +20,18 @@ from fedframe.metrics.accuracy import CUTS
 from fedframe.settings import Settings
 
 Values = dict[str, Any]
+RATES = (0.01, 0.03, 0.1, 0.3)  # learning rates that --tune tries unless a table or a row names others
 NOT_HERE = {"seed", "data_share"}  # said by --seeds and by --scale
+
+
+def _comparable(rates: tuple[float, ...]) -> tuple[float, ...]:
+    """Candidates among which something can be chosen, or none."""
+    if rates and (len(set(rates)) < max(2, len(rates)) or min(rates) <= 0):
+        raise SettingError(f"rates = {[*rates]}: a choice is between two or more above 0; use rates = [0.03, 0.1].")
+    return rates
+
+
+CandidateRates = Annotated[tuple[float, ...], AfterValidator(_comparable)]
 
 
 class Strict(BaseModel):
@@ -37,6 +48,7 @@ class TableRow(Strict):
     settings: Values = Field(default_factory=dict)
     columns: dict[str, Values] = Field(default_factory=dict)  # settings that differ in a column
     scores: dict[str, str] = Field(default_factory=dict)  # where this row's number is another score of ours
+    rates: CandidateRates | None = None  # candidates of --tune for this row; none of them: its rate is fixed
     paper: list[float | None]  # from left to right as printed; null: absent or unreadable
 
 
@@ -46,8 +58,9 @@ class PaperTable(Strict):
     name: str
     title: str
     paper: str
-    unit: Literal["percent", "share", "count"]  # of the printed numbers
+    unit: Literal["percent", "share", "count", "megabytes"]  # of the printed numbers
     scores: dict[str, str]  # name in the paper -> score of ours
+    rates: CandidateRates = RATES  # candidates of --tune
     groups: tuple[float, float] = CUTS  # many, medium and few: where the classes are cut
     settings: Values
     columns: dict[str, Values]
@@ -69,7 +82,8 @@ class PaperTable(Strict):
     def _fits_together(self) -> Self:
         for score in [*self.scores.values(), *(score for row in self.rows for score in row.scores.values())]:
             check_score(score)
-            if is_accuracy(score) == (self.unit == "count"):
+            other = ("megabytes",) if score.startswith("bytes") else ("count",)
+            if self.unit not in (("percent", "share") if is_accuracy(score) else other):
                 raise SettingError(f"The score {score!r} is not counted in {self.unit}.")
         names = [row.name for row in self.rows]
         for name in [*names, *self.columns]:
@@ -90,10 +104,22 @@ class PaperTable(Strict):
         return self
 
     def printed(self, row: TableRow, column: str, score: str) -> float | None:
-        """The paper's number, accuracies as shares of 1."""
+        """The paper's number, accuracies as shares of 1, and megabytes as bytes."""
         place = [*self.columns].index(column) * len(self.scores) + [*self.scores].index(score)
         number = row.paper[place]
-        return number / 100 if number is not None and self.unit == "percent" else number
+        divisor = {"percent": 100, "megabytes": 1e-6}.get(self.unit)
+        return number / divisor if number is not None and divisor is not None else number
+
+    @property
+    def shown_factor(self) -> float:
+        """What our scores are multiplied by to be shown: accuracies in percent, bytes in megabytes."""
+        return {"count": 1.0, "megabytes": 1e-6}.get(self.unit, 100.0)
+
+    def candidate_rates(self, row: TableRow, column: str) -> tuple[float, ...]:
+        """The learning rates that --tune chooses from; none where the row has one of its own."""
+        if row.rates is not None:
+            return row.rates
+        return () if "lr" in row.settings or "lr" in row.columns.get(column, {}) else self.rates
 
     def score_of(self, row: TableRow, score: str) -> str:
         """Our score behind a number of the paper."""

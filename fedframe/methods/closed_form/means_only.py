@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedframe.methods.closed_form.sums import Sums
-from fedframe.methods.closed_form.triangle import pack
+from fedframe.util.triangles import pack
 
 
 def sums_from_means(counts: Tensor, means: Tensor, shrinkage: float = 0.1) -> Sums:
@@ -46,4 +46,4 @@ def sums_from_means(counts: Tensor, means: Tensor, shrinkage: float = 0.1) -> Su
     second[:dim, dim] = second[dim, :dim]
     second[dim, dim] = totals.sum()
     cross = torch.cat([sums.T, totals[None]])
-    return Sums(pack(second, torch.float64), cross)
+    return Sums(pack(second), cross)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedframe.methods.closed_form.triangle import packed_size, unpack
+from fedframe.util.triangles import triangle_size, unpack
 
 PANEL = 1024  # rows of V that are added up at once
 
@@ -27,7 +27,7 @@ class Sums:
     @classmethod
     def zeros(cls, dim: int, classes: int) -> Sums:
         """Of no samples, in float64; `dim` is that of a feature, without the constant."""
-        second = torch.zeros(packed_size(dim + 1), dtype=torch.float64)
+        second = torch.zeros(triangle_size(dim + 1), dtype=torch.float64)
         return cls(second, torch.zeros(dim + 1, classes, dtype=torch.float64))
 
     def add_(self, other: Sums, times: float = 1.0) -> None:
@@ -46,7 +46,7 @@ class Sums:
 
     def matrix(self) -> Tensor:
         """V as a whole."""
-        return unpack(self.second, len(self.cross))
+        return unpack(self.second.double(), len(self.cross))
 
 
 def stream_sums(
@@ -68,8 +68,8 @@ def stream_sums(
         for panel, a, b in zip(panels, starts, ends, strict=True):
             panel += weighted[:, a:b].T @ z[:, :b]
         cross.index_add_(1, labels, weighted.T.double())
-    packed = torch.empty(packed_size(size), dtype=torch.float64)
+    packed = torch.empty(triangle_size(size), dtype=torch.float64)
     for panel, a in zip(panels, starts, strict=True):
         for i, row in enumerate(panel, start=a):
-            packed[packed_size(i) : packed_size(i + 1)] = row[: i + 1]
+            packed[triangle_size(i) : triangle_size(i + 1)] = row[: i + 1]
     return Sums(packed, cross)

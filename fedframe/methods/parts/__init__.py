@@ -6,7 +6,12 @@ from fedframe.core.part import Part
 from fedframe.methods.parts.alone import Central, Local
 from fedframe.methods.parts.analytic import Analytic
 from fedframe.methods.parts.apple import Apple
+from fedframe.methods.parts.attack import Attack
+from fedframe.methods.parts.average import Average
+from fedframe.methods.parts.bucketing import Bucketing
 from fedframe.methods.parts.ccvr import CCVR
+from fedframe.methods.parts.centred_clipping import CentredClipping
+from fedframe.methods.parts.coordinate_median import CoordinateMedian
 from fedframe.methods.parts.cross_entropy import CrossEntropy
 from fedframe.methods.parts.ditto import Ditto
 from fedframe.methods.parts.dot_regression import DotRegression
@@ -30,21 +35,27 @@ from fedframe.methods.parts.fedrs import FedRS
 from fedframe.methods.parts.fedsam import FedSAM
 from fedframe.methods.parts.ffc import FFC
 from fedframe.methods.parts.fine_tune import FineTune
+from fedframe.methods.parts.fltrust import FLTrust
 from fedframe.methods.parts.frame_head import FrozenRandom, Orthonormal, SimplexETF, SparseETF
 from fedframe.methods.parts.frozen import Frozen
+from fedframe.methods.parts.geometric_median import GeometricMedian
 from fedframe.methods.parts.gmv import GlobalMemory
+from fedframe.methods.parts.krum import Krum, MultiKrum
 from fedframe.methods.parts.linear_head import LinearHead
 from fedframe.methods.parts.losses import BalancedCrossEntropy, SquaredError
 from fedframe.methods.parts.lra import RelationalAugmentation
 from fedframe.methods.parts.mean import Mean
 from fedframe.methods.parts.moon import Moon
 from fedframe.methods.parts.nash import Nash
+from fedframe.methods.parts.nearest_mixing import NearestMixing
+from fedframe.methods.parts.norm_bound import NormBound
 from fedframe.methods.parts.pfedme import Mix, PFedMe
 from fedframe.methods.parts.pooled_head import PooledHead
 from fedframe.methods.parts.prox import Prox
 from fedframe.methods.parts.qfedavg import QFedAvg
 from fedframe.methods.parts.ratioloss import RatioLoss
 from fedframe.methods.parts.scaffold import Scaffold
+from fedframe.methods.parts.trimmed_mean import TrimmedMean
 
 PARTS: dict[str, type[Part]] = {
     part.name: part
@@ -96,6 +107,18 @@ PARTS: dict[str, type[Part]] = {
         Nash,
         Apple,
         FedMTL,
+        CoordinateMedian,
+        TrimmedMean,
+        Krum,
+        MultiKrum,
+        GeometricMedian,
+        CentredClipping,
+        FLTrust,
+        NormBound,
+        NearestMixing,
+        Bucketing,
+        Attack,
+        Average,
         FFC,
         Analytic,
         CCVR,

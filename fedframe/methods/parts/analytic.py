@@ -28,10 +28,10 @@ from fedframe.methods.closed_form.long_tail import class_weights, equal_priors, 
 from fedframe.methods.closed_form.personal import fit_personal, log_scores
 from fedframe.methods.closed_form.ridge import fit_ridge, standardise
 from fedframe.methods.closed_form.sums import Sums, stream_sums
-from fedframe.methods.closed_form.triangle import packed_size
 from fedframe.models.feature_maps import FeatureMap, Raw, fixed, make_map
 from fedframe.settings import Settings
 from fedframe.util.files import write_tensors
+from fedframe.util.triangles import triangle_size
 
 MODULE = "analytic"  # of the model's extras
 STREAM = 0x5EED  # sets the map's random numbers apart from those of the net
@@ -125,7 +125,7 @@ class Analytic(Part):
         rows = size.more.get(f"{MODULE}/features", size.dim) + 1
         shapes = (
             {"counts": [size.classes], "map": [size.more.get(f"{MODULE}/map", 0)]},
-            {"v": [packed_size(rows)], "u": [rows, size.classes]},
+            {"v": [triangle_size(rows)], "u": [rows, size.classes]},
         )
         return {
             f"{MODULE}/{name}": Upload(shape, "sum", when="statistics", stage=stage)
@@ -144,7 +144,7 @@ class Analytic(Part):
             return {f"{MODULE}/counts": context.class_counts.double(), f"{MODULE}/map": found}
         weights = class_weights(head.counts, self.balance) if self.balance else None
         dim = head.features.dim
-        exact = packed_size(dim + 1) <= MOST_EXACT
+        exact = triangle_size(dim + 1) <= MOST_EXACT
         kind = torch.float64 if exact else torch.float32
         batches = ((head.features(inputs).to("cpu", kind), labels) for inputs, labels in embedded(context))
         sums = stream_sums(batches, dim, context.model.classes, weights)

@@ -34,7 +34,7 @@ class Mixture:
 
     models: Tensor  # (clients, trainable)
     core: Tensor  # (trainable)
-    mine: int  # its place in p; for a newcomer, behind the others
+    mine: int  # its place in p; for a new client, behind the others
     p: Tensor
     p0: Tensor
     slope: Tensor  # of the loss along p
@@ -47,6 +47,7 @@ class Mixture:
         return others @ self.models + self.p[self.mine] * self.core
 
 
+P = Key[Tensor]("apple/p")  # p_k, in the client's memory
 MIXTURE = Key[Mixture]("apple/mixture")
 
 
@@ -56,7 +57,7 @@ class Apple(ModelPerClient):
 
     name: ClassVar[str] = "apple"
     paper: ClassVar[str] = "Luo and Wu, Adapt to Adaptation: Learning Personalization for Cross-Silo FL, IJCAI 2022"
-    memory: ClassVar[tuple[str, ...]] = ("apple/p",)
+    memory: ClassVar[tuple[str, ...]] = (P,)
 
     mu: Annotated[float, Field(ge=0)] = 0.1
     p_rate: Annotated[float, Field(ge=0)] = 0.1  # the learning rate of p_k, as a multiple of lr
@@ -82,10 +83,10 @@ class Apple(ModelPerClient):
         flat, trainable = context.runtime.flat, context.job.roles.layout.trainable
         models, samples = context.received["apple/models"], context.received["apple/samples"]
         own, mine = self.model_of(context), context.client
-        if len(models) != len(context.job.federation):  # a newcomer, after all others
+        if len(models) != len(context.job.federation):  # a new client, after all others
             mine, samples = len(models), torch.cat([samples, samples.new_tensor([len(context.rows)])])
         p0 = samples / samples.sum()
-        p = context.memory.get("apple/p", p0).to(flat.device, copy=True)
+        p = context.memory.get(P, p0).to(flat.device, copy=True)
         zeros = torch.zeros_like(p)
         mixture = Mixture(models[:, :trainable], own[:trainable].clone(), mine, p, p0, zeros, zeros.clone())
         context.scratch[MIXTURE] = mixture
@@ -134,7 +135,7 @@ class Apple(ModelPerClient):
         mixture = context.scratch[MIXTURE]
         core = torch.cat([mixture.core, context.runtime.flat[len(mixture.core) :]])
         context.reply["update"] = (core - self.model_of(context)).cpu()
-        context.memory["apple/p"] = mixture.p.cpu()
+        context.memory[P] = mixture.p.cpu()
 
     def load_personal(self, context: ClientContext) -> None:
         """Load v_k; a client that was in no round learns a core model, from the mean, and its weights."""

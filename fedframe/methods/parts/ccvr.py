@@ -5,7 +5,8 @@ Each client sends how many samples of class c it has, N_kc, and mean and covaria
     mu_c  = sum_k N_kc mu_kc / N_c
     S_c   = (sum_k (N_kc - 1) S_kc + sum_k N_kc mu_kc mu_kc' - N_c mu_c mu_c') / (N_c - 1)
 are those of all clients' samples together. It draws M_c virtual features from N(mu_c, S_c) for every class and trains
-the classifier on them with cross-entropy, starting from where training left it (frozen classifiers too).
+the classifier on them with cross-entropy, starting from where training left it (frozen classifiers too). Covariances
+are symmetric: their lower triangles are sent.
 
 Differs from the paper in: clients are added one by one to a running mean and scatter, which is the same sum without the
 cancellation. A ridge of 1e-6 tr(S)/dim is added, and S is factored by its eigenvalues: with dead units, or fewer
@@ -28,6 +29,7 @@ from torch import Tensor, nn
 from fedframe.core import ClientContext, Message, Method, Model, ModelSize, Part, Server, Upload
 from fedframe.core.optimizers import FusedSGD
 from fedframe.errors import SettingError
+from fedframe.util.triangles import pack, triangle_size, unpack
 
 MOMENTUM = 0.9  # of the SGD on the server
 MOST_BYTES = 2 << 30  # of one client's covariances: the server holds two sets of them
@@ -58,9 +60,9 @@ class CCVR(Part):
 
     def check_model(self, model: Model, clients: int) -> None:
         """Refuse covariances that would not fit into memory."""
-        size = 8 * model.classes * model.dim**2
+        size = 8 * model.classes * triangle_size(model.dim)
         if size > MOST_BYTES:
-            dim = int((MOST_BYTES / 8 / model.classes) ** 0.5)
+            dim = int((MOST_BYTES / 4 / model.classes) ** 0.5) - 1
             raise SettingError(
                 f"ccvr sends a covariance per class, {size / 2**30:.1f} GB from every client ({model.classes} classes, "
                 f"{model.dim} features); choose a net with at most {dim} features or add +projection."
@@ -74,9 +76,9 @@ class CCVR(Part):
         return {"ccvr/counts": context.class_counts.double(), "ccvr/means": means, "ccvr/covariances": covariances}
 
     def uploads(self, size: ModelSize) -> dict[str, Upload]:
-        """(classes), (classes, dim), (classes, dim, dim)."""
+        """(classes), (classes, dim), and for every class the triangle of (dim, dim)."""
         classes, dim = size.classes, size.dim
-        shapes = {"counts": [classes], "means": [classes, dim], "covariances": [classes, dim, dim]}
+        shapes = {"counts": [classes], "means": [classes, dim], "covariances": [classes, triangle_size(dim)]}
         return {f"ccvr/{name}": Upload(shape, "each", when="statistics") for name, shape in shapes.items()}
 
     def server_stage(self, server: Server, replies: Iterable[Message]) -> None:
@@ -122,37 +124,37 @@ class CCVR(Part):
 
 
 def class_statistics(features: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-    """Mean and (unbiased) covariance of every class; zero where there are too few samples."""
+    """Mean and triangle of the (unbiased) covariance of every class; zero where there are too few samples."""
     dim = features.shape[1]
-    means, covariances = features.new_zeros(classes, dim), features.new_zeros(classes, dim, dim)
+    means, covariances = features.new_zeros(classes, dim), features.new_zeros(classes, triangle_size(dim))
     for c in torch.bincount(labels, minlength=classes).nonzero().flatten().tolist():
         own = features[labels == c]
         means[c] = own.mean(0)
         centred = own - means[c]
-        covariances[c] = centred.T @ centred / max(len(own) - 1, 1)
+        covariances[c] = pack(centred.T @ centred / max(len(own) - 1, 1))
     return means, covariances
 
 
 class Pool:
-    """Counts, means and scatter of all samples so far, class by class (Chan, Golub, LeVeque)."""
+    """Counts, means and triangles of the scatter of all samples so far, by class (Chan, Golub, LeVeque)."""
 
     def __init__(self, classes: int, dim: int) -> None:
         self.counts = torch.zeros(classes, dtype=torch.float64)
         self.means = torch.zeros(classes, dim, dtype=torch.float64)
-        self.scatter = torch.zeros(classes, dim, dim, dtype=torch.float64)
+        self.scatter = torch.zeros(classes, triangle_size(dim), dtype=torch.float64)
 
     def add(self, counts: Tensor, means: Tensor, covariances: Tensor) -> None:
         """Take one client's statistics."""
         for c in (counts >= 1).nonzero().flatten().tolist():
             old, new = float(self.counts[c]), float(counts[c])
             shift = means[c] - self.means[c]
-            self.scatter[c] += (new - 1) * covariances[c] + old * new / (old + new) * torch.outer(shift, shift)
+            self.scatter[c] += (new - 1) * covariances[c] + old * new / (old + new) * pack(torch.outer(shift, shift))
             self.means[c] += new / (old + new) * shift
             self.counts[c] += new
 
     def covariance(self, c: int) -> Tensor:
         """S_c; zero with fewer than two samples."""
-        return self.scatter[c] / max(float(self.counts[c]) - 1, 1.0)
+        return unpack(self.scatter[c] / max(float(self.counts[c]) - 1, 1.0), self.means.shape[1])
 
 
 def root(covariance: Tensor, ridge: float) -> Tensor:

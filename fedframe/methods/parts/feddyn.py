@@ -31,7 +31,7 @@ from torch import Tensor
 from fedframe.core import ClientContext, Key, Part, RunningMean, Server, State
 
 SHIFT = Key[dict[str, Tensor]]("feddyn/shift")  # d_k - theta_{t-1} by name
-DRIFT = "feddyn/drift"  # d_k in a client's memory, D in the server's state
+DRIFT = Key[Tensor]("feddyn/drift")  # d_k in a client's memory, D in the server's state
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ adaptation by local finetuning". Plain cross-entropy throughout; beta learns in 
     (2) for some iterations: V and beta, then p and beta
 
 Differs from the paper in: it does not say how long or how fast. The authors' code alternates 20 times, 3 epochs each, V
-with lr .1 and the projection with lr .05; the defaults have these rates, but 5 times one epoch each.
+with lr .1 and the projection with lr .05; the defaults have these rates, but 5 times one epoch each. As there, steps of
+V have neither momentum nor weight decay, unless `plain_head` is off.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class AlternatingAdaptation(Part):
     epochs: Annotated[int, Field(ge=1)] = 1
     head_lr: Annotated[float, Field(gt=0)] = 0.1
     projection_lr: Annotated[float, Field(gt=0)] = 0.05
+    plain_head: bool = True  # class vectors learn without momentum and weight decay, as in the authors' code
 
     def personalise(self, context: ClientContext) -> None:
         """Train the feature extractor."""
@@ -41,7 +43,8 @@ class AlternatingAdaptation(Part):
 
     def head_stages(self, method: Method, model: Model) -> Sequence[HeadStage]:
         """Classifier and projection (if there is one) in turn, with beta."""
-        turns = [HeadStage(self.epochs, ("head.", "extras.temperature."), self.head_lr, CrossEntropy())]
+        own = ("head.", "extras.temperature.")
+        turns = [HeadStage(self.epochs, own, self.head_lr, CrossEntropy(), plain_steps=self.plain_head)]
         if "projection" in model.extras:
             own = ("extras.projection.", "extras.temperature.")
             turns.append(HeadStage(self.epochs, own, self.projection_lr, CrossEntropy()))

@@ -31,16 +31,18 @@ from fedframe.methods.parts.frame_head import Orthonormal, SimplexETF, SparseETF
 
 PAPER = "Xiao et al., FedLoGe: Joint Local and Generic Federated Learning under Long-tailed Data, ICLR 2024"
 PSI, PHI, REALIGNED = "extras.auxiliary.psi", "extras.auxiliary.phi", "extras.auxiliary.realigned"
+FRAME = "extras.auxiliary.frame"
 
 
 class Auxiliary(nn.Module):
-    """psi, phi, and whether `head` has taken their place in prediction."""
+    """psi, phi, whether `head` has taken their place in prediction, and then what `head` was in training."""
 
     def __init__(self, classes: int, dim: int) -> None:
         super().__init__()
         self.psi = nn.Parameter(nn.Linear(dim, classes, bias=False).weight.detach().clone())
         self.phi = nn.Parameter(self.psi.detach().clone())
         self.realigned = nn.Parameter(torch.zeros(()), requires_grad=False)
+        self.frame = nn.Parameter(torch.zeros(classes, dim), requires_grad=False)
 
 
 @dataclass(frozen=True)
@@ -110,12 +112,23 @@ class GlobalRealignment(Part):
     def server_stage(self, server: Server, replies: Iterable[Message]) -> None:
         """Put psi_c / ||psi_c|| into the head; where there is no psi, normalise the method's own classifier."""
         auxiliary = PSI in dict(server.job.template.named_parameters())
+        if auxiliary:
+            server.set_tensor(FRAME, server.tensor("head.weight").clone())  # features can only be understood by it
         # Eq. 6
         server.set_tensor("head.weight", F.normalize(server.tensor(PSI if auxiliary else "head.weight"), dim=1))
         if auxiliary:
             server.set_tensor(REALIGNED, torch.ones(()))
             if "head.bias" in dict(server.job.template.named_parameters()):
                 server.set_tensor("head.bias", torch.zeros(server.job.template.classes))  # psi has none
+
+
+def training_classifier(model: Model) -> Tensor | None:
+    """The class vectors under which the backbone learnt; None in models saved before they were kept beside GA-FR's."""
+    heads = model.extras["auxiliary"]
+    assert isinstance(heads, Auxiliary)
+    if not bool(heads.realigned):
+        return model.head.get_parameter("weight").detach()
+    return heads.frame.detach() if bool(heads.frame.any()) else None
 
 
 @dataclass(frozen=True)

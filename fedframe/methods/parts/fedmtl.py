@@ -24,6 +24,7 @@ from torch import Tensor
 from fedframe.core import ClientContext, Key, Server, State
 from fedframe.methods.parts.model_per_client import ModelPerClient
 
+OMEGA = Key[Tensor]("fedmtl/omega")
 PULL = Key[tuple[float, dict[str, Tensor]]]("fedmtl/pull")  # Omega_kk, and the sum of the others' by name
 
 
@@ -50,13 +51,13 @@ class FedMTL(ModelPerClient):
     def server_state(self, server: Server) -> dict[str, State]:
         """Start with Sigma = I/K, that is Omega = K I."""
         clients = len(server.job.federation)
-        return {**super().server_state(server), "fedmtl/omega": State(clients * torch.eye(clients), broadcast=True)}
+        return {**super().server_state(server), OMEGA: State(clients * torch.eye(clients), broadcast=True)}
 
     def begin(self, context: ClientContext) -> None:
         """Start from the client's own model; add up the others' pull once."""
         if not context.training:
             return
-        models, omega = context.received["fedmtl/models"], context.received["fedmtl/omega"]
+        models, omega = context.received["fedmtl/models"], context.received[OMEGA]
         trainable = context.job.roles.layout.trainable
         with torch.no_grad():
             context.runtime.flat.copy_(models[context.client])
@@ -80,7 +81,7 @@ class FedMTL(ModelPerClient):
     def after_merge(self, server: Server, clients: int) -> None:
         """Compute the relations of the new models."""
         models = server.state["fedmtl/models"][:, : server.layout.trainable]
-        server.state["fedmtl/omega"] = relations(models, self.ridge).float()
+        server.state[OMEGA] = relations(models, self.ridge).float()
 
     def load_personal(self, context: ClientContext) -> None:
         """Load w_k; a client that was in no round trains the mean of the others' alone."""

@@ -14,16 +14,15 @@ it.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor
 
-from fedframe.core import ClientContext, Merger, Message, Part, RunningMean, Server
+from fedframe.core import ClientContext, Key, Merger, Message, ModelSize, Part, RunningMean, Server, Upload
 from fedframe.core.optimizers import normalised_steps
 
-REPORTED = "fednova/norm"
+REPORTED = Key[float]("fednova/norm")  # ||a||_1
 
 
 @dataclass(frozen=True)
@@ -39,6 +38,10 @@ class FedNova(Part):
         context.numbers[REPORTED] = normalised_steps(
             context.steps, settings.momentum, settings.nesterov, context.lr * context.pull
         )
+
+    def uploads(self, size: ModelSize) -> dict[str, Upload]:
+        """||a||_1."""
+        return {REPORTED: Upload((), "number")}
 
     def merger(self, server: Server) -> Merger:
         """A running sum: memory does not grow with the clients."""
@@ -58,8 +61,8 @@ class NovaMerger:
 
     def add(self, reply: Message, weight: float) -> None:
         """Take one client's update."""
-        norm = reply.numbers.get(REPORTED)
-        if not isinstance(norm, (int, float)) or not 0 < norm < math.inf:
+        norm = float(reply.numbers[REPORTED])
+        if norm <= 0:
             self.server.note(
                 f"Round {reply.round}: the update of client {reply.unit} was left out: {REPORTED} is {norm!r}, not a "
                 "positive number."

@@ -24,6 +24,7 @@ optimised.
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -31,8 +32,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedframe.core import Part, RunningMean, Server, State
+from fedframe.core import Key, Part, RunningMean, Server, State
 
+MOMENTUM = Key[Tensor]("fedavgm/m")
 Decay = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -45,7 +47,7 @@ class ServerOptimizer(Part):
         """The optimiser's step along the mean update."""
         return self.move(updates.mean(), server.state)
 
-    def move(self, mean: Tensor, state: dict[str, Tensor]) -> Tensor:
+    def move(self, mean: Tensor, state: MutableMapping[str, Tensor]) -> Tensor:
         """The server's step for a mean update; changes the part's tensors in `state`."""
         raise NotImplementedError
 
@@ -62,12 +64,12 @@ class FedAvgM(ServerOptimizer):
 
     def server_state(self, server: Server) -> dict[str, State]:
         """The momentum."""
-        return {"fedavgm/m": State(torch.zeros(server.layout.trainable, dtype=torch.float64))}
+        return {MOMENTUM: State(torch.zeros(server.layout.trainable, dtype=torch.float64))}
 
-    def move(self, mean: Tensor, state: dict[str, Tensor]) -> Tensor:
+    def move(self, mean: Tensor, state: MutableMapping[str, Tensor]) -> Tensor:
         """m <- momentum m + D; lr m."""
-        state["fedavgm/m"] = self.momentum * state["fedavgm/m"] + mean
-        return self.lr * state["fedavgm/m"]
+        state[MOMENTUM] = self.momentum * state[MOMENTUM] + mean
+        return self.lr * state[MOMENTUM]
 
 
 @dataclass(frozen=True)
@@ -83,14 +85,17 @@ class Adaptive(ServerOptimizer):
     def server_state(self, server: Server) -> dict[str, State]:
         """First and second moments."""
         zero = torch.zeros(server.layout.trainable, dtype=torch.float64)
-        return {
-            f"{self.name}/m": State(zero),
-            f"{self.name}/v": State(zero + self.tau**2),  # Algorithm 2: v_-1 >= tau^2
-        }
+        m, v = self.moments
+        return {m: State(zero), v: State(zero + self.tau**2)}  # Algorithm 2: v_-1 >= tau^2
 
-    def move(self, mean: Tensor, state: dict[str, Tensor]) -> Tensor:
+    @property
+    def moments(self) -> tuple[Key[Tensor], Key[Tensor]]:
+        """The keys of m and v, by the name of the optimiser."""
+        return Key(f"{self.name}/m"), Key(f"{self.name}/v")
+
+    def move(self, mean: Tensor, state: MutableMapping[str, Tensor]) -> Tensor:
         """Algorithm 2, from the moments to the step."""
-        m, v = f"{self.name}/m", f"{self.name}/v"
+        m, v = self.moments
         state[m] = self.beta1 * state[m] + (1 - self.beta1) * mean  # Algorithm 2: m_t
         state[v] = self.second(state[v], mean * mean)  # Algorithm 2: v_t
         return self.lr * state[m] / (state[v].sqrt() + self.tau)  # Algorithm 2: x_{t+1}

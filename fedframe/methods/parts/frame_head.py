@@ -6,12 +6,13 @@ al.; Li et al., FedETF). `sse_c`: FedLoGe's sparse ETF (Xiao et al., Eqs. 2-5). 
 
 Differs from the papers in: see `models/frames.py` for how the sparse ETF is built; its length is 1, as FedLoGe's text
 says, where its code used .1 (for a ResNet with BatchNorm and 500 rounds; without BatchNorm features then hardly learn:
-.69 against .92 on a validation share of digits after 30 rounds); Table 9 gives no scale for its initialisations, ours
-is that of `torch.nn.init`.
+.69 against .92 on a validation share of digits after 30 rounds; docs/methods/fedloge.md has more); Table 9 gives no
+scale for its initialisations, ours is that of `torch.nn.init`.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -19,7 +20,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedframe.core import Model, Part
+from fedframe.core import Model, Part, Server, State
 from fedframe.models import frames
 
 
@@ -60,11 +61,30 @@ class SparseETF(Part):
 
     sparsity: Annotated[float, Field(ge=0, lt=1)] = 0.6  # the paper's beta
     norm: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0  # the paper's gamma
+    best_effort: bool = False  # where there is no such ETF, take the nearest vectors that were found
 
     def build_head(self, model: Model) -> None:
         """Find the class vectors."""
-        frame = frames.sparse_etf(model.classes, model.dim, self.sparsity, _generator(), norm=self.norm)
+        generator, norm = _generator(), self.norm
+        frame = frames.sparse_etf(
+            model.classes, model.dim, self.sparsity, generator, norm=norm, best_effort=self.best_effort
+        )
         model.head = _frozen(frame)
+
+    def server_state(self, server: Server) -> dict[str, State]:
+        """None; but a run whose class vectors are no ETF says so, with their angles."""
+        if not self.best_effort:
+            return {}
+        frame, classes = server.job.template.head.weight, server.job.template.classes
+        assert isinstance(frame, Tensor)
+        least, most = frames.angle_spread(frame)
+        if most - least > 0.01:
+            etf = math.degrees(math.acos(-1 / (classes - 1)))
+            server.note(
+                f"sse_c.sparsity = {self.sparsity:g} allows no ETF of {classes} classes: the angles between its class "
+                f"vectors are {least:.2f} to {most:.2f} degrees, those of an ETF {etf:.2f}."
+            )
+        return {}
 
 
 @dataclass(frozen=True)

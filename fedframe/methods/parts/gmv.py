@@ -5,10 +5,11 @@ only, from round `warm` on, h = f + alpha mu_y. mu_c is the mean, over the round
 class mean f_c. It is kept up from the first round on, so that every class that was seen has a memory when it is needed.
 
 Differs from the paper in: Algorithm 1 as printed divides 0 by 0 for clients that lack a class; here they do not count,
-a class that no client held keeps its old memory, and before it has one it is left alone. `warm` may be a share of all
-rounds. Algorithm 1 writes f for the features of the training loop; they are those of the last local epoch, which is
-next to free although the weights still move in it. `means = final` takes them from the final local model, in evaluation
-mode, in a pass of its own that costs nearly half an epoch in every round.
+a class that no client held keeps its old memory, and before it has one it is left alone. Its 1/|S| over all sampled
+clients, to which those that lack a class then add nothing, shortens the memory the more, the fewer hold the class:
+`divisor = sampled`. `warm` may be a share of all rounds. Algorithm 1 writes f for the features of the training loop;
+they are those of the last local epoch, which is next to free although the weights still move in it. `means = final`
+takes them from the final local model, in evaluation mode, in a pass that costs nearly half an epoch in every round.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from fedframe.settings import Settings
 if TYPE_CHECKING:
     from fedframe.core.job import Job
 
-
+MEMORY = Key[Tensor]("gmv/memory")  # mu_c by class, on the server
+MEANS, HELD = Key[Tensor]("gmv/means"), Key[Tensor]("gmv/held")  # what a client sends
 SHIFT = Key[Tensor]("gmv/shift")  # alpha mu_c by class
 SUMS = Key[tuple[Tensor, Tensor]]("gmv/sums")  # of features by class, and how many they are
 
@@ -43,6 +45,7 @@ class GlobalMemory(Part):
     alpha: Annotated[float, Field(ge=0)] = 0.5
     warm: Annotated[float, Field(ge=0)] = 0.6  # below 1: a share of all rounds; else the first round with memory
     means: Literal["training", "final"] = "training"  # features as training sees them, or of the final local model
+    divisor: Literal["holders", "sampled"] = "holders"  # of the sum of class means: clients with the class, or all of S
 
     def check_settings(self, settings: Settings) -> None:
         """Refuse a warm-up after which memory would never be used."""
@@ -59,7 +62,7 @@ class GlobalMemory(Part):
     def begin(self, context: ClientContext) -> None:
         """Prepare alpha mu_c by class, zero where there is no memory."""
         if context.training and context.round >= self.first_round(context.job):
-            context.scratch[SHIFT] = self.alpha * context.received["gmv/memory"]
+            context.scratch[SHIFT] = self.alpha * context.received[MEMORY]
 
     def begin_epoch(self, context: ClientContext, epoch: int) -> None:
         """Start the sums anew: only the last epoch counts, whose features are nearest to those of the final model."""
@@ -87,19 +90,20 @@ class GlobalMemory(Part):
         """Send the class means, zero for classes that the client lacks, and which classes it holds."""
         gathered = context.scratch.get(SUMS)
         sums, counts = context.class_sums() if gathered is None else (tensor.cpu() for tensor in gathered)
-        context.reply |= {"gmv/means": sums / counts.clamp_min(1)[:, None], "gmv/held": (counts > 0).float()}
+        context.reply |= {MEANS: sums / counts.clamp_min(1)[:, None], HELD: (counts > 0).float()}
 
     def server_state(self, server: Server) -> dict[str, State]:
         """No memory yet."""
         memory = torch.zeros(server.job.template.classes, server.job.template.dim)
-        return {"gmv/memory": State(memory, broadcast=True)}
+        return {MEMORY: State(memory, broadcast=True)}
 
     def uploads(self, size: ModelSize) -> dict[str, Upload]:
         """Class means, zero for classes that the client lacks, and which classes it holds."""
-        return {"gmv/means": Upload([size.classes, size.dim], "sum"), "gmv/held": Upload([size.classes], "sum")}
+        return {MEANS: Upload([size.classes, size.dim], "sum"), HELD: Upload([size.classes], "sum")}
 
     def after_merge(self, server: Server, clients: int) -> None:
         """Set a new memory for the classes that some client held; the others keep theirs."""
-        total, count = server.total("gmv/means"), server.total("gmv/held")
-        fresh = (total / count.clamp_min(1)[:, None]).float()  # Algorithm 1: mu_c
-        server.state["gmv/memory"] = torch.where(count[:, None] > 0, fresh, server.state["gmv/memory"])
+        total, count = server.total(MEANS), server.total(HELD)
+        divisor = count.clamp_min(1)[:, None] if self.divisor == "holders" else max(1, clients)
+        fresh = (total / divisor).float()  # Algorithm 1: mu_c
+        server.state[MEMORY] = torch.where(count[:, None] > 0, fresh, server.state[MEMORY])

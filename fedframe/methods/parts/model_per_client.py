@@ -77,7 +77,7 @@ class ModelPerClient(Part):
         return len(visits) == len(context.job.federation) and bool(visits[context.client] > 0)
 
     def model_of(self, context: ClientContext) -> Tensor:
-        """The client's own model as the server has it; a newcomer's is the mean."""
+        """The client's own model as the server has it; a new client's is the mean."""
         models = context.received[f"{self.name}/models"]
         return models[context.client] if len(models) == len(context.job.federation) else context.start
 

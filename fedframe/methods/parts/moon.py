@@ -22,6 +22,7 @@ from torch import Tensor
 from fedframe.core import ClientContext, Key, Model, Part
 from fedframe.core.model import copy_tensors, load_tensors
 
+PREVIOUS = Key[Tensor]("moon/previous")  # the last local model, in the client's memory
 NETS = Key[list[tuple[Model, Tensor]]]("moon/nets")  # the server's and the previous local model, each with its vector
 
 
@@ -31,7 +32,7 @@ class Moon(Part):
 
     name: ClassVar[str] = "moon"
     paper: ClassVar[str] = "Li, He, Song: Model-Contrastive Federated Learning, CVPR 2021"
-    memory: ClassVar[tuple[str, ...]] = ("moon/previous",)
+    memory: ClassVar[tuple[str, ...]] = (PREVIOUS,)
     compares_with_server: ClassVar[bool] = True
 
     mu: Annotated[float, Field(ge=0)] = 1.0
@@ -44,7 +45,7 @@ class Moon(Part):
         if NETS not in context.runtime.tools:
             nets = [context.job.fresh_model().eval() for _ in range(2)]
             context.runtime.tools[NETS] = [(net, context.job.roles.layout.bind(net)) for net in nets]
-        previous = context.memory.get("moon/previous", context.start)
+        previous = context.memory.get(PREVIOUS, context.start)
         private = copy_tensors(
             context.model, context.job.roles.private
         )  # what other parts keep here, such as BatchNorm's
@@ -71,4 +72,4 @@ class Moon(Part):
     def finish(self, context: ClientContext) -> None:
         """Keep the local model for the next visit."""
         if self.mu:
-            context.memory["moon/previous"] = (context.start.cpu() + context.reply["update"]).clone()
+            context.memory[PREVIOUS] = (context.start.cpu() + context.reply["update"]).clone()

@@ -29,10 +29,11 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedframe.core import Merger, Message, Part, Server, State
+from fedframe.core import Key, Merger, Message, Part, Server, State
 
 EXACT = 1e-8  # the largest residual that counts as solved
 RIDGE = 1e-3  # added to the cosine of every update with itself, as if 3 % of its length were noise of its own
+CONFLICTS = Key[Tensor]("gne/conflicts")  # rounds without an agreement
 BLOCK = 2**21  # numbers that are held in float64 at a time
 
 
@@ -136,7 +137,7 @@ class Nash(Part):
 
     def server_state(self, server: Server) -> dict[str, State]:
         """How many rounds ended without agreement."""
-        return {"gne/conflicts": State(torch.zeros(1))}
+        return {CONFLICTS: State(torch.zeros(1))}
 
     def merger(self, server: Server) -> Merger:
         """Keeps every update: memory grows with the clients of a round."""
@@ -181,13 +182,13 @@ class NashMerger:
         }
         if found.agreed:
             return
-        if not server.state["gne/conflicts"].any():
+        if not server.state[CONFLICTS].any():
             then = "the updates cancel and the model stays" if vanished else f"a ridge of {found.ridge:g} is added"
             server.note(
                 f"Round {server.round + 1}: no step helps all {len(self.updates)} clients, so their bargain (gne) has "
                 f"no solution; {then}. Later rounds of this kind have gne/agreed = 0 in the metrics."
             )
-        server.state["gne/conflicts"] = server.state["gne/conflicts"] + 1
+        server.state[CONFLICTS] = server.state[CONFLICTS] + 1
 
 
 def norm(gram: Tensor, shares: Tensor) -> float:

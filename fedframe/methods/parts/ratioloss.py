@@ -70,7 +70,7 @@ class RatioLoss(Part):
     def begin(self, context: ClientContext) -> None:
         """Keep the class weights of the round."""
         if context.training and self.beta:
-            context.scratch[WEIGHTS] = context.received["ratioloss/weights"]
+            context.scratch[WEIGHTS] = context.received[WEIGHTS]
 
     def loss(self, logits: Tensor, labels: Tensor, context: ClientContext) -> Tensor:
         """(alpha + beta R_y) CE, mean over the batch; plain outside of rounds."""
@@ -88,7 +88,7 @@ class RatioLoss(Part):
     def server_state(self, server: Server) -> dict[str, State]:
         """The class weights, all alike."""
         weights = torch.full((server.job.template.classes,), self.alpha)
-        return {"ratioloss/weights": State(weights, broadcast=True)} if self.beta else {}
+        return {WEIGHTS: State(weights, broadcast=True)} if self.beta else {}
 
     def after_merge(self, server: Server, clients: int) -> None:
         """Compute new class weights with the new model."""
@@ -104,7 +104,7 @@ class RatioLoss(Part):
             logits: Tensor = net.head(features)
         ratios = pull_by_push(features.double().cpu(), logits.double().cpu(), source.train.y[rows])
         weights = self.alpha + self.beta * ratios.clamp_max(self.most)
-        server.state["ratioloss/weights"] = weights.float()
+        server.state[WEIGHTS] = weights.float()
         server.figures |= {"ratioloss/lowest": float(weights.min()), "ratioloss/highest": float(weights.max())}
 
 

@@ -28,6 +28,8 @@ from fedframe.core.optimizers import normalised_steps
 from fedframe.errors import SettingError
 from fedframe.settings import Settings
 
+C = Key[Tensor]("scaffold/c")  # c on the server, c_k in a client's memory
+CHANGE = Key[Tensor]("scaffold/change")  # c_k+ - c_k
 SHIFT = Key[dict[str, Tensor]]("scaffold/shift")  # c - c_k by name
 
 
@@ -37,7 +39,7 @@ class Scaffold(Part):
 
     name: ClassVar[str] = "scaffold"
     paper: ClassVar[str] = "Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging, ICML 2020"
-    memory: ClassVar[tuple[str, ...]] = ("scaffold/c",)
+    memory: ClassVar[tuple[str, ...]] = (C,)
     compares_with_server: ClassVar[bool] = True
 
     def check_method(self, method: Method) -> None:
@@ -66,8 +68,8 @@ class Scaffold(Part):
 
     def begin(self, context: ClientContext) -> None:
         """Prepare c - c_k by name."""
-        server = context.received["scaffold/c"]
-        own = context.memory.setdefault("scaffold/c", torch.zeros_like(server))
+        server = context.received[C]
+        own = context.memory.setdefault(C, torch.zeros_like(server))
         context.scratch[SHIFT] = context.job.roles.layout.trainable_views(server - own)
 
     def correct(self, context: ClientContext) -> None:
@@ -79,22 +81,22 @@ class Scaffold(Part):
 
     def finish(self, context: ClientContext) -> None:
         """The client's new variate, and its change for the server."""
-        server, own = context.received["scaffold/c"], context.memory["scaffold/c"]
+        server, own = context.received[C], context.memory[C]
         moved = context.reply["update"][: len(server)]  # y - x
         mass = normalised_steps(context.steps, context.job.settings.momentum, context.job.settings.nesterov)
         new = own - server - moved / (mass * context.lr)  # line 10, option II
-        context.reply["scaffold/change"] = new - own
-        context.memory["scaffold/c"] = new
+        context.reply[CHANGE] = new - own
+        context.memory[C] = new
 
     def server_state(self, server: Server) -> dict[str, State]:
         """Start with c = 0."""
-        return {"scaffold/c": State(torch.zeros(server.layout.trainable), broadcast=True)}
+        return {C: State(torch.zeros(server.layout.trainable), broadcast=True)}
 
     def uploads(self, size: ModelSize) -> dict[str, Upload]:
         """c_k+ - c_k."""
-        return {"scaffold/change": Upload([size.trainable], "weighted_sum")}
+        return {CHANGE: Upload([size.trainable], "weighted_sum")}
 
     def after_merge(self, server: Server, clients: int) -> None:
         """Add the changes to c, each with the client's share in the mean over all clients."""
-        total = server.total("scaffold/change") / server.weight_of_all
-        server.state["scaffold/c"] = (server.state["scaffold/c"].double() + total).float()  # line 17
+        total = server.total(CHANGE) / server.weight_of_all
+        server.state[C] = (server.state[C].double() + total).float()  # line 17

@@ -16,7 +16,7 @@ from fedframe.network.engine import NetworkEngine
 from fedframe.network.flower.environment import environment
 from fedframe.network.flower.superlink_client import ServerTask, SuperLinkClient
 from fedframe.network.flower.transport import FlowerTransport
-from fedframe.network.local_nodes import LocalNodes
+from fedframe.network.local_nodes import LocalNodes, raise_error_of_nodes
 from fedframe.network.transport import Delivery
 from fedframe.util.processes import ChildProcess, free_ports, stop_all, wait_for_port
 
@@ -68,9 +68,12 @@ class LocalTransport(FlowerTransport):
         return super().nodes()
 
     def collect(self, tickets: Mapping[str, int]) -> list[Delivery]:
-        """Collect as Flower does, for as long as all processes live."""
+        """Collect as Flower does, for as long as all processes live and no node's own code has failed."""
         self.check_alive()
-        return super().collect(tickets)
+        found = super().collect(tickets)
+        if any(delivery.problem for delivery in found):
+            raise_error_of_nodes(self.folder)
+        return found
 
     def check_alive(self) -> None:
         """End the run if a process has ended: nothing would start it again."""

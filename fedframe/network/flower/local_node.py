@@ -13,13 +13,13 @@ def main() -> None:
     """Serve until ended."""
     require_packages("flwr")
     from fedframe.network.flower.node import Node, NodeConfig
-    from fedframe.network.local_nodes import load_node_runtime
+    from fedframe.network.local_nodes import answer, load_node_runtime
 
     network, name, port = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     folder = network / name
     runtime = load_node_runtime(folder)
     config = NodeConfig(f"127.0.0.1:{port}", network / "ca.pem", folder / "node.key", folder)
-    node = Node(config, lambda payload: runtime.handle(payload)[2], lambda text: print(text, flush=True))
+    node = Node(config, lambda payload: answer(runtime, folder, payload), lambda text: print(text, flush=True))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     node.serve_forever()
 

@@ -9,7 +9,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedframe.network.flower.records import from_record, to_record
-from fedframe.network.local_nodes import load_node_runtime
+from fedframe.network.local_nodes import answer, load_node_runtime
 from fedframe.network.node import NodeRuntime
 
 WHERE = "where"  # the record beside a payload: the folder of all nodes, which the simulated ones share
@@ -28,8 +28,8 @@ def handle(message: Message, context: Context) -> Message:
     """Answer a request."""
     folder = Path(str(message.content.config_records[WHERE]["folder"]))
     payload = from_record(RecordDict({name: record for name, record in message.content.items() if name != WHERE}))
-    runtime = runtime_at(folder / f"node-{int(context.node_config['partition-id']) + 1}")
-    return Message(to_record(runtime.handle(payload)[2]), reply_to=message)
+    own = folder / f"node-{int(context.node_config['partition-id']) + 1}"
+    return Message(to_record(answer(runtime_at(own), own, payload)), reply_to=message)
 
 
 @lru_cache(maxsize=64)

@@ -26,7 +26,7 @@ from fedframe.network.engine import NetworkEngine
 from fedframe.network.flower.records import to_record
 from fedframe.network.flower.sim_app import WHERE, app
 from fedframe.network.flower.transport import DEFAULT_TTL, FlowerTransport, to_delivery
-from fedframe.network.local_nodes import LocalNodes
+from fedframe.network.local_nodes import LocalNodes, raise_error_of_nodes
 from fedframe.network.transport import Delivery
 
 CLUSTER_TIMEOUT = 10.0  # seconds in which a cluster must answer
@@ -58,8 +58,11 @@ class SimulationTransport(FlowerTransport):
     def collect(self, tickets: Mapping[str, int]) -> list[Delivery]:
         """Pull replies as Flower does, unchecked: these nodes are processes of our own."""
         self._check_alive()
-        found = self.grid.pull_messages(list(tickets))
-        return [to_delivery(message.metadata.reply_to_message_id, message) for message in found]
+        messages = self.grid.pull_messages(list(tickets))
+        found = [to_delivery(message.metadata.reply_to_message_id, message) for message in messages]
+        if any(delivery.problem for delivery in found):
+            raise_error_of_nodes(self.folder)
+        return found
 
     def nodes(self) -> Collection[str]:
         """Names of all simulated nodes."""

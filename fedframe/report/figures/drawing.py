@@ -25,14 +25,20 @@ FORMATS = (".svg", ".png", ".pdf")
 DOTS = 300  # per inch
 
 
-def draw(folders: Sequence[Path], what: str, out: Path | None = None, notify: Callable[[str], None] = print) -> Path:
-    """Draw a figure of runs and write it."""
+def draw(
+    folders: Sequence[Path],
+    what: str,
+    out: Path | None = None,
+    notify: Callable[[str], None] = print,
+    changed_code: bool = False,
+) -> Path:
+    """Draw a figure of runs and write it; with `changed_code` models are looked at with edited files as they are."""
     if what not in FIGURES:
         raise SettingError(f"what = {what!r}: {nearest(what, FIGURES)}")
     target = picture_path(check_folder(out) if out is not None else folders[0] / f"{what}.svg")
     subject = open_runs(folders)
     if what in NEEDS_MODELS:
-        subject = examined(subject, notify=notify)
+        subject = examined(subject, notify=notify, changed_code=changed_code)
     figure = make_figure(subject, what)
     write_figure(figure, target)
     return target

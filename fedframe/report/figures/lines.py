@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from fedframe.core.measures import metric_name
 from fedframe.errors import DataError
 from fedframe.report.figures.style import add_title, colour, dash, new_figure, shorten
 from fedframe.report.page import curves as page
@@ -45,7 +46,9 @@ def accuracy_data(subject: Subject) -> Data:
                 line["label"] = "validation data" if line["label"] == LABELS["generic"] else line["label"]
         elif panel["key"] == "generic":
             panel["label"] = f"Shared model, {' or '.join(sorted(held_out))}"
-    return {"panels": panels, "title": headline(subject, panels), "caption": last_values(panels, names, held_out)}
+    metric = metric_name(subject.groups[0].first.metric)
+    caption = last_values(panels, names, held_out, metric)
+    return {"panels": panels, "title": headline(subject, panels), "caption": caption, "metric": metric}
 
 
 def line_names(groups: Sequence[Group]) -> list[str]:
@@ -71,7 +74,7 @@ def headline(subject: Subject, panels: Sequence[Data]) -> str:
     return f"{shown.capitalize()} models on {where}"
 
 
-def last_values(panels: Sequence[Data], names: Sequence[str], held_out: set[str]) -> str:
+def last_values(panels: Sequence[Data], names: Sequence[str], held_out: set[str], metric: str) -> str:
     """The scores after the last round in words, what they are, and which methods do not have them."""
     first = panels[0]
     if not first["share"]:
@@ -79,11 +82,11 @@ def last_values(panels: Sequence[Data], names: Sequence[str], held_out: set[str]
     ends = ", ".join(f"{line['label']}: {percent(line['points'][-1][3])}" for line in first["series"])
     text = f"After the last round: {ends}"
     if first["key"] == "generic":
-        text += f" (generic accuracy: shared model, {' or '.join(sorted(held_out))})"
+        text += f" (generic {metric}: shared model, {' or '.join(sorted(held_out))})"
         absent = [name for name in names if name not in {line["label"] for line in first["series"]}]
         text += f"; without a generic score: {', '.join(absent)}" if absent else ""
     elif first["key"] != "accuracy":
-        text += f" ({first['key']} accuracy)"
+        text += f" ({first['key']} {metric})"
     banded = any(point[4] is not None for panel in panels for line in panel["series"] for point in line["points"])
     return f"{text}.{BAND}" if banded else text
 
@@ -96,7 +99,7 @@ def accuracy(data: Data) -> Figure:
     figure, places = new_figure(width=width, height=max(2.7, 1.5 + most * LEADING / 72), columns=len(panels))
     for axes, panel in zip(places, panels, strict=True):
         draw_lines(axes, panel["series"], 100 if panel["share"] else 1)
-        axes.set_ylabel("accuracy (%)" if panel["share"] else panel["label"])
+        axes.set_ylabel(f"{data.get('metric', 'accuracy')} (%)" if panel["share"] else panel["label"])
         if len(panels) > 1:
             axes.set_title(panel["label"], loc="left")
     add_title(figure, data["title"], data["caption"])
@@ -146,7 +149,7 @@ def clients(data: Data) -> Figure:
         axes.axvspan(0, 10, color="#c2410c", alpha=0.08, linewidth=0)
         axes.grid(axis="y")
         axes.set_xlabel("clients, worst to best (%)")
-        axes.set_ylabel("accuracy on own test data (%)")
+        axes.set_ylabel(f"{data.get('metric', 'accuracy')} on own test data (%)")
         axes.legend(loc="lower right")
         if len(panels) > 1:
             axes.set_title(panel["label"])

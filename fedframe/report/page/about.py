@@ -23,7 +23,7 @@ def section(subject: Subject) -> Section:
             "label": group.label,
             "seeds": [run.seed for run in group.runs],
             "commands": [command(run.config, run.path) for run in group.runs],
-            "facts": facts(group.first),
+            "facts": [*facts(group.first), *changed_code(group.runs)],
             "settings": {name: setting_text(value) for name, value in group.first.config.items()},
             "state": state(group.first),
         }
@@ -53,6 +53,13 @@ def facts(run: Run) -> list[list[str]]:
         "folder": run.path.as_posix(),
     }
     return [[name, text] for name, text in rows.items()]
+
+
+def changed_code(runs: Sequence[Run]) -> list[list[str]]:
+    """The files of runs that went on with other code than they began with; none is the rule."""
+    changes = [change for run in runs for change in run.summary.get("changed_code", [])]
+    texts = [f"{', '.join(change['files'])} after round {change['after_round']}" for change in changes]
+    return [["changed code", "; ".join(dict.fromkeys(texts))]] if texts else []
 
 
 def parameters(run: Run) -> str:

@@ -9,14 +9,28 @@ from pathlib import Path
 from typing import Any
 
 from fedframe.analysis import examine
+from fedframe.core.measures import metric_name
 from fedframe.errors import DataError, FedframeError, SettingError, nearest
 from fedframe.metrics.embedding import METHODS
-from fedframe.report.page import about, clients, cost, curves, drift, features, geometry, paired, predictions, scores
+from fedframe.report.page import (
+    about,
+    clients,
+    cost,
+    curves,
+    drift,
+    features,
+    gain,
+    geometry,
+    measures,
+    paired,
+    predictions,
+    scores,
+)
 from fedframe.report.page.runs import Group, Run, Subject, open_runs
 from fedframe.report.page.section import Section
 from fedframe.report.page.similarity import heads_section, similarity_section
 from fedframe.report.page.template import render
-from fedframe.runs.folder import EXAMINATION
+from fedframe.runs.folder import CONFIG, EXAMINATION, RunFolder
 from fedframe.util.files import read_json, write_text
 
 MOST = 4_500_000  # bytes of data; style and scripts are half a megabyte, and a page should stay below six
@@ -24,6 +38,8 @@ MOST = 4_500_000  # bytes of data; style and scripts are half a megabyte, and a 
 # In the order of the questions that readers ask: how good, how did it learn, for whom, why, at what cost.
 SECTIONS: tuple[Callable[[Subject], Section | None], ...] = (
     scores.section,
+    gain.section,
+    measures.section,
     about.section,
     paired.section,
     curves.section,
@@ -49,15 +65,21 @@ def write_page(
     *,
     quick: bool = False,
     embedding: str | None = None,
+    changed_code: bool = False,
     notify: Callable[[str], None] = print,
 ) -> Path:
-    """Write the page of runs; `quick` does not examine any models."""
+    """Write the page of runs; `quick` does not examine any models, `changed_code` also with edited files."""
     target = check_folder(out) if out is not None else default_target(folders)
     if embedding is not None and embedding not in METHODS:
         raise SettingError(f"embedding = {embedding!r}: {nearest(embedding, METHODS)}")
     subject = open_runs(folders)
+    if len(folders) == 1 and (folders[0] / CONFIG).exists() and not RunFolder(folders[0]).metrics():
+        raise DataError(
+            f"{folders[0]} has no finished round yet, and a report nothing to tell: go on with 'fedframe resume "
+            f"{folders[0]}', or follow it with 'fedframe watch {folders[0]}'."
+        )
     if not quick:
-        subject = examined(subject, embedding, notify)
+        subject = examined(subject, embedding, notify, changed_code)
     write_text(target, make_page(subject))
     return target
 
@@ -74,10 +96,16 @@ def check_folder(target: Path) -> Path:
     return target
 
 
-def examined(subject: Subject, embedding: str | None = None, notify: Callable[[str], None] = print) -> Subject:
+def examined(
+    subject: Subject,
+    embedding: str | None = None,
+    notify: Callable[[str], None] = print,
+    changed_code: bool = False,
+) -> Subject:
     """The same runs, with the saved models of one run of each method examined; an error is kept as a sentence."""
-    groups = tuple(replace_first(group, examine_run(group.first, embedding, notify)) for group in subject.groups)
-    return replace(subject, groups=groups)
+    firsts = [examine_run(group.first, embedding, notify, changed_code) for group in subject.groups]
+    groups = [replace_first(group, first) for group, first in zip(subject.groups, firsts, strict=True)]
+    return replace(subject, groups=tuple(groups))
 
 
 def replace_first(group: Group, first: Run) -> Group:
@@ -85,7 +113,7 @@ def replace_first(group: Group, first: Run) -> Group:
     return replace(group, runs=(first, *group.runs[1:]))
 
 
-def examine_run(run: Run, embedding: str | None, notify: Callable[[str], None]) -> Run:
+def examine_run(run: Run, embedding: str | None, notify: Callable[[str], None], changed_code: bool = False) -> Run:
     """Examine a finished run and read it again; one that is not finished is returned as it is."""
     if not run.summary:
         return run
@@ -95,7 +123,7 @@ def examine_run(run: Run, embedding: str | None, notify: Callable[[str], None]) 
     if not (run.path / EXAMINATION).exists():
         notify(f"Looking at the models of {run.path} (once; the result is kept in {EXAMINATION})")
     try:
-        examine(run.path, **asked)
+        examine(run.path, **asked, changed_code=changed_code)
     except FedframeError as error:
         notify(f"{run.path}: {error}")
         return Run(run.path, examination_error=f"The saved models could not be looked at. {error}")
@@ -127,8 +155,9 @@ def page_data(subject: Subject, live: bool = False) -> dict[str, Any]:
         "title": about.title(subject),
         "subtitle": about.subtitle(subject),
         "state": about.progress(subject),
+        "metric": metric_name(scores.metric(subject)),
         "live": live,
-        "sections": bounded([section.plain() for section in without_gaps(sections)]),
+        "sections": drop_runs_to_fit([section.plain() for section in without_gaps(sections)]),
     }
 
 
@@ -147,7 +176,7 @@ def without_gaps(sections: Sequence[Section]) -> list[Section]:
     return found
 
 
-def bounded(sections: list[dict[str, Any]], most: int = MOST) -> list[dict[str, Any]]:
+def drop_runs_to_fit(sections: list[dict[str, Any]], most: int = MOST) -> list[dict[str, Any]]:
     """The same sections, with runs left out of the largest ones until all fit; the first run always stays."""
     sizes = {section["id"]: byte_size(section) for section in sections}
     left_out: dict[str, list[str]] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from statistics import fmean
 
+from fedframe.core.measures import metric_name
 from fedframe.metrics.accuracy import spread
 from fedframe.report.page.runs import Group, Run, Subject
 from fedframe.report.page.scores import NAMES
@@ -63,7 +64,7 @@ def partition_text(data: Data) -> str:
 SPREAD = Section(
     "spread",
     "Spread over clients",
-    "Every client's accuracy on its own test data, from the worst served to the best; a flat, high line means that "
+    "Every client's score on its own test data, from the worst served to the best; a flat, high line means that "
     "nobody is left behind, which a mean alone does not tell.",
 )
 NO_CLIENT_SCORES = (
@@ -85,7 +86,8 @@ def spread_section(subject: Subject) -> Section:
     if subject.single:  # shared and personal models side by side
         lines = [{**line, "label": panel["label"]} for panel in panels for line in panel["series"]]
         panels = [{"key": "both", "label": "both", "series": lines}]
-    return replace(SPREAD, data={"panels": panels}, alt=spread_text(panels[0]))
+    data = {"panels": panels, "metric": metric_name(subject.groups[0].first.metric)}
+    return replace(SPREAD, data=data, alt=spread_text(panels[0]))
 
 
 def spread_data(group: Group, kind: str) -> Data | None:

@@ -8,6 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from fedframe.analysis.explanations import READINGS
+from fedframe.core.measures import metric_name
 from fedframe.metrics.statistics import estimate
 from fedframe.report.page.runs import Run, Subject
 from fedframe.report.page.scores import NAMES, SCORES
@@ -99,7 +100,7 @@ def accuracy(
     if subject.single:
         runs = subject.groups[0].runs
         lines = [series(labels[score], runs, reader(score), most) for score in SCORES]
-        return [panel("accuracy", "accuracy", lines, share=True)]
+        return [panel("accuracy", metric_name(subject.groups[0].first.metric), lines, share=True)]
     return [panel(score, NAMES[score], by_method(subject, score, names, most), share=True) for score in SCORES]
 
 

@@ -17,11 +17,11 @@ from fedframe.settings import REMOTE_DATA, Settings, read_config
 from fedframe.util.files import read_json
 from fedframe.util.text import plural
 
-COMPARISON = "comparison.json"
-ALPHA = re.compile(r"(?<=dirichlet:)[^+]+")  # the number that the field, and --sweep, call alpha
+COMPARISON, GAIN = "comparison.json", "gain.json"
+ALPHA = re.compile(r"(?<=dirichlet:)[^+:]+")  # the number that the field, and --sweep, call alpha
 
 # Settings of runs that were made before a setting existed; method and data must be given.
-DEFAULTS = {**Settings().model_dump(mode="json"), "method": "", "data": ""}
+DEFAULTS = {**Settings().model_dump(mode="json"), "method": "", "data": "", "metric": "accuracy"}
 
 # Settings that say where a run is computed, or which of several equal runs it is: not part of its method.
 NOT_THE_METHOD = frozenset({"seed", "workers", "engine", "device", "data_dir", "log"})
@@ -60,14 +60,24 @@ class Run:
         return self._json(CLIENT_SCORES)
 
     @cached_property
+    def gain(self) -> dict[str, Any]:
+        """What every client gains by joining; empty if that was not asked for."""
+        return self._json(GAIN)
+
+    @cached_property
     def examination(self) -> dict[str, Any]:
-        """The examination of the saved models; empty if there is none."""
-        return self._json(EXAMINATION)
+        """The examination of the saved models; empty if there is none, or only one that does not fit them now."""
+        return {} if self.examination_error else self._json(EXAMINATION)
 
     @cached_property
     def names(self) -> list[str]:
         """The names of the clients; empty if they are numbered."""
         return RunFolder(self.path).names()
+
+    @property
+    def metric(self) -> str:
+        """What the scores are."""
+        return "accuracy" if self.config["metric"] == "auto" else str(self.config["metric"])
 
     @property
     def from_nodes(self) -> bool:

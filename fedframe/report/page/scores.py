@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedframe.core.evaluation import DEFINITIONS
+from fedframe.core.evaluation import DEFINITIONS, EASIER_TASK
+from fedframe.core.measures import METRICS
 from fedframe.metrics.statistics import estimate
 from fedframe.report.page.runs import Group, Run, Subject
 from fedframe.report.page.section import Data, Section, rounded
-from fedframe.util.text import percent
+from fedframe.util.text import percent, sentence
 
 SCORES = ("generic", "client", "personal")
 NAMES = {
@@ -24,9 +25,8 @@ KINDS = {
     "client": "shared model on the same clients",  # of new clients only
 }
 SO_FAR = {"final": 1, "last_five": 5}  # evaluations that the score of an unfinished run is the mean of
-READ = (
-    "Each number answers another question; all are accuracies, the share of test samples that are classified correctly."
-)
+READ = "Each number answers another question; all are"
+ACCURACIES = "accuracies, the share of test samples that are classified correctly"
 
 
 def section(subject: Subject) -> Section:
@@ -36,8 +36,22 @@ def section(subject: Subject) -> Section:
     data = {"groups": entries, "names": NAMES, "kinds": KINDS, "definitions": words, "seeds": seed_count(subject)}
     alt = "; ".join(f"{e['label']}: " + ", ".join(headline(e["scores"])) for e in entries)
     if not any(entry["scores"] for entry in entries):
-        return Section("scores", "Scores", READ, missing="No round has been evaluated yet.")
-    return Section("scores", "Scores", READ, data, alt)
+        return Section("scores", "Scores", read_text(subject, entries), missing="No round has been evaluated yet.")
+    return Section("scores", "Scores", read_text(subject, entries), data, alt)
+
+
+def metric(subject: Subject) -> str:
+    """What the scores of all runs are; of several metrics the first run's."""
+    return subject.groups[0].first.metric
+
+
+def read_text(subject: Subject, entries: list[Data]) -> str:
+    """What the scores are, and what must be known to compare them."""
+    metrics = dict.fromkeys(run.metric for run in subject.runs)
+    what = "; ".join(ACCURACIES if one == "accuracy" else METRICS.get(one, one) for one in metrics)
+    differ = " Runs have different metrics: compare only those with the same one." if len(metrics) > 1 else ""
+    both = any({"generic", "personal"} <= {*entry["scores"]} for entry in entries)
+    return f"{READ} {what}.{differ}{' ' + sentence(EASIER_TASK) if both else ''}"
 
 
 def group_scores(group: Group) -> Data:
@@ -49,8 +63,18 @@ def group_scores(group: Group) -> Data:
             if values:
                 mean, low, high = map(rounded, estimate(values).interval)
                 entry = {"values": values, "mean": mean, "low": low, "high": high}
+                if kind == "final" and len(group.runs) == 1:
+                    entry |= by_samples(group.first, score)
                 found.setdefault(score, {})[kind] = entry
     return found
+
+
+def by_samples(run: Run, score: str) -> Data:
+    """The number of test samples that a score is made of, and the interval that follows from it."""
+    found = run.summary.get("scores", {}).get(score) or {}
+    if found.get("low") is None:
+        return {}
+    return {"low": rounded(found["low"]), "high": rounded(found["high"]), "samples": found.get("samples")}
 
 
 def read(run: Run, score: str, kind: str) -> float | None:

@@ -22,7 +22,7 @@ class Section:
 
     id: str
     title: str
-    read: str  # one sentence that tells a newcomer how to read it
+    read: str  # one sentence on how to read it, for those who see it first
     data: Data = field(default_factory=dict)
     alt: str = ""  # what the figure shows, in words, for those who cannot see it
     missing: str = ""  # why there is nothing to draw, and what would help

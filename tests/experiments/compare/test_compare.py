@@ -54,7 +54,7 @@ def test_numbers_are_those_of_the_runs(comparison: Comparison) -> None:
         assert [run["seed"] for run in runs] == [0, 1, 2]
         values = tuple(run["scores"]["generic"]["final"] for run in runs)
         assert comparison.scores[label]["generic.final"].values == values
-        assert comparison.scores[label]["bytes_up"].values == tuple(run["bytes_up"] for run in runs)
+        assert comparison.scores[label]["bytes_up"].values == tuple(run["bytes_up_total"] for run in runs)
         assert comparison.scores[label]["cpu_seconds"].values == tuple(run["cpu_seconds"] for run in runs)
 
 
@@ -258,3 +258,10 @@ def test_another_comparison_in_the_same_folder_loses_no_table(
     said = capsys.readouterr().out
     assert "earlier-1; its runs stay where they are" in said
     assert f"fedframe report {tmp_path / 'out'}" in said
+
+
+def test_a_comparison_shows_its_scores_and_folder_in_one_line(comparison: Comparison) -> None:
+    shown = repr(comparison)
+    assert shown.startswith(f"Comparison({str(comparison.plan.out)!r}, seeds=")
+    assert "\n" not in shown
+    assert all(repr(label) in shown for label in comparison.labels)

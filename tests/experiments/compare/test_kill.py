@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.hold import PROGRAM, environment, wait_until
+from tests.hold import PROGRAM, environment, wait_until, wait_until_free
 
 pytestmark = pytest.mark.slow
 
@@ -60,6 +60,7 @@ def test_killed_comparison_goes_on_cell_by_cell_to_the_same_numbers(tmp_path: Pa
     wait_until(lambda: finished(cut) >= TUNING + 4 or process.poll() is not None)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
+    wait_until_free(cut)
     done = {path: path.stat().st_mtime_ns for path in cut.rglob("summary.json")}
     assert TUNING + 4 <= len(done) < ALL
     assert not (cut / "comparison.json").exists()

@@ -91,6 +91,7 @@ def test_costs_and_the_mean_over_classes_are_read_from_the_summary(tmp_path: Pat
     outcome = finished(tmp_path / "run", per_class={"a": 0.2, "b": None, "c": 0.6}, **costs)
     assert read_score(outcome, "bytes_up") == 10
     assert read_score(outcome, "bytes_down") == 25  # a frozen classifier is received once
+    assert read_score(outcome, "bytes_after") == 0  # runs of earlier versions have not counted their stages
     assert read_score(outcome, "cpu_seconds") == 1.5
     assert read_score(outcome, "balanced") == pytest.approx(0.4)
     assert read_score(outcome, "new.final") is None  # no client was kept out
@@ -98,6 +99,31 @@ def test_costs_and_the_mean_over_classes_are_read_from_the_summary(tmp_path: Pat
     assert is_accuracy("balanced")
 
 
-@pytest.mark.parametrize("name", ["bytes_up", "cpu_seconds", "seconds", "seconds_to:0.5", "balanced", "new.final"])
+def test_bytes_of_stages_count_and_those_of_the_classifier_are_per_client(tmp_path: Path) -> None:
+    stages = {
+        "server_stage": {
+            "bytes_up": 40,
+            "bytes_down": 12,
+            "bytes_by_part": {
+                "ffc": {"up": 40, "down": 0},
+                "backbone": {"up": 0, "down": 8},
+                "head": {"up": 0, "down": 4},
+            },
+        },
+        "client_stage": {"bytes_up": 3, "bytes_down": 9, "bytes_by_part": {"head": {"up": 0, "down": 9}}},
+    }
+    rounds = {"bytes_up": 10, "bytes_down": 20, "bytes_by_part": {"head": {"up": 3, "down": 5}, "backbone": {"up": 7}}}
+    totals = {"bytes_up_total": 53, "bytes_down_total": 41, "bytes_once": 0}
+    outcome = finished(tmp_path / "run", stages=stages, clients=2, **rounds, **totals)
+    assert read_score(outcome, "bytes_up") == 53
+    assert read_score(outcome, "bytes_down") == 41
+    assert read_score(outcome, "bytes_after") == 40 + 12 + 3 + 9
+    assert read_score(outcome, "bytes_head") == (3 + 5 + 40 + 4) / 2
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["bytes_up", "bytes_after", "bytes_head", "cpu_seconds", "seconds", "seconds_to:0.5", "balanced", "new.final"],
+)
 def test_costs_are_explained_too(name: str) -> None:
     assert len(explain(check_score(name))) > 20

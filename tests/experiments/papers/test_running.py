@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,9 +21,10 @@ from fedframe.data.cifar import CIFAR10
 from fedframe.data.mnist import FILES
 from fedframe.experiments.papers.cells import Choice
 from fedframe.experiments.papers.run import fill
+from fedframe.settings import read_config
 from tests.cli.test_cli import PROGRAM, fedframe
 from tests.data.conftest import idx_bytes, write_gz
-from tests.hold import DEADLINE, environment, wait_until
+from tests.hold import DEADLINE, environment, wait_until, wait_until_free
 from tests.hold import PROGRAM as HELD
 
 pytestmark = pytest.mark.slow
@@ -157,6 +159,7 @@ def test_killed_table_goes_on_to_the_same_numbers(tmp_path: Path) -> None:
     started = list((tmp_path / "out" / "cells").rglob("metrics.jsonl"))
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
+    wait_until_free(tmp_path / "out")
     assert 1 <= len(finished(tmp_path / "out")) < 4
     assert started
     subprocess.run([*command, "out"], cwd=tmp_path, check=True)
@@ -265,3 +268,38 @@ def test_tables_can_be_filled_from_python(tmp_path: Path, capsys: pytest.Capture
     result = fill(str(tmp_path / "tiny.yaml"), choice, progress=False)
     assert result.entry("FedAvg", "IID", "General").ours.mean is not None
     assert capsys.readouterr().out == ""
+
+
+def test_tuned_table_has_the_rates_that_held_out_data_chose_and_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    table = write_table(
+        tmp_path,
+        rates=[1e-6, 0.1, 1e30],
+        columns={"IID": {"partition": "iid"}},
+        rows=[{**row, "paper": row["paper"][:2]} for row in TABLE["rows"]],
+    )
+    arguments = ("paper", table, "--tune", "--scale", 0.25, "--out", "out")
+    out = fedframe(*arguments, folder=tmp_path)
+    content = read_json(tmp_path, "tiny-tuned-scale-0.25.json")
+    assert {(each["row"], each["lr"]) for each in content["tuning"]} == {("FedAvg", 0.1), ("FedProx", 0.1)}
+    trials = {trial["lr"]: trial for trial in content["tuning"][0]["trials"]}
+    assert trials[1e30] == {"lr": 1e30, "mean": None, "states": ["diverged"]}
+    assert trials[0.1]["mean"] > trials[1e-6]["mean"]
+    assert {(cell["row"], cell["lr"]) for cell in content["cells"]} == {
+        ("FedAvg", 0.1),
+        ("FedProx", 0.1),
+        ("Explodes", 1e30),
+    }
+    assert "with one seed (generic, mean of the last five" in out
+    assert "FedAvg: 0.1; FedProx: 0.1." in out
+    times = {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "cells").rglob("summary.json")}
+    victim = next(path for path in times if read_config(path.parent / "config.yaml").get("validate_share"))
+    shutil.rmtree(victim.parent)  # as if it had never been run
+    fedframe(*arguments, folder=tmp_path)
+    assert read_json(tmp_path, "tiny-tuned-scale-0.25.json") == content
+    again = {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "cells").rglob("summary.json")}
+    assert {path for path in times if times[path] != again[path]} == {victim}
+
+
+def test_dry_run_says_what_tuning_would_take(tmp_path: Path) -> None:
+    out = fedframe("paper", write_table(tmp_path), "--tune", "--dry-run", folder=tmp_path)
+    assert "Tuning first: lr from 0.01, 0.03, 0.1, 0.3, 16 runs on held-out training data" in out

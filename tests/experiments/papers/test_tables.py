@@ -18,7 +18,8 @@ from fedframe.data.partition import read_partition
 from fedframe.errors import SettingError
 from fedframe.experiments.papers.cells import Choice, cell_settings, placed_cells
 from fedframe.experiments.papers.scale import SIZES, Scale, local_steps
-from fedframe.experiments.papers.table import PaperTable, load_table, read_table, table_names
+from fedframe.experiments.papers.table import RATES, PaperTable, load_table, read_table, table_names
+from fedframe.experiments.papers.tuning import tuned_places
 from fedframe.methods.recipes import make_method
 from fedframe.models import build_net
 from fedframe.settings import Settings
@@ -73,7 +74,7 @@ def test_tables_of_all_five_papers_are_there() -> None:
 def test_printed_numbers_are_plausible(name: str) -> None:
     table = load_table(name)
     printed = [n for row in table.rows for n in row.paper]
-    low, high = {"percent": (2, 100), "share": (0.02, 1), "count": (1, 1000)}[table.unit]
+    low, high = {"percent": (2, 100), "share": (0.02, 1), "count": (1, 1000), "megabytes": (1, 1e4)}[table.unit]
     assert all(low <= n <= high for n in printed if n is not None)
     assert any(n is not None for n in printed)
 
@@ -99,6 +100,7 @@ TOTALS: dict[str, tuple[int, float]] = {
     "fedloge-11": (24, 13.1822),
     "fedrane-1": (132, 90.2183),
     "fedrane-2": (132, 100.3523),
+    "spherefed-1": (3, 867),
     "spherefed-2": (64, 3653.59),
     "spherefed-3": (9, 620.94),
     "spherefed-4": (8, 509.42),
@@ -125,7 +127,7 @@ def test_tables_share_their_runs() -> None:
     first, second = (
         {place.cell.folder for place in placed_cells(load_table(name), Choice())} for name in ("fedrane-1", "fedrane-2")
     )
-    assert len(first & second) == 6 * 12
+    assert len(first & second) == 10 * 12
     assert {p.cell.folder for p in placed_cells(load_table("fedavg_etf-5"), Choice())} & {
         p.cell.folder for p in placed_cells(load_table("fedavg_etf-2"), Choice())
     }
@@ -201,7 +203,9 @@ def test_settings_of_parts_reach_the_rows_that_have_them() -> None:
         ({"rows": [GOOD["rows"][0], GOOD["rows"][0]]}, "same name"),
         ({"rows": [{**GOOD["rows"][0], "columns": {"c": {}}}]}, "There is no column 'c'"),
         ({"rows": [{**GOOD["rows"][0], "scores": {"Q": "few"}}]}, "There is no score 'Q'"),
-        ({"unit": "points"}, "unit: Input should be 'percent', 'share' or 'count'"),
+        ({"unit": "points"}, "unit: Input should be 'percent', 'share', 'count' or 'megabytes'"),
+        ({"rates": [0.1]}, "rates = [0.1]: a choice is between two or more above 0"),
+        ({"rates": [0.1, -1]}, "a choice is between two or more above 0"),
         ({"extra": 1}, "extra: Extra inputs are not permitted"),
     ],
 )
@@ -270,3 +274,42 @@ def test_rows_and_columns_are_picked_by_name_or_pattern() -> None:
         placed_cells(table, Choice(columns=["mnist"]))
     with pytest.raises(SettingError, match="use seeds = 3"):
         placed_cells(table, Choice(seeds=0))
+
+
+# -- tuning ------------------------------------------------------------------------------------------------------------
+def test_rates_are_open_unless_a_row_has_its_own() -> None:
+    table = table_of()
+    open_row, fixed_row = table.rows  # the table's column sets lr for both, the second row its own
+    assert table.candidate_rates(open_row, "a") == RATES
+    assert table.candidate_rates(fixed_row, "a") == ()
+    own = table_of(rates=[0.2, 0.4], rows=[{**GOOD["rows"][1], "rates": [1.0, 2.0]}, GOOD["rows"][0]])
+    assert own.candidate_rates(own.rows[0], "b") == (1.0, 2.0)
+    assert own.candidate_rates(own.rows[1], "b") == (0.2, 0.4)
+
+
+def test_candidates_train_without_the_held_out_share_and_finals_with_all() -> None:
+    (first, *others) = tuned_places(table_of(), Choice(seeds=2))
+    assert {(place.row.name, place.column) for place in (first, *others)} == {("x", "a"), ("x", "b")}
+    found = [cell.settings for cell in first.cells.values()]
+    assert [settings.lr for settings in found] == [*RATES]
+    assert {(settings.validate_share, settings.seed) for settings in found} == {(0.2, 0)}
+    placed = placed_cells(table_of(), Choice(seeds=2), {("x", "a"): 0.07})
+    rates = {(p.row.name, p.column, p.seed): (p.cell.settings.lr, p.cell.settings.validate_share) for p in placed}
+    assert rates["x", "a", 0] == rates["x", "a", 1] == (0.07, 0.0)
+    assert rates["x", "b", 0] == (0.1, 0.0)
+    assert rates["y", "b", 1] == (0.4, 0.0)
+
+
+def test_rows_without_a_shared_model_are_tuned_by_personal_models() -> None:
+    table = table_of(
+        rows=[{"name": "x", "method": "fedper", "paper": [None, 2, None, 4]}, GOOD["rows"][0] | {"name": "z"}]
+    )
+    selects = {place.row.name: place.tuning.select for place in tuned_places(table, Choice())}
+    assert selects == {"x": "personal.final", "z": "generic"}
+    personal = table_of(scores={"P": "personal.final"}, rows=[{"name": "x", "method": "fedavg", "paper": [1, 2]}])
+    assert {place.tuning.select for place in tuned_places(personal, Choice())} == {"personal.final"}
+
+
+def test_table_whose_rates_are_all_fixed_cannot_be_tuned() -> None:
+    with pytest.raises(SettingError, match="fixes the learning rates of all chosen rows; leave --tune out"):
+        tuned_places(table_of(), Choice(rows=["y"]))

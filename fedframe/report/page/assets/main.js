@@ -1,7 +1,7 @@
 // The page: its sections in order, redrawn when the width, the theme or the data change.
 
 const SHORT = {
-  paired: "Differences", curves: "Curves", partition: "Split", spread: "Clients", classes: "Classes", confusion: "Confusion", features: "Features",
+  gain: "Gain", measures: "Measures", paired: "Differences", curves: "Curves", partition: "Split", spread: "Clients", classes: "Classes", confusion: "Confusion", features: "Features",
   gram: "Geometry", heads: "Classifiers", alike: "Nets", collapse: "Collapse", drift: "Drift", degeneration: "Degeneration", about: "Settings",
 };
 
@@ -30,6 +30,7 @@ const page = {
   width: () => document.getElementById("main").clientWidth,
 
   build() {
+    percentAxis.label = `${page.data.metric} (%)`;
     page.shells = page.data.sections.map((section) => new Shell(section));
     document.getElementById("main").replaceChildren(...page.shells.map((shell) => shell.node));
     page.list();

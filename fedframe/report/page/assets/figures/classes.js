@@ -52,7 +52,7 @@ function fewClasses(data, order, width, single, hidden) {
   const colour = single ? (row) => kindColour(row.kind) : (row) => theme.series(row.s);
   return plot({
     width, height: 50 + Math.max(22, Math.min(30, 340 / order.length)) * order.length, marginLeft: left, marginTop: 6, marginRight: single ? 52 : 16,
-    x: { ...percentAxis, domain: [0, 1], ticks: 6 },
+    x: { ...percentAxis, label: "accuracy (%)", domain: [0, 1], ticks: 6 },
     y: { domain: order.map(String), label: null, tickFormat: words, tickSize: 0, padding: 0.25 },
     marks: [
       gridX({ ticks: 6 }),
@@ -71,7 +71,7 @@ function manyClasses(data, order, width, single, hidden) {
   return plot({
     width, height: 340,
     x: { label: "classes in this order", ticks: roundTicks(width) },
-    y: { ...percentAxis, domain: [0, 1], ticks: 6 },
+    y: { ...percentAxis, label: "accuracy (%)", domain: [0, 1], ticks: 6 },
     marks: [
       gridY({ ticks: 6 }),
       single ? Plot.rectY(rows, { x1: (row) => row.place - 0.42, x2: (row) => row.place + 0.42, y: "y", fill: colour }) : Plot.dot(rows, { x: "place", y: "y", fill: colour, r: 2.5 }),
@@ -85,7 +85,7 @@ function groupBars(data, kinds, width, single, hidden) {
   const colour = single ? (row) => kindColour(row.kind) : (row) => theme.series(row.s);
   return plot({
     width, height: Math.max(180, single ? 180 : 60 + kinds.length * (20 + 16 * data.series.length)), marginTop: 6, marginLeft: 62, marginRight: 52,
-    x: { ...percentAxis, domain: [0, 1], ticks: 4 }, y: { label: null, axis: null, domain: single ? undefined : data.series.map(({ label }) => label) }, fy: { label: null, domain: kinds, padding: 0.2 },
+    x: { ...percentAxis, label: "accuracy (%)", domain: [0, 1], ticks: 4 }, y: { label: null, axis: null, domain: single ? undefined : data.series.map(({ label }) => label) }, fy: { label: null, domain: kinds, padding: 0.2 },
     marks: [
       gridX({ ticks: 4 }),
       Plot.axisFy({ anchor: "left", label: null, fontSize: 12, dx: -6 }),

@@ -43,7 +43,7 @@ function differences(rows, data, tools) {
   const left = Math.min(names.width + 16, tools.width * 0.45);
   return plot({
     width: tools.width, height: 60 + names.row * rows.length, marginLeft: left, marginTop: 8,
-    x: { label: `difference to ${data.baseline} in points of accuracy`, tickFormat: (value) => `${value > 0 ? "+" : ""}${Math.round(1000 * value) / 10}`, nice: true, ticks: roundTicks(tools.width - left) },
+    x: { label: `difference to ${data.baseline} in points of ${page.data.metric}`, tickFormat: (value) => `${value > 0 ? "+" : ""}${Math.round(1000 * value) / 10}`, nice: true, ticks: roundTicks(tools.width - left) },
     y: { domain: rows.map(({ label }) => label), label: null, tickFormat: names.text, tickSize: 0 },
     marks: [
       gridX({ ticks: roundTicks(tools.width - left) }),

@@ -8,8 +8,9 @@ figures.scores = {
     if (data.groups.length > 1) return [forest(data, tools), cutNote(data.groups.flatMap(({ scores }) => Object.values(scores).flatMap(({ final }) => final || []))), said];
     const { scores } = data.groups[0];
     const tiles = Object.entries(scores).map(([score, kinds]) => {
-      const { mean, low, high } = kinds.final || Object.values(kinds)[0];
-      const range = known(low) ? make("p", {}, `95 % interval over ${data.seeds} seeds: ${interval(mean, low, high).replace(/^.*\(|\)$/g, "")}`) : null;
+      const { mean, low, high, samples } = kinds.final || Object.values(kinds)[0];
+      const over = known(samples) ? `of ${count(samples)} test samples` : `over ${data.seeds} seeds`;
+      const range = known(low) ? make("p", {}, `95 % interval ${over}: ${interval(mean, low, high).replace(/^.*\(|\)$/g, "")}`) : null;
       const more = Object.entries(kinds).filter(([kind]) => kind !== "final").flatMap(([kind, entry]) => [make("dt", {}, data.kinds[kind]), make("dd", {}, percent(entry.mean))]);
       return make("div", { class: "tile" },
         make("span", { class: "tag" }, score), make("div", { class: "name" }, data.names[score]),
@@ -20,8 +21,8 @@ figures.scores = {
   },
   table(data) {
     const rows = data.groups.flatMap(({ label, scores }) => Object.entries(scores).flatMap(([score, kinds]) =>
-      Object.entries(kinds).map(([kind, e]) => [label, score, data.kinds[kind], e.mean, e.low, e.high, e.values.join(" ")])));
-    return { columns: ["method", "score", "kind", "mean", "low (95 %)", "high (95 %)", "values by seed"], rows };
+      Object.entries(kinds).map(([kind, e]) => [label, score, data.kinds[kind], e.mean, e.low, e.high, e.samples ?? null, e.values.join(" ")])));
+    return { columns: ["method", "score", "kind", "mean", "low (95 %)", "high (95 %)", "test samples", "values by seed"], rows };
   },
 };
 

@@ -5,7 +5,7 @@ const MOST_DOTS = 1200;
 figures.spread = {
   controls: (data) => [
     { key: "panel", label: "Show", options: data.panels.map(({ key, label }) => [key, label]) },
-    { key: "over", label: "Clients by", options: [["rank", "accuracy"], ["train", "training samples"]] },
+    { key: "over", label: "Clients by", options: [["rank", "score"], ["train", "training samples"]] },
   ],
   draw(data, tools) {
     const panel = data.panels.find(({ key }) => key === tools.get("panel"));
@@ -37,7 +37,7 @@ figures.spread = {
     }), ranked ? make("p", { class: "note" }, "Shaded: the worst tenth.") : null, turns.note];
   },
   table: (data) => ({
-    columns: ["figure", "line", "client", "accuracy", "training samples", "test samples"],
+    columns: ["figure", "line", "client", "score", "training samples", "test samples"],
     rows: data.panels.flatMap((panel) => panel.series.flatMap((line) => line.values.map((value, i) => [panel.label, line.label, line.clients[i], value, line.train[i], line.test[i]]))),
   }),
 };

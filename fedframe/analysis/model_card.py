@@ -1,0 +1,188 @@
+"""A model card in Markdown: what a model was trained on, how good it is, for whom, and what its limits are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fedframe.core.evaluation import EASIER_TASK
+from fedframe.core.measures import METRICS, metric_name
+from fedframe.runs.folder import CLIENT_SCORES, SUMMARY, RunFolder
+from fedframe.runs.predictor import Predictor
+from fedframe.settings import data_text, short_method
+from fedframe.util.files import read_json
+from fedframe.util.text import interval, percent, sentence
+from fedframe.util.version import __version__
+
+MOST_CLIENTS = 50  # rows of a table
+
+
+def model_card(run: RunFolder, predictor: Predictor, client: int | str | None, file: str, checked: str) -> str:
+    """The card of a model that was exported."""
+    summary = dict(read_json(run.path / SUMMARY)) if (run.path / SUMMARY).exists() else {}
+    settings = run.settings()
+    whose = "The shared model" if client is None else f"The own model of client {client}"
+    shape = " x ".join(map(str, predictor.stored_shape))
+    lines = [
+        f"# {whose} of {short_method(settings.method)} on {data_text(settings.data)}",
+        "",
+        f"- File: `{file}`. {checked}",
+        f"- Input: {shape} numbers as they are in the data; normalisation is inside the model.",
+        f"- Output: probabilities of {len(predictor.classes)} classes: {', '.join(predictor.classes[:50])}.",
+        "- Licence: *to be filled in by whoever publishes the model*",
+        f"- Made with Fedframe {__version__}.",
+        "",
+        "## Data and training",
+        "",
+        f"- Data: {data_text(settings.data)}; {summary.get('clients', settings.clients)} clients, split "
+        f"`{settings.partition}`; they were not pooled: clients trained in turn and sent updates.",
+        f"- Method: {settings.method}, {settings.rounds} rounds, net `{settings.model}`, seed {settings.seed}.",
+        *class_line(summary.get("train_per_class") or {}),
+        *privacy_line(summary),
+    ]
+    if predictor.columns is not None:
+        lines.append(f"- Columns, in this order: {', '.join(predictor.columns)}.")
+    lines += ["", "## Scores", "", *score_lines(summary, client)]
+    if client is not None:
+        lines += ["", *own_scores(run, client)]
+    lines += [*class_table(summary, client), *client_table(run)]
+    lines += ["", "## Limits", "", *[f"- {text}" for text in limits(summary, predictor)], ""]
+    return "\n".join(lines)
+
+
+def class_line(counts: Mapping[str, int]) -> list[str]:
+    """Training samples by class."""
+    if not counts:
+        return ["- Training samples by class: known to the clients only."]
+    shown = ", ".join(f"{name} {count:,}" for name, count in list(counts.items())[:50])
+    return [f"- Training samples by class: {shown}."]
+
+
+def privacy_line(summary: Mapping[str, Any]) -> list[str]:
+    """What is promised about single clients."""
+    spent = summary.get("privacy")
+    if not spent:
+        return ["- Differential privacy: none; a model can betray something about its training data."]
+    return [f"- Differential privacy of clients: epsilon {spent['epsilon']:.3g} at delta {spent['delta']:g}."]
+
+
+def score_lines(summary: Mapping[str, Any], client: int | str | None) -> list[str]:
+    """The scores with intervals and samples, and the measures of pooled predictions."""
+    scores, words = summary.get("scores", {}), summary.get("definitions", {})
+    if not scores:
+        return ["This run has no scores."]
+    lines = ["| score | value | 95 % interval | test samples | what it is |", "|---|---|---|---|---|"]
+    for name, score in scores.items():
+        if score.get("final") is not None:
+            samples = f"{score['samples']:,}" if score.get("samples") else ""
+            meaning = words.get(name, "")
+            lines.append(f"| {name} | {percent(score['final'])} | {interval(score)} | {samples} | {meaning} |")
+    if all(scores.get(name, {}).get("final") is not None for name in ("generic", "personal")):
+        lines += ["", sentence(EASIER_TASK)]
+    measures = summary.get("measures", {})
+    order = ("generic", "client") if client is None else ("personal",)
+    score = next((name for name in order if name in measures), None)
+    if score is not None:
+        found = measures[score]
+        about = f", of {found['positive']!r} where one class is meant" if found.get("positive") else ""
+        lines += [
+            "",
+            f"All predictions of `{score}` together ({found['samples']:,} test samples){about}:",
+            "",
+            "| measure | value | 95 % interval |",
+            "|---|---|---|",
+        ]
+        for metric in METRICS:
+            if found.get(metric) is not None:
+                at = f" at {100 * found['at']:g} %" if metric in ("sensitivity", "specificity") else ""
+                value = percent(found[metric]["value"])
+                lines.append(f"| {metric_name(metric)}{at} | {value} | {interval(found[metric])} |")
+        if found.get("brier") is not None:
+            brier = found["brier"]
+            lines.append(f"| Brier score | {brier['value']:.3f} | [{brier['low']:.3f}, {brier['high']:.3f}] |")
+        lines.append(f"| calibration error | {found['calibration_error']:.3f} | |")
+    return lines
+
+
+def own_scores(run: RunFolder, client: int | str) -> list[str]:
+    """How this client's own model and the shared one do on its own test data."""
+    row = client_row(run, client)
+    if row is None:
+        return [f"Client {client} has no test data of its own, or was not scored."]
+    texts = [
+        f"{name} {percent(row[key])} {interval({'low': row.get(key + '_low'), 'high': row.get(key + '_high')})}".strip()
+        for key, name in (("personal", "its own model"), ("client", "the shared model"))
+        if row.get(key) is not None
+    ]
+    return [f"On the {row['test_samples']:,} test samples of client {client}: {', '.join(texts)}."]
+
+
+def client_row(run: RunFolder, client: int | str) -> dict[str, Any] | None:
+    """A client's line of client_scores.json."""
+    path = run.path / CLIENT_SCORES
+    table = dict(read_json(path)) if path.exists() else {}
+    names = [str(name) for name in table.get("clients", [])]
+    if str(client) not in names:
+        return None
+    place = names.index(str(client))
+    return {key: values[place] for key, values in table.items() if isinstance(values, list)}
+
+
+def class_table(summary: Mapping[str, Any], client: int | str | None) -> list[str]:
+    """How each class is recognised."""
+    measures = summary.get("measures", {})
+    score = next(
+        (name for name in (("generic", "client") if client is None else ("personal",)) if name in measures), ""
+    )
+    found = measures.get(score, {}).get("per_class")
+    if not found:
+        return []
+    lines = ["", f"### By class (`{score}`)", "", "| class | test samples | recall | precision |", "|---|---|---|---|"]
+    for name, one in found.items():
+        cells = [
+            f"{percent(one[key]['value'])} {interval(one[key])}" if one[key] is not None else "–"  # noqa: RUF001
+            for key in ("recall", "precision")
+        ]
+        lines.append(f"| {name} | {one['samples']:,} | {' | '.join(cells)} |")
+    return lines
+
+
+def client_table(run: RunFolder) -> list[str]:
+    """How each client is served."""
+    path = run.path / CLIENT_SCORES
+    table = dict(read_json(path)) if path.exists() else {}
+    names = table.get("clients", [])
+    if not names:
+        return []
+    lines = ["", "### By client", "", "| client | test samples | shared model | own model |", "|---|---|---|---|"]
+    for i, name in enumerate(names[:MOST_CLIENTS]):
+        cells = []
+        for key in ("client", "personal"):
+            ends = {end: table.get(f"{key}_{end}", [None] * len(names))[i] for end in ("low", "high")}
+            cells.append(f"{percent(table[key][i])} {interval(ends)}".strip())
+        lines.append(f"| {name} | {table['test_samples'][i]:,} | {' | '.join(cells)} |")
+    if len(names) > MOST_CLIENTS:
+        lines.append(f"| ... | | | {len(names) - MOST_CLIENTS:,} more in {CLIENT_SCORES} |")
+    return lines
+
+
+def limits(summary: Mapping[str, Any], predictor: Predictor) -> list[str]:
+    """What a user must know."""
+    found = [
+        "It knows the classes above and no other: an input of another kind gets one of them all the same.",
+        "Scores are those of data like the training data: at another place, with other devices or people, measure "
+        "again.",
+        "Intervals speak of the number of test samples, not of other places.",
+    ]
+    majority = next((table["majority"] for table in summary.get("measures", {}).values()), None)
+    if majority is not None and majority["share"] > 0.5:
+        found.append(
+            f"{percent(majority['share'])} of the test samples are {majority['class']!r}: always naming that class "
+            "would have this accuracy."
+        )
+    if predictor.columns is not None:
+        found.append("A text value that was not in the training data counts as none; a missing number as the mean.")
+    return [
+        *found,
+        "Not a medical device, and tested by nobody but those who made it: *add what was tested and by whom*",
+    ]

@@ -1,0 +1,159 @@
+"""How much a single reply can do to a round: the samples that it counts for are bounded, and an update out of all
+proportion is dropped. Else one member that claims 10^9 samples, or sends finite numbers of 1e30, would own the model.
+
+Samples: a client counts for at most `samples_bound` times the median of the round's clients. How many samples each
+has is known before the round, so the bound is too.
+
+Updates: one whose norm is more than `update_bound` times the median of the round is dropped. Replies are added up as
+they come and none is kept, so that median is known only when it is too late. Norms change slowly from round to round
+beside a factor of 100, so the median of the round before says which updates are in doubt; it is part of the checkpoint.
+The others are added at once, in their order: where nothing is in doubt, nothing changes by a bit. What is in doubt is
+held back, up to `WINDOW` updates, until all norms of the round are known. Where there is no median yet (the first
+round, or all norms were zero), the first `WINDOW` replies are held back until there is a median of theirs. The median
+of two is their mean: where two clients disagree in the first round, nobody can tell which of them is out of proportion.
+
+With secure aggregation the server sees one sum, which it can only compare with the last: if that is out of proportion,
+the round is given up, and the run goes on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from statistics import median, median_low
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedframe.core.job import Job
+from fedframe.core.message import Message
+
+WINDOW = 16  # replies that are held back where there is no median yet: as many models in memory
+UPLOAD_SLACK = 100.0  # uploads may be sums over samples, of which clients have more or fewer: their bound is wider
+PIECE = 2**16  # numbers that are widened at once: a float64 copy of a large model would not fit the cache
+
+
+class ReplyLimits:
+    """Bounds on single replies, round by round."""
+
+    def __init__(self, job: Job, note: Callable[[str], None]) -> None:
+        settings = job.settings
+        self.job, self.note = job, note
+        # Where the server clips updates itself none is long, and who is dropped would tell of the others' updates.
+        clips = settings.privacy_clip is not None and settings.privacy_at == "server"
+        self.bound = 0.0 if clips else settings.update_bound
+        self.usual: dict[str, float] = {}  # the median norm of each tensor of the replies in the round before
+        self.dropped: list[str] = []  # why replies of this round were
+        self.bounded: set[int] = set()  # clients that count for fewer samples than they claim, in this round
+        self._told: set[int] = set()
+        self._seen: list[dict[str, float]] = []  # the norms of this round's replies, by the tensors' names
+        self._merged: list[dict[str, float]] = []  # of those that are merged
+        self._held: list[tuple[Message, dict[str, float]]] = []
+        self._most = float("inf")
+
+    # -- samples -------------------------------------------------------------------------------------------------------
+    def begin(self, clients: Sequence[int]) -> None:
+        """A round begins with these clients."""
+        self.dropped, self.bounded = [], set()
+        self._seen, self._merged, self._held = [], [], []
+        self._most = most_samples(self.job.federation.train.sizes()[list(clients)], self.job.settings.samples_bound)
+
+    def samples(self, reply: Message) -> float:
+        """The samples that a reply counts for; with secure aggregation, a sum's are those of all its clients."""
+        claimed = float(reply.numbers["samples"])
+        if claimed <= self._most or self.job.settings.secure:
+            return claimed
+        self.bounded.add(reply.unit)
+        if reply.unit not in self._told:
+            self._told.add(reply.unit)
+            bound = self.job.settings.samples_bound
+            self.note(
+                f"Round {reply.round}: client {self.job.federation.names[reply.unit]} says that it has {claimed:,.0f} "
+                f"samples and counts for {self._most:,.0f}: samples_bound = {bound:g} times the median of the round."
+            )
+        return self._most
+
+    def samples_of_all(self) -> float:
+        """The samples of all clients together, each within the bound."""
+        sizes = self.job.federation.train.sizes()
+        return float(sizes.double().clamp_max(most_samples(sizes, self.job.settings.samples_bound)).sum())
+
+    # -- updates -------------------------------------------------------------------------------------------------------
+    def admit(self, reply: Message) -> list[Message]:
+        """Take a reply that is valid; returns those that can now be merged, in the order in which they came."""
+        if not self.bound:
+            return [reply]
+        norms = {name: norm(tensor) for name, tensor in reply.tensors.items()}
+        self._seen.append(norms)
+        known = bool(self.usual.get("update"))
+        if known and self._exceeded(norms) is None:
+            self._merged.append(norms)
+            return [reply]
+        if known and (reply.unit < 0 or len(self._held) == WINDOW):  # there is nothing, or no room, to compare it with
+            return [reply] if self._fits(reply, norms) else []
+        lent = reply.tensors
+        self._held.append((replace(reply, tensors={name: tensor.clone() for name, tensor in lent.items()}), norms))
+        return self._release(median) if not known and len(self._held) == WINDOW else []
+
+    def close(self) -> list[Message]:
+        """No more replies come: those that are still held back and can be merged."""
+        # Of two norms the smaller, where history says that the larger is in doubt.
+        rest = self._release(median_low if self.usual.get("update") else median)
+        self.usual |= medians(self._merged, median)  # as if those that were dropped had not been there
+        return rest
+
+    def _release(self, middle: Callable[[Iterable[float]], float]) -> list[Message]:
+        held, self._held = self._held, []
+        if held:
+            usual = medians(self._seen, middle)
+            self.usual = {name: max(value, self.usual.get(name, 0.0)) for name, value in usual.items()}
+        return [reply for reply, norms in held if self._fits(reply, norms)]
+
+    def _exceeded(self, norms: Mapping[str, float]) -> str | None:
+        """The tensor of a reply that is out of proportion, if any is."""
+        for name, size in norms.items():
+            bound = self.bound if name == "update" else self.bound * UPLOAD_SLACK
+            if self.usual.get(name) and size > bound * self.usual[name]:
+                return name
+        return None
+
+    def _fits(self, reply: Message, norms: dict[str, float]) -> bool:
+        """Whether a reply is within bounds; if not, it says so."""
+        name = self._exceeded(norms)
+        if name is None:
+            self._merged.append(norms)
+            return True
+        whose = "the clients' sum" if reply.unit < 0 else f"client {self.job.federation.names[reply.unit]}"
+        self.dropped.append(f"{name} is out of proportion")
+        self.note(
+            f"Round {reply.round}: the reply of {whose} was dropped: the norm of its {name} is {norms[name]:.3g}, and "
+            f"{self.usual[name]:.3g} is usual: out of all proportion (update_bound = {self.bound:g})."
+        )
+        return False
+
+    # -- what must not be lost -----------------------------------------------------------------------------------------
+    def state(self) -> dict[str, Tensor]:
+        """The usual norms, by the names of the tensors."""
+        return {name: torch.tensor([value], dtype=torch.float64) for name, value in self.usual.items()}
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Go on from what `state` gave."""
+        self.usual = {name: float(tensor) for name, tensor in tensors.items()}
+
+
+def norm(tensor: Tensor) -> float:
+    """The Euclidean norm in float64, in which squares of the largest float32 are finite."""
+    pieces = torch.split(tensor.reshape(-1), PIECE)
+    return math.hypot(*(float(torch.linalg.vector_norm(piece, dtype=torch.float64)) for piece in pieces))
+
+
+def medians(replies: Sequence[Mapping[str, float]], middle: Callable[[Iterable[float]], float]) -> dict[str, float]:
+    """The median norm of each tensor."""
+    return {name: middle([norms[name] for norms in replies]) for name in (replies[0] if replies else ())}
+
+
+def most_samples(sizes: Tensor, bound: float) -> float:
+    """The most samples that one client of these sizes counts for; a client alone is all there is."""
+    return bound * float(np.median(sizes.numpy())) if bound and len(sizes) > 1 else float("inf")

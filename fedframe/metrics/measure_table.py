@@ -1,0 +1,73 @@
+"""Every measure of some predictions with its interval, as plain numbers for `summary.json` and the report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fedframe.core.measures import (
+    METRICS,
+    Evidence,
+    Measured,
+    Predictions,
+    bins_error,
+    brier,
+    class_f1,
+    measure,
+    of_class,
+    share_of,
+)
+from fedframe.core.tally import Tally, calibration_error, make_tally
+
+OF_CLASS = ("auroc", "average_precision", "sensitivity", "specificity")
+MOST_CLASSES = 30  # of which each has all measures of its own: there are four times as many, each with an interval
+
+
+def measure_table(evidence: Evidence, names: Sequence[str], positive: int, at: float) -> dict[str, Any]:
+    """All measures of all predictions together; of each class as well, unless there are very many."""
+    counts = evidence.confusion.sum(1)
+    most = int(counts.argmax())
+    table: dict[str, Any] = {
+        "samples": evidence.samples,
+        "majority": {"class": names[most], "share": float(counts[most]) / evidence.samples},
+        **{metric: plain(measure(evidence, metric, positive, at)) for metric in METRICS},
+        "brier": plain(brier(evidence)),
+        "calibration_error": calibration(evidence),
+        "at": at,
+        "positive": names[positive] if len(names) == 2 else None,
+    }
+    if isinstance(evidence, Tally):
+        usable = [scores for c in range(len(names)) if (scores := evidence.scores(c)).usable]
+        table["auroc_bins_error"] = sum(map(bins_error, usable)) / len(usable) if usable else None
+    if len(names) <= MOST_CLASSES:
+        table["per_class"] = {name: class_table(evidence, c, at) for c, name in enumerate(names)}
+    return table
+
+
+def class_table(evidence: Evidence, c: int, at: float) -> dict[str, Any]:
+    """One class against the rest; `recall` and `precision` are those of the predicted classes."""
+    confusion, scores = evidence.confusion, evidence.scores(c)
+    hits, own, named = int(confusion[c, c]), int(confusion[c].sum()), int(confusion[:, c].sum())
+    f1 = float(class_f1(confusion)[c])
+    return {
+        "samples": own,
+        "recall": plain(share_of(hits, own) if own else None),
+        "precision": plain(share_of(hits, named) if named else None),
+        "f1": None if np.isnan(f1) else f1,
+        **{metric: plain(of_class(scores, metric, at)) for metric in OF_CLASS},
+    }
+
+
+def calibration(evidence: Evidence) -> float:
+    """The expected calibration error in 15 bins."""
+    if isinstance(evidence, Predictions):
+        evidence = Tally.of(make_tally(evidence, 1), evidence.classes, 1)
+    assert isinstance(evidence, Tally)
+    return calibration_error(evidence.calibration)
+
+
+def plain(found: Measured | None) -> dict[str, float] | None:
+    """A measure for JSON."""
+    return None if found is None else {"value": found.value, "low": found.low, "high": found.high}
