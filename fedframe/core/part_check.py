@@ -60,11 +60,11 @@ def check_part(kind: type[Part]) -> None:
                     f"{where}.{name} is no hook of a part, and nothing in the file uses it; {hint} (The name of a "
                     "helper starts with an underscore.)"
                 )
+    check_attributes(kind, where)
     if not any(overrides(kind, hook) for hook in HOOKS):
         outside = [name for name in HOOKS if is_method(vars(sys.modules.get(kind.__module__, kind)).get(name))]
         hint = f"indent the function {outside[0]!r} into the class" if outside else "docs/own-method.md lists them"
         raise SettingError(f"{where} overrides no hook, so that it would do nothing; {hint}.")
-    check_attributes(kind, where)
     if overrides(kind, "server_step") and overrides(kind, "merger"):
         raise SettingError(f"{where} overrides 'server_step' and 'merger', of which a method uses one; leave one out.")
     for hook, needed in (

@@ -15,6 +15,7 @@ from fedframe.errors import FedframeError, RunError, SettingError
 from fedframe.methods.recipes import make_method
 from tests.core.test_part_check import HEAD, run, written
 
+HOOK = "\n\ndef begin(self, context): ..."  # a part without any is refused before the rest is looked at
 KEPT = "def server_state(self, server):\n    return {'mine/x': State(torch.zeros(10, 4), broadcast=True)}\n\n"
 
 
@@ -32,13 +33,13 @@ def two_parts(folder: Path, first: str, second: str) -> str:
 )
 def test_two_parts_cannot_share_a_name_in_memory(tmp_path: Path, first: str, second: str) -> None:
     with pytest.raises(SettingError, match=r"'yours' keeps '.*' in a client's memory, and so does 'mine'; rename it"):
-        run(two_parts(tmp_path, f"memory = {first}", f"memory = {second}"), tmp_path)
+        run(two_parts(tmp_path, f"memory = {first}{HOOK}", f"memory = {second}{HOOK}"), tmp_path)
 
 
 @pytest.mark.parametrize(
     "body",
     [
-        "memory = ('x',)",
+        f"memory = ('x',){HOOK}",
         "def uploads(self, size):\n    return {'x': Upload([1], 'sum')}",
         "def server_state(self, server):\n    return {'x': State(torch.zeros(1))}",
     ],
@@ -80,7 +81,7 @@ def test_an_attribute_without_a_type_is_refused(tmp_path: Path, line: str) -> No
     "line", ["strength: ClassVar[float] = 0.1", "_strength = 0.1", "strength: float = 0.1", "rank = 3"]
 )
 def test_typed_private_and_known_attributes_are_not_refused(tmp_path: Path, line: str) -> None:
-    make_method(written(tmp_path, line), {})
+    make_method(written(tmp_path, line + HOOK), {})
 
 
 # -- the server's state ------------------------------------------------------------------------------------------------
@@ -211,7 +212,7 @@ def test_training_that_diverges_is_still_a_matter_of_the_learning_rate(tmp_path:
 
 def test_a_failure_before_the_first_round_leaves_no_folder(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="names start with"):
-        run(written(tmp_path, "memory = ('x',)"), tmp_path)
+        run(written(tmp_path, f"memory = ('x',){HOOK}"), tmp_path)
     assert not (tmp_path / "run").exists()
     with pytest.raises(RunError, match="ZeroDivisionError"):
         run(written(tmp_path, "def server_state(self, server):\n    1 / 0"), tmp_path)
