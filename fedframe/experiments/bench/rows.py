@@ -19,7 +19,7 @@ from fedframe.errors import SettingError, nearest
 from fedframe.experiments.bench.scene import Scene
 from fedframe.experiments.compare.address import Address, Values, find_address, merge_layers, parts_of
 from fedframe.experiments.compare.rows import MethodRow, flatten, method_of, read_method
-from fedframe.methods.recipes import make_method, method_label
+from fedframe.methods.recipes import make_method, method_label, recipe_defaults
 from fedframe.methods.tuning import exists, main_setting, rate_factor
 
 UNTRAINED: Values = {"lr": 1e-30, "rounds": 1, "steps": 1}  # in float32 a step of this length moves no weight
@@ -123,6 +123,8 @@ def read_bench_row(scene: Scene, given: str | Mapping[str, Any], control: bool =
         settings = {**settings, "lr_schedule": scene.rate_cut}
     if special.get("untrained"):
         settings = {**settings, **UNTRAINED}
+    if special.get("untuned"):  # with the rounds and the net that its recipe brings: it may have none of either
+        settings = {**recipe_defaults(method), **settings}
     shown = ", ".join(f"{name}={value}" for name, value in rest.items() if not isinstance(value, list))
     label = str(values.get("label") or f"{method_label(method)} {shown}".strip())
     tuned = not (special.get("untrained") or special.get("untuned"))

@@ -24,10 +24,11 @@ SETTINGS: dict[str, Any] = {
     "data": "digits", "model": "mlp:8", "clients": 5, "rounds": 4, "epochs": 2, "batch": 17,
     "lr_schedule": "exponential:0.9", "momentum": 0.3, "weight_decay": 0.002, "clip": 7.0,
 }  # fmt: skip
-# Two controls differ, and their labels say so; nothing else may.
+# Some controls differ, and their labels or reasons say so; nothing else may.
 ALLOWED = {
     "fedavg, rate cut": {"lr_schedule"},
     "untrained + ffc": {*UNTRAINED},
+    "analytic": {"lr", "rounds", "model"},  # has no rounds, and features of its own
     "central": {"steps"},
 }
 
