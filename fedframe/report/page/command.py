@@ -42,11 +42,13 @@ class NotAnOptionError(Exception):
 def command_arguments(config: Mapping[str, Any]) -> list[str]:
     """Method and options, as a list of arguments."""
     settings = check(dict(config))
-    brought = gather({"method": settings.method}, None)
+    brought, always = gather({"method": settings.method}, None), ALWAYS
+    if settings.lr_per_class is None and brought.lr_per_class is not None:  # a given rate takes its place
+        brought, always = gather({"method": settings.method, "lr": settings.lr}, None), (*ALWAYS, "lr")
     words = [settings.method]
     for name in (name for names in PANELS.values() for name in names if name not in SAME_BITS_WITHOUT):
         value = getattr(settings, name)
-        if name in ALWAYS or value != getattr(brought, name):
+        if name in always or value != getattr(brought, name):
             words += option(name, value)
     for part, values in settings.set.items():
         for key, value in values.items():

@@ -74,7 +74,7 @@ def test_sweep_is_read_from_text_with_commas_or_as_a_list() -> None:
         (["fedavg?seed=3"], {}, "seed is the same for all methods"),
         (["fedavg"], {"partition": ["iid"]}, "give it once, as --partition"),
         (["fedavg"], {"prox.mu": [1]}, "none of fedavg has a part 'prox'"),
-        (["fedprox"], {"prox.nu": [1]}, "did you mean 'mu'"),
+        (["fedprox"], {"prox.nu": [1]}, "no setting 'nu'; choose one of: mu"),
         (["fedavg"], {"learning": [1]}, "No method here has a setting 'learning'"),
         (["fedprox"], {"lr": [1], "prox.mu": [1], "momentum": [0]}, "one or two settings"),
         (["fedavg"], {"lr": []}, "has no values"),
