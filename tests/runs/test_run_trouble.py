@@ -104,7 +104,7 @@ def test_full_disk_ends_with_a_sentence_and_the_run_can_go_on(tmp_path: Path) ->
     ("wrong", "sentence"),
     [
         ({"rouds": 3}, "There is no setting 'rouds'; did you mean 'rounds'?"),
-        ({"rounds": 0}, r"rounds = 0: should be greater than or equal to 1; the default is 30"),
+        ({"rounds": -1}, r"rounds = -1: should be greater than or equal to 0; the default is 30"),
         ({"lr": "fast"}, r"lr = 'fast': .*number.*the default is 0.1"),
         ({"participation": 2}, r"participation = 2: .*less than or equal to 1"),
         ({"local_test": "none"}, r"local_test = 'none'"),
