@@ -7,6 +7,7 @@ resumed run goes on under it.
 from __future__ import annotations
 
 import os
+import time
 import uuid
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ class WeightsAndBiases:
         if not (folder / KEPT).exists():
             write_json(folder / KEPT, {"run": uuid.uuid4().hex[:8]})
         mode = os.environ.get("WANDB_MODE", "offline")
+        wait_for_free_name(folder)
         self.run = wandb.init(
             id=str(read_json(folder / KEPT)["run"]),
             name=run_name(folder, settings),
@@ -53,6 +55,12 @@ class WeightsAndBiases:
     def close(self) -> None:
         """Write everything down."""
         self.run.finish()
+
+
+def wait_for_free_name(folder: Path) -> None:
+    """Wait, at most a second, until no session of the run has this second in its name: W&B would write over it."""
+    while any((folder / "wandb").glob(f"*run-{time.strftime('%Y%m%d_%H%M%S')}-*")):
+        time.sleep(0.02)
 
 
 def open_logger(folder: Path, settings: dict[str, Any], first: int) -> WeightsAndBiases:
