@@ -15,7 +15,7 @@ from fedframe.jobs.gather import gather
 from fedframe.runs.federated import train_again
 from fedframe.settings import PANELS, REMOTE_DATA, check, from_python
 
-ALWAYS = ("data", "rounds", "seed")  # named even if they are the defaults, as everybody asks for them
+ALWAYS: tuple[str, ...] = ("data", "rounds", "seed")  # named even if they are the defaults, as everybody asks for them
 SAME_BITS_WITHOUT = ("workers", "engine", "log")  # settings that do not change what is learned
 
 
