@@ -152,6 +152,9 @@ class Settings(BaseModel):
     )
     workers: int | None = Field(None, ge=1, description="worker processes (default: one per core; 1: this process)")
     device: str = Field("cpu", description="cpu, cuda, cuda:1 or mps")
+    precision: Literal["float32", "bf16", "fp16"] = Field(
+        "float32", description="of the net's arithmetic: float32, bf16 or, on a GPU, fp16; weights stay float32"
+    )
     log: str = Field("", description="also log to tensorboard, mlflow or wandb (several: separated by commas)")
 
     @model_validator(mode="before")

@@ -26,6 +26,7 @@ from fedframe.core.message import CULPRIT, STAGE, Message, Number, all_finite
 from fedframe.core.model import copy_tensors, load_tensors
 from fedframe.core.part import Part
 from fedframe.core.personal import make_personal_models
+from fedframe.core.precision import full_precision
 from fedframe.core.privacy import clipped, local_noise
 from fedframe.core.received import Received
 from fedframe.core.scratch import Scratch
@@ -152,7 +153,8 @@ class ClientRuntime:
         self.catch_up(context)  # features of untrained private layers would spoil the sums over all clients
         self.model.eval()
         part, declared = self.job.method.slot("server_stage"), self.job.expected("statistics", context.stage)
-        tensors = part.statistics(context)
+        with full_precision(self.model):
+            tensors = part.statistics(context)
         for name in tensors.keys() - declared.keys():
             shape = tuple(tensors[name].shape)
             stage = f", stage={context.stage}" if context.stage else ""

@@ -33,11 +33,16 @@ class Model(nn.Module):
         self.sizes: dict[
             str, int
         ] = {}  # what shapes of uploads depend on beside these, noted by the part that sends them
+        self.compute_type: torch.dtype | None = None  # of the backbone's arithmetic; None: that of its weights
 
     def forward(self, inputs: Tensor) -> Tensor:
         """The backbone's feature; what happens to it next is up to the method."""
-        feature: Tensor = self.backbone(inputs)
-        return feature
+        if self.compute_type is None:
+            feature: Tensor = self.backbone(inputs)
+            return feature
+        with torch.autocast(inputs.device.type, self.compute_type):
+            feature = self.backbone(inputs)
+        return feature.float()
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from fedframe.core.job import Job
 from fedframe.core.method import Method
 from fedframe.core.model import count_parameters, has_batch_norm
 from fedframe.core.part import ALL_DATA, stacks
+from fedframe.core.precision import COMPUTE_TYPES, check_precision, precision_note
 from fedframe.core.privacy import check_private
 from fedframe.data import Federation, Source, load_source, make_federation
 from fedframe.data.augment import read_augment
@@ -42,6 +43,7 @@ class JobMaker:
         self.method = make_method(settings.method, settings.set)
         check_parts(self.method, settings)
         check_device(settings.device)
+        check_precision(settings.precision, settings.device)
         read_augment(settings.augment)  # refuse a wrong one before the data are loaded
         self.federation = make_clients(settings, settings.data if data is None else data)
         for part in self.method.parts:
@@ -66,6 +68,9 @@ class JobMaker:
             classes = len(self.federation.source.classes)
             with named_errors(f"method = {settings.method!r}"):
                 self.template = self.method.build(backbone, int(backbone.dim), classes)  # type: ignore[arg-type]
+        self.template.compute_type = COMPUTE_TYPES.get(self.settings.precision)
+        if note := precision_note(self.settings.precision, self.settings.device):
+            self.federation = replace(self.federation, notes=(*self.federation.notes, note))
         if self.settings.rounds and not count_parameters(self.template):
             note = f"rounds = {settings.rounds} is left out: {settings.method} has nothing that learns in rounds."
             self.settings = self.settings.model_copy(update={"rounds": 0})
