@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -33,7 +34,13 @@ def test_backbone_computes_in_bfloat16_and_gives_float32(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("method", ["fedavg", "scaffold", "spherefed", "fedetf"])
 def test_any_number_of_workers_gives_the_same_bits(method: str, tmp_path: Path) -> None:
-    given = {"data": blobs(), "model": "mlp:8", "partition": "user", "precision": "bf16", "progress": False}
+    given: dict[str, Any] = {
+        "data": blobs(),
+        "model": "mlp:8",
+        "partition": "user",
+        "precision": "bf16",
+        "progress": False,
+    }
     whole = fedframe.run(method, rounds=2, workers=1, out=tmp_path / "one", **given)
     fedframe.run(method, rounds=2, workers=2, out=tmp_path / "two", **given)
     plain = fedframe.run(method, rounds=2, out=tmp_path / "plain", **{**given, "precision": "float32"})
