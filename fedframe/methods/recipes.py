@@ -54,7 +54,7 @@ from fedframe.methods.parts.ratioloss import RatioLoss
 from fedframe.methods.parts.scaffold import Scaffold
 from fedframe.methods.recipe import Recipe as Recipe
 from fedframe.methods.robust_recipes import ROBUST_RECIPES
-from fedframe.settings import merge_settings
+from fedframe.settings import merge_part_settings, merge_settings
 from fedframe.util.locate import locate
 
 # Of methods whose rounds leave every client a model of its own: it is scored as it is.
@@ -377,6 +377,11 @@ def first_line(part: type[Part]) -> str:
 def recipe_defaults(name: str) -> dict[str, Any]:
     """The run settings that a method brings along; where two recipes differ, the later one counts."""
     return merge_settings(*(recipe.defaults for recipe in find_recipes(name)))
+
+
+def new_run_settings(name: str) -> dict[str, dict[str, Any]]:
+    """The settings of parts that a new run of a method names, whatever their defaults are."""
+    return merge_part_settings(*(recipe.new_runs for recipe in find_recipes(name)))
 
 
 def make_method(name: str, settings: Mapping[str, Mapping[str, Any]]) -> Method:

@@ -5,7 +5,8 @@ chooses the ridge by generalised cross-validation from the sums alone, and solve
 sums is AFL's (Zhuang et al., CVPR 2025) and, without random features and with a fixed ridge, FFC's (Dong et al.,
 SphereFed, ECCV 2022, Eq. 7 to 10). Features are those that reach the classifier, or without a net (`--model raw`)
 random ones: whitened patches for images (Coates, Ng, Lee, AISTATS 2011), a random ReLU layer for vectors
-(`models/feature_maps.py`). What those need to know of the data is summed up in a message before.
+(`models/feature_maps.py`). What those need to know of the data is a model of such data, or it is summed up in a message
+before (`map`); so are the class counts if samples weigh by them (`balance`).
 
 Personal models are in closed form, too: ridge towards the shared classifier, chosen by exact leave-one-out at the
 client, and the shift to its own class frequencies (`closed_form/personal.py`).
@@ -28,7 +29,7 @@ from fedframe.methods.closed_form.long_tail import class_weights, equal_priors, 
 from fedframe.methods.closed_form.personal import fit_personal, log_scores
 from fedframe.methods.closed_form.ridge import fit_ridge, standardise
 from fedframe.methods.closed_form.sums import Sums, stream_sums
-from fedframe.models.feature_maps import FeatureMap, Raw, fixed, make_map
+from fedframe.models.feature_maps import FeatureMap, Knows, Raw, fixed, make_map
 from fedframe.settings import Settings
 from fedframe.util.files import write_tensors
 from fedframe.util.triangles import triangle_size
@@ -76,6 +77,9 @@ class Analytic(Part):
     # Whatever else would fit the classifier, or go on with it, has a classifier that does not predict here.
     takes_over: ClassVar[tuple[Slot, ...]] = ("server_stage", "client_stage")
 
+    # What random features know of the data. Runs of before this setting, which do not name it, have "data"; new runs
+    # name the recipe's choice.
+    map: Knows = "data"
     width: Annotated[int, Field(ge=0, le=65536)] | None = None  # random features; None: by the data's shape
     ridge: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None  # None: by generalised cross-validation
     tail: Literal["none", "normalised", "equal_priors"] = "none"  # what is done for rare classes
@@ -102,7 +106,7 @@ class Analytic(Part):
         raw = model.backbone.shape if isinstance(model.backbone, Raw) else None
         with torch.random.fork_rng(devices=[]):  # the classifier that rounds train starts as it would without
             torch.manual_seed(torch.initial_seed() ^ STREAM)
-            features = make_map(raw, model.dim, self.width)
+            features = make_map(raw, model.dim, self.width, self.map)
         model.extras[MODULE] = ClosedFormHead(features, model.classes)
         model.sizes |= {f"{MODULE}/map": features.sums_size, f"{MODULE}/features": features.dim}
 
@@ -117,16 +121,15 @@ class Analytic(Part):
 
     # -- sums ----------------------------------------------------------------------------------------------------------
     def stages(self, model: Model) -> int:
-        """Two: what the map and the weights of classes need comes first."""
-        return 2
+        """One; two where what the map or the weights of classes need comes first."""
+        return 2 if model.sizes[f"{MODULE}/map"] or self.balance else 1
 
     def uploads(self, size: ModelSize) -> dict[str, Upload]:
-        """Class counts and the map's sums; then the triangle of V and U."""
-        rows = size.more.get(f"{MODULE}/features", size.dim) + 1
-        shapes = (
-            {"counts": [size.classes], "map": [size.more.get(f"{MODULE}/map", 0)]},
-            {"v": [triangle_size(rows)], "u": [rows, size.classes]},
-        )
+        """Class counts and the map's sums, if they are needed; then the triangle of V and U."""
+        rows, sums = size.more.get(f"{MODULE}/features", size.dim) + 1, size.more.get(f"{MODULE}/map", 0)
+        before = {"counts": [size.classes], "map": [sums]}
+        whole = {"v": [triangle_size(rows)], "u": [rows, size.classes]}
+        shapes = (before, whole) if sums or self.balance else (whole,)
         return {
             f"{MODULE}/{name}": Upload(shape, "sum", when="statistics", stage=stage)
             for stage, named in enumerate(shapes)
@@ -137,7 +140,7 @@ class Analytic(Part):
     def statistics(self, context: ClientContext) -> dict[str, Tensor]:
         """What the client's samples add up to."""
         head = closed_form(context.model)
-        if context.stage == 0:
+        if context.stage < self.stages(context.model) - 1:
             found = torch.zeros(head.features.sums_size, dtype=torch.float64)
             for inputs, _ in embedded(context):
                 found += head.features.sums(inputs)
@@ -154,7 +157,7 @@ class Analytic(Part):
     # -- on the server -------------------------------------------------------------------------------------------------
     def server_stage(self, server: Server, replies: Iterable[Message]) -> None:
         """Add up; fit the map, then the classifier."""
-        if server.stage == 0:
+        if server.stage < self.stages(server.job.template) - 1:
             self.fit_map(server, replies)
         else:
             self.fit_classifier(server, replies)
@@ -173,6 +176,9 @@ class Analytic(Part):
     def fit_classifier(self, server: Server, replies: Iterable[Message]) -> None:
         """Solve for the classifier."""
         head = closed_form(server.job.template)
+        if not head.features.sums_size:
+            for name, tensor in head.features.fit(torch.zeros(0, dtype=torch.float64)).items():
+                set_tensor(server, f"features.{name}", tensor)  # before clients are asked, with the first of `replies`
         total = Sums.zeros(head.features.dim, server.job.template.classes)
         keeps = self.keeps_sums(server, total)
         received = 0
@@ -205,6 +211,8 @@ class Analytic(Part):
             "fitted": torch.ones(()),
             "logits": torch.tensor(float(self.tail == "equal_priors")),
         }
+        if not self.balance:  # otherwise they have come before, without the samples' weights
+            tensors["counts"] = problem.counts
         for name, tensor in tensors.items():
             set_tensor(server, name, tensor)
         how = "as set" if self.ridge is not None else "by generalised cross-validation"
