@@ -189,7 +189,7 @@ def resume_federation(folder: RunFolder) -> Result:
     path = folder.path
     if (path / MODEL).exists() and not is_organisers(path):
         raise SettingError(not_here(path))
-    if not folder.finished:
+    if not folder.finished or not is_organisers(path):
         raise SettingError(f"{path} is a federation's run, whose data stay at the nodes: {how_it_ends(path)}")
     return Result(folder.path, folder.settings())
 

@@ -104,7 +104,7 @@ def serve(
 @federation.command()
 def start(
     folder: Folder,
-    new: Annotated[bool, typer.Option("--new", help="a new training, even if the last one was not finished")] = False,
+    new: Annotated[bool, typer.Option("--new", help="a new training, whether the last one was finished or not")] = False,
     test_data: Annotated[
         Optional[str], typer.Option(help="test data of the organiser's own, for the generic score")
     ] = None,
@@ -162,6 +162,9 @@ def join(
     device: Annotated[str, typer.Option(help="where this node trains: cpu, cuda or cuda:1")] = "cpu",
     check: Annotated[bool, typer.Option("--check", help="only check the data and say what would leave")] = False,
     once: Annotated[bool, typer.Option("--once", help="leave when a run is over, instead of staying for more")] = False,
+    tell_gain: Annotated[
+        bool, typer.Option("--tell-gain", help="train alone first, and tell the organiser what joining gives")
+    ] = False,
 ) -> None:
     """Take part with this node's own data: check them, say what leaves, join and stay."""
     require_flower()
@@ -174,12 +177,17 @@ def join(
         folder = (out or (kit if kit.is_dir() else Path(f"{own.name}-node"))).absolute()
         if not check:  # before data are loaded for nothing
             check_node_folder(own, folder)
-        member = Membership(own, data, folder, test_share, label, device)
+        member = Membership(own, data, folder, test_share, label, device, tell_gain)
         for line in (*member.check(), *member.describe_outgoing()):
             echo(line)
         if check:
             return
         node = make_node(member, echo)
+        if tell_gain:
+            from fedframe.federation.own_results import train_alone
+
+            echo("Training alone first, to be compared with (--tell-gain); it stays in this node's folder.")
+            train_alone(member, progress=False)
         echo(f"Joining {own.agreement.name} at {own.agreement.address} as {own.name}; stop with Ctrl-C.")
         if once:
             threading.Thread(target=leave_when_done, args=(member, node.stopping), daemon=True).start()

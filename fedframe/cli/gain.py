@@ -18,7 +18,7 @@ def gain(
     """Compare every client alone, with the shared model and with its own: who gains by joining, and who loses."""
     with interruptible():
         from fedframe.experiments.gain import gain as compare_clients
-        from fedframe.experiments.gain import lines_of
+        from fedframe.runs.gain import lines_of
 
         for line in lines_of(compare_clients(folder, progress=not quiet)):
             typer.echo(line)

@@ -72,9 +72,10 @@ def resume(
     """Go on with a run that was stopped: the result is the same as without the stop."""
     with interruptible():
         from fedframe.api import resume as resume_run
+        from fedframe.runs.federated import is_nodes
         from fedframe.runs.folder import RunFolder
 
-        if RunFolder.open(folder).finished:
+        if RunFolder.open(folder).finished and not is_nodes(folder):
             typer.echo(f"{folder} is finished; its scores are in {folder / 'summary.json'}.")
             return
         resume_run(folder, changed_code=changed_code, progress=not quiet)

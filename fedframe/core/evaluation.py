@@ -22,6 +22,7 @@ from fedframe.core.job import PIECE
 from fedframe.core.measures import METRICS, Evidence, Measured, Predictions, metric_name, share_of
 from fedframe.core.message import Message
 from fedframe.core.stage_costs import COUNTS_BYTES
+from fedframe.core.told_gain import ToldGain
 
 if TYPE_CHECKING:
     from fedframe.core.part import Part
@@ -130,10 +131,11 @@ class Scores:
     personal_per_class: tuple[float | None, ...] = ()
     by_client: Mapping[str, ByClient] = field(default_factory=dict, repr=False)  # of `client` and `personal`
     pooled: Mapping[str, Evidence] = field(default_factory=dict, repr=False)  # predictions, all clients' together
+    told: Mapping[int, ToldGain] = field(default_factory=dict, repr=False)  # by nodes that say what they gain
 
     def line(self) -> dict[str, Any]:
         """What a round's line of metrics says of them: all that was measured, but not client by client."""
-        left_out = ("personal_per_class", "by_client", "pooled")
+        left_out = ("personal_per_class", "by_client", "pooled", "told")
         values = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in left_out}
         return {name: value for name, value in values.items() if value is not None and value != ()}
 

@@ -29,6 +29,7 @@ from fedframe.core.measures import Evidence
 from fedframe.core.message import LAST, LOST, Message
 from fedframe.core.stage_costs import StageCost
 from fedframe.core.tally import Tally, is_plausible, tally_size
+from fedframe.core.told_gain import told as told_gain
 
 if TYPE_CHECKING:
     from fedframe.core.server import Server
@@ -126,6 +127,7 @@ class RemoteEvaluation:
         if server.late is None:  # no server stage: the model of the last round is the final one
             server.late = last
         pooled = self.gather_tallies(server) if job.settings.score_bins else {}
+        last_replies = self.end_run(server) if job.settings.score_bins else replies
         if kind == "client":
             scores = client_scores(scores, fine)
         else:
@@ -133,13 +135,11 @@ class RemoteEvaluation:
             if last is not None and "client" in last.by_client:
                 scores = with_client(scores, last.by_client["client"])
             scores = with_personal(scores, own) if own.by_client else scores
-        return replace(scores, pooled={**scores.pooled, **pooled})
+        told = {reply.unit: said for reply in last_replies if (said := told_gain(reply.numbers)) is not None}
+        return replace(scores, pooled={**scores.pooled, **pooled}, told=told)
 
     def gather_tallies(self, server: Server) -> dict[str, Evidence]:
-        """Pooled predictions from the clients' tallies, which are summed, with secure aggregation before they arrive.
-
-        Then the run is over, which the nodes are told: under secure aggregation there was something left to unmask.
-        """
+        """Pooled predictions from the clients' tallies: they are summed, under secure aggregation by the clients."""
         job = server.job
         classes, bins = job.template.classes, job.settings.score_bins
         shapes = {name: torch.Size([tally_size(classes, bins)]) for name in TALLIES}
@@ -154,11 +154,14 @@ class RemoteEvaluation:
                 continue
             for name in TALLIES:
                 sums[name] += reply.tensors[name].double()
-        request = server.build_request("end", server.round + 1)
-        for _ in self.engine.run(replace(request, numbers={**request.numbers, LAST: 1}), job.everyone):
-            pass
         found = {TALLIES[name]: Tally.of(vector, classes, bins) for name, vector in sums.items()}
         return {score: tally for score, tally in found.items() if tally.samples}
+
+    def end_run(self, server: Server) -> list[Message]:
+        """Tell the nodes that the run is over, once nothing is left to unmask; their last replies."""
+        request = server.build_request("end", server.round + 1)
+        request = replace(request, numbers={**request.numbers, LAST: 1})
+        return [reply for reply in self.engine.run(request, server.job.everyone) if reply.kind != LOST]
 
 
 def client_scores(scores: Scores, fine: list[Message]) -> Scores:

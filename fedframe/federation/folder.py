@@ -36,12 +36,13 @@ Members: {members}. They meet at {address}.
    The folder `keys/` never leaves this machine, and only you can read this one.
 2. Open port {port} of this machine for TCP from the nodes. Nothing else needs to be reachable.
 3. Here: `fedframe federation serve {folder}` (in a terminal of its own, or as a service). It waits for the nodes.
-4. At every node: `fedframe federation join NAME-kit.zip --data imagefolder:scans/ --check` checks the data (any that
-   Fedframe reads) and prints what would leave; the same without `--check` joins and stays.
+4. At every node: `fedframe federation join NAME-kit.zip --data {data} --check` checks the data (any that
+   Fedframe reads) and prints what would leave; the same without `--check` joins and stays. With `--tell-gain` it trains alone
+   first, and tells at the end what joining gives.
 5. Here: `fedframe federation status {folder}` shows who is connected.
 6. Here: `fedframe federation start {folder}` trains: {method}, {rounds} rounds. With test data of your own,
-   `--test-data imagefolder:public-test/`, the shared model is scored on them. Stop it with Ctrl-C, go on with the
-   same command.
+   `--test-data {test}`, the shared model is scored on them. Stop it with Ctrl-C, go on with the
+   same command; a training that is finished is repeated only with `--new`.
 7. Here: `fedframe report {first}` makes a page about the first training. Every node has the models in its own folder.
 8. Here: `fedframe federation stop {folder}` ends the training and the SuperLink.
 
@@ -136,7 +137,8 @@ class FederationFolder:
         return (self.keys / "organiser.secret").read_text().strip()
 
     def _write_guide(self, agreement: Agreement, shown: Path) -> None:
-        classes = agreement.form.classes
+        classes, form = agreement.form.classes, agreement.form
+        kind = "csv" if form.columns is not None else "imagefolder" if len(form.shape) == 3 else "npz"
         text = GUIDE.format(
             name=agreement.name,
             members=", ".join(agreement.members),
@@ -149,6 +151,8 @@ class FederationFolder:
             classes=len(classes),
             some=", ".join(classes[:5]) + (", ..." if len(classes) > 5 else ""),
             shape=" x ".join(map(str, agreement.form.shape)),
+            data=f"{kind}:{'scans/' if kind == 'imagefolder' else f'own.{kind}'}",
+            test=f"{kind}:{'public-test/' if kind == 'imagefolder' else f'public.{kind}'}",
         )
         write_text(self.path / "GUIDE.md", text)
 

@@ -14,7 +14,7 @@ from filelock import FileLock
 
 from fedframe.core.batches import plain_batches
 from fedframe.core.job import Job
-from fedframe.core.message import STAGE, Message
+from fedframe.core.message import STAGE, Message, Number
 from fedframe.core.server import Server
 from fedframe.data.federation import Federation
 from fedframe.data.new_client import load_new_client
@@ -22,14 +22,18 @@ from fedframe.engines.inline import InlineEngine
 from fedframe.errors import DataError
 from fedframe.federation.kit import Kit
 from fedframe.federation.node_folder import explain_os_errors, lock_node_folder
+from fedframe.federation.own_results import keep_gain, keep_scores, record_replies, told
 from fedframe.jobs.build import JobMaker, check_device
 from fedframe.network.flower.node import Node, NodeConfig
 from fedframe.network.node import NodeRuntime, run_folder
 from fedframe.network.node_data import as_client_of
 from fedframe.network.node_request import HELLO
+from fedframe.runs.federated import OWN
 from fedframe.runs.folder import RunFolder
 from fedframe.runs.predictor import save_model
 from fedframe.settings import Settings
+from fedframe.util.files import write_json
+from fedframe.util.locate import resolve_paths
 
 if TYPE_CHECKING:
     from fedframe.network.masks import Masker
@@ -50,8 +54,10 @@ class Membership:
         test_share: float | None = None,
         label: str | None = None,
         device: str = "cpu",
+        tell_gain: bool = False,
     ) -> None:
-        self.kit, self.folder = kit, folder
+        self.kit, self.folder, self.tell_gain = kit, folder, tell_gain
+        self.asked = {"data": resolve_paths(data), "test_share": test_share, "label": label, "device": device}
         agreement = kit.agreement
         self.settings: Settings = agreement.settings.model_copy(update={"device": device})  # each node chooses its own
         check_device(device)  # before data are loaded for nothing
@@ -64,6 +70,7 @@ class Membership:
             seed=self.settings.seed,
             label=label or self.settings.label,
         )
+        self.alone = federation  # the same data as a federation of this node only
         self.federation: Federation = as_client_of(federation, kit.number, agreement.members)
         self.maker = JobMaker(self.settings, self.federation, None)
         self.done = False
@@ -114,6 +121,10 @@ class Membership:
         )
         histograms = f", and histograms of the scores of both models there in {bins:,} bins{summed}" if bins else ""
         lines.append(f"  at last  right predictions of the own model on the own test data{histograms}")
+        if self.tell_gain:
+            lines.append(
+                "  at last  what this node has alone and gains by joining: two scores with intervals (--tell-gain)"
+            )
         if job.remembers:
             lines.append("What stays here between rounds: this client's private state, and at the end its own model.")
         return lines
@@ -149,6 +160,8 @@ class Membership:
             began = time.monotonic()
             node_request, replies, content = runtime.handle(payload)
             self.log_replies(replies, len(content))
+            if runtime.client_runtime is not None:
+                record_replies(runtime.client_runtime.job, replies, len(payload), len(content))
             if set(node_request.tasks) != {HELLO}:
                 took = f"{', '.join(node_request.tasks)} in {time.monotonic() - began:.1f} s"
                 round = node_request.request.round
@@ -175,15 +188,19 @@ class Membership:
         folder = RunFolder(path)
         folder.write_settings(self.maker.settings)
         folder.write_names(self.federation.names)
+        write_json(path / OWN, {"node": self.kit.name, **self.asked})
         return self.maker.make(path, self.folder)
 
-    def finish(self, job: Job, request: Message, notify: Callable[[str], None]) -> None:
-        """Save the shared model beside this client's own, as the run is over."""
+    def finish(self, job: Job, request: Message, notify: Callable[[str], None]) -> dict[str, Number]:
+        """Save the shared model beside this client's own, as the run is over; returns what is told of the gain."""
         fixed = {name[6:]: tensor for name, tensor in request.tensors.items() if name.startswith("fixed/")}
         save_model(job.folder, job, request.tensors["model"], fixed)
+        row = keep_gain(self, job, keep_scores(self, job, request))
         self.done = True
         own = f" --client {self.kit.name}" if self.settings.personal else ""
         notify(f"The run is over. Predict with: fedframe predict {job.folder} INPUT{own}")
+        notify(f"This node's own scores: fedframe report {job.folder}; what it gains: fedframe gain {job.folder}")
+        return told(row) if self.tell_gain else {}
 
     def log_replies(self, replies: Sequence[Message], size: int) -> None:
         """Log what leaves, before it does."""

@@ -50,10 +50,14 @@ class SuperLinkTransport(FlowerTransport):
 def start(
     folder: FederationFolder, *, new: bool = False, test_data: str | None = None, progress: bool | Display = True
 ) -> RunResult:
-    """Train, or resume the last training that was not finished."""
+    """Train, or resume the last training if it was not finished; one that was is not repeated unless `new`."""
     agreement = folder.agreement()
     with folder.exclusive("start", "trains"), choose_display(progress) as display:
-        path = unfinished_run(folder) if not new else None
+        last = last_run(folder) if not new else None
+        if last is not None and RunFolder(last).finished:
+            display.note(finished_text(folder, last))
+            return RunResult(last, RunFolder(last).settings())
+        path = last
         notes = read_json(path / NOTES) if path is not None else {"run": secrets.token_hex(8)}
         if test_data is not None:
             if path is not None and notes.get("test_data") != resolve_paths(test_data):
@@ -104,10 +108,19 @@ def check_members_again(engine: NetworkEngine) -> None:
         raise
 
 
-def unfinished_run(folder: FederationFolder) -> Path | None:
-    """The last run, if it was begun and not finished."""
+def last_run(folder: FederationFolder) -> Path | None:
+    """The last run that was begun, if any."""
     found = sorted(folder.runs.glob("[0-9]*"), key=lambda path: int(path.name)) if folder.runs.is_dir() else []
-    return found[-1] if found and (found[-1] / NOTES).exists() and not RunFolder(found[-1]).finished else None
+    return found[-1] if found and (found[-1] / NOTES).exists() else None
+
+
+def finished_text(folder: FederationFolder, run: Path) -> str:
+    """What to do with a training that is over; it is not begun again by accident."""
+    quoted = [shlex.quote(str(each)) for each in (run, folder.path)]
+    return (
+        f"The training in {run} is finished: see it with 'fedframe report {quoted[0]}'. For another one: fedframe "
+        f"federation start {quoted[1]} --new"
+    )
 
 
 def ask_members(

@@ -42,6 +42,7 @@ def measure_table(evidence: Evidence, names: Sequence[str], positive: int, at: f
         usable = [scores for c in range(len(names)) if (scores := evidence.scores(c)).usable]
         table["auroc_bins_error"] = sum(map(bins_error, usable)) / len(usable) if usable else None
     if len(names) <= MOST_CLASSES:
+        table["confusion"] = evidence.confusion.tolist()  # rows are true classes
         table["per_class"] = {name: class_table(evidence, c, at) for c, name in enumerate(names)}
     return table
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 SUMMED_KINDS = ("train", "statistics", "measure")  # of which, with secure aggregation, only sums are revealed
 COUNT_KINDS = ("client", "own", "personalise")  # kinds of work whose reply is how many predictions were right
-OnFinished = Callable[[Job, Message], None]
+OnFinished = Callable[[Job, Message], Mapping[str, Number] | None]  # returns what the last reply says beside
 MakeJob = Callable[[str], Job]
 
 
@@ -84,7 +84,9 @@ class NodeRuntime:
             for client in clients
         ]
         if self.on_finished is not None and node_request.request.numbers.get(LAST):
-            self.on_finished(runtime.job, node_request.request)
+            said = self.on_finished(runtime.job, node_request.request)
+            if said and replies:
+                replies[-1] = replace(replies[-1], numbers={**replies[-1].numbers, **said})
         return replies
 
     def runtime_for(self, run: str) -> ClientRuntime:

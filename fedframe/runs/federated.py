@@ -15,11 +15,17 @@ from fedframe.util.files import read_json
 
 NOTES = "federation.json"  # in the organiser's run folder: the run's name, and what the nodes said of themselves
 NODE = "node.txt"  # in a node's folder: its name
+OWN = "own.json"  # in a node's run folder: whose it is, and the data that it took part with
 
 
 def is_organisers(run: Path) -> bool:
     """Whether a run folder is the organiser's, or a copy of it."""
     return (run / NOTES).exists()
+
+
+def is_nodes(run: Path) -> bool:
+    """Whether a run folder is a node's part of a federation's run."""
+    return not is_organisers(run) and ((run / OWN).exists() or (home(run) / NODE).exists())
 
 
 def train_again(run: Path) -> str:
@@ -47,13 +53,14 @@ def how_it_ends(run: Path) -> str:
 
 
 def not_here(run: Path) -> str:
-    """Why a run folder that is not the organiser's has nothing to look at but models."""
+    """What a run folder that is not the organiser's is good for: it has models, and scores of one node."""
     name = node_name(run)
     whose = f"is {name}'s part of a federation's run" if name else "is a part of a federation's run"
     own = f" --client {name}" if name else ""
     return (
-        f"{run} {whose}: its rounds and scores are with the organiser (fedframe report FOLDER/runs/1 there); here is "
-        f"the model, once the training is over: fedframe predict {shlex.quote(run.as_posix())} INPUT{own}"
+        f"{run} {whose}: all members' scores are with the organiser (fedframe report FOLDER/runs/1 there). Once the "
+        f"training is over, its own are here: fedframe report {shlex.quote(run.as_posix())}, and so is the model: "
+        f"fedframe predict {shlex.quote(run.as_posix())} INPUT{own}"
     )
 
 

@@ -21,6 +21,7 @@ from fedframe.metrics.observers import observers
 from fedframe.runs.advice import how_to_go_on, is_own_fault
 from fedframe.runs.engine import OpenEngine, open_engine
 from fedframe.runs.folder import CHECKPOINT, CLIENT_SCORES, SUMMARY, RunFolder
+from fedframe.runs.gain import told_rows, write_gain
 from fedframe.runs.loggers import Loggers
 from fedframe.runs.new_client_scores import score_new_clients
 from fedframe.runs.predictor import save_model
@@ -179,6 +180,8 @@ def execute_alone(job: Job, folder: RunFolder, display: Display, engine: OpenEng
     table = client_table(job, final)
     kept_out = {} if new is None else {"new": new.by_client()}
     write_text(folder.path / CLIENT_SCORES, json.dumps({**table, **kept_out}) + "\n")
+    if final.told:
+        write_gain(folder.path, job.settings.score_metric, told_rows(table, job.federation.names, final.told))
     server = session.server
     summary = summarise(job, session.history, final, new, session.costs(), server.traffic, server.stages)
     summary["spread"] = spreads(table)

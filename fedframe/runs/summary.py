@@ -142,7 +142,7 @@ def without_reply(job: Job, counted: int, personal: bool) -> dict[str, int]:
 def privacy_spent(job: Job, history: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     """What the run has spent of its clients' privacy, if it keeps count."""
     settings = job.settings
-    if settings.privacy_clip is None:
+    if settings.privacy_clip is None or not history or "epsilon" not in history[-1]:  # only the organiser keeps count
         return None
     covers = "the shared model" + (" and single updates" if settings.privacy_at == "node" else "")
     return {"epsilon": history[-1]["epsilon"], "delta": settings.privacy_delta, "covers": covers}

@@ -10,8 +10,12 @@ import numpy as np
 import pytest
 
 import fedframe
+from fedframe.analysis.finished_run import FinishedRun
+from fedframe.core.measures import Z
 from fedframe.errors import DataError, SettingError
-from fedframe.experiments.gain import compare_client, gain, lines_of, overall
+from fedframe.experiments.gain import gain
+from fedframe.metrics.paired import matched_shares
+from fedframe.runs.gain import compare_client, lines_of, overall, score_at
 from fedframe.util.files import read_json, write_json
 from tests.helpers import blobs
 
@@ -30,11 +34,11 @@ def table(values: dict[str, list[float | None]], half: float = 0.05) -> dict[str
 def test_gains_losses_and_unclear_differences_are_told_apart() -> None:
     joined = table({"client": [0.8, 0.5, 0.6], "personal": [0.9, 0.4, None]})
     alone = table({"client": [None] * 3, "personal": [0.7, 0.6, 0.58]})
-    rows = [compare_client(joined, alone, place) for place in range(3)]
+    rows = [compare_client(joined, score_at(alone, "personal", place), place) for place in range(3)]
     assert [row["verdict"] for row in rows] == ["gains", "loses", "no clear difference"]
     assert [row["joined"] for row in rows] == ["personal", "personal", "shared"]
     half = 0.05 * math.sqrt(2)
-    assert rows[0]["gain"] == pytest.approx({"value": 0.2, "low": 0.2 - half, "high": 0.2 + half})
+    assert rows[0]["gain"] == pytest.approx({"value": 0.2, "low": 0.2 - half, "high": 0.2 + half, "error": half / Z})
     content = {"metric": "accuracy", "clients": rows, **overall(rows)}
     assert content["counts"] == {"gains": 1, "no clear difference": 1, "loses": 1}
     assert content["mean"]["value"] == pytest.approx((0.2 - 0.2 + 0.02) / 3)
@@ -46,7 +50,9 @@ def test_gains_losses_and_unclear_differences_are_told_apart() -> None:
 def test_an_interval_that_is_cut_at_one_counts_by_its_longer_side() -> None:
     joined, alone = table({"client": [None] * 3, "personal": [0.98] * 3}), table({"personal": [0.98] * 3})
     joined["personal_high"] = [1.0] * 3
-    assert compare_client(joined, alone, 0)["gain"]["high"] == pytest.approx(0.05 * math.sqrt(2))
+    assert compare_client(joined, score_at(alone, "personal", 0), 0)["gain"]["high"] == pytest.approx(
+        0.05 * math.sqrt(2)
+    )
 
 
 def test_alone_is_the_local_recipe_with_the_same_budget_and_is_run_once(tmp_path: Path) -> None:
@@ -64,6 +70,33 @@ def test_alone_is_the_local_recipe_with_the_same_budget_and_is_run_once(tmp_path
     assert (tmp_path / "run/alone/model.safetensors").stat().st_mtime_ns == before
     page = result.report(quick=True).read_text()
     assert "What clients gain by joining" in page
+
+
+def test_differences_are_those_of_pairs_where_models_are_kept(tmp_path: Path) -> None:
+    data = blobs()
+    result = fedframe.run("fedprox", data=data, out=tmp_path / "run", **SMALL)
+    found = gain(result.folder, data=data, progress=False)
+    alone = fedframe.Predictor.load(tmp_path / "run/alone", client=0)
+    own, federation = result.personal(0), FinishedRun(result.folder, None, data).job.federation
+    rows = federation.local_test[0]
+    pool = federation.source.train if federation.local_test_pool == "train" else federation.source.test
+    assert pool is not None
+    x, names = pool.x.take(rows), [federation.source.classes[int(c)] for c in pool.y[rows]]
+    right = [[said == true for said, true in zip(each.predict(x), names, strict=True)] for each in (own, alone)]
+    better = sum(a and not b for a, b in zip(*right, strict=True))
+    worse = sum(b and not a for a, b in zip(*right, strict=True))
+    row = found["clients"][0]
+    assert row["paired"]
+    assert row["gain"] == pytest.approx(matched_shares(better, worse, len(names)).plain())
+    apart = compare_client(read_json(result.folder / "client_scores.json"), row["alone"], 0)["gain"]
+    assert row["gain"]["error"] < apart["error"]
+
+
+def test_models_that_were_not_kept_are_compared_by_their_scores(tmp_path: Path) -> None:
+    data = blobs()
+    fedframe.run("fedavg", data=data, out=tmp_path / "run", **{**SMALL, "save_personal": False})
+    found = gain(tmp_path / "run", data=data, progress=False)
+    assert {row["paired"] for row in found["clients"]} == {False}
 
 
 def test_data_from_python_must_be_given_again(tmp_path: Path) -> None:

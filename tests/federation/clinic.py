@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,8 @@ from fedframe.federation.create import form_from_description, new_federation
 from fedframe.federation.folder import FederationFolder
 from fedframe.federation.join import Membership
 from fedframe.federation.kit import Kit
+from fedframe.federation.own_results import train_alone
 from fedframe.jobs.gather import gather
-from fedframe.network.node import NodeRuntime
 from tests.network.in_process import Clock, InProcessTransport
 
 NAMES = ("north", "south", "west")
@@ -32,8 +32,19 @@ def write_arrays(path: Path, seed: int, count: int = 60) -> str:
     return f"npz:{path}"
 
 
+class Handled:
+    """A member as the transport calls it, with all that a real node writes down on the way."""
+
+    def __init__(self, member: Membership) -> None:
+        self.member = member
+        self.answer = member.request_handler(lambda text: None)
+
+    def handle(self, payload: bytes) -> tuple[None, None, bytes]:
+        return None, None, self.answer(payload)
+
+
 def make_clinic(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tell: Sequence[str] = (), **settings: Any
 ) -> tuple[FederationFolder, InProcessTransport]:
     """The federation, and the transport that its organiser gets; members can be put into `transport.away`."""
     asked = gather({"method": "fedavg", "model": "mlp:8", "rounds": 3, "epochs": 1, **settings}, None)
@@ -46,9 +57,12 @@ def make_clinic(
         home = folder / f"{name}-node"
         home.mkdir()
         kit.install(home)
-        member = Membership(kit, write_arrays(folder / f"{name}.npz", number + 1), home, None, None)
-        nodes[name] = NodeRuntime(member.make_job, [kit.number], partial(member.finish, notify=lambda text: None))
-    transport = InProcessTransport(nodes)
+        data = write_arrays(folder / f"{name}.npz", number + 1)
+        member = Membership(kit, data, home, None, None, tell_gain=name in tell)
+        if name in tell:
+            train_alone(member, progress=False)
+        nodes[name] = Handled(member)
+    transport = InProcessTransport(nodes)  # type: ignore[arg-type]
     monkeypatch.setattr(engine_module, "time", Clock())
     monkeypatch.setattr(start, "connect_superlink", lambda folder: None)
     monkeypatch.setattr(start, "SuperLinkTransport", lambda link: transport)

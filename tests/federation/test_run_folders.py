@@ -106,7 +106,7 @@ def nodes_run(trained: Path) -> Path:
 
 def test_a_nodes_run_folder_says_where_scores_are_and_how_to_predict(trained: Path) -> None:
     node = nodes_run(trained)
-    for name in ("report", "plot", "measure", "resume"):
+    for name in ("measure", "resume"):
         said = command(name, node)
         assert "south's part of a federation's run" in said, (name, said)
         assert f"fedframe predict {node} INPUT --client south" in said

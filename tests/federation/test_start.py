@@ -98,3 +98,19 @@ def test_another_version_of_flower_is_one_sentence(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "1.40.0")
     with pytest.raises(SettingError, match=r"needs flwr 1\.41\.0, and 1\.40\.0 is installed"):
         require_packages("flwr")
+
+
+def test_a_finished_training_is_not_repeated_unless_that_is_said(
+    clinic: FederationFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = start.start(clinic, progress=False)
+    before = (first.folder / "summary.json").stat().st_mtime_ns
+    again = start.start(clinic)
+    assert again.folder == first.folder
+    assert again.scores == first.scores
+    assert (first.folder / "summary.json").stat().st_mtime_ns == before
+    said = " ".join(capsys.readouterr().out.split())
+    assert "is finished" in said
+    assert f"federation start {clinic.path} --new" in said
+    assert not (clinic.runs / "2").exists()
+    assert start.start(clinic, new=True, progress=False).folder == clinic.runs / "2"

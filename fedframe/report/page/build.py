@@ -115,7 +115,7 @@ def replace_first(group: Group, first: Run) -> Group:
 
 def examine_run(run: Run, embedding: str | None, notify: Callable[[str], None], changed_code: bool = False) -> Run:
     """Examine a finished run and read it again; one that is not finished is returned as it is."""
-    if not run.summary:
+    if not run.summary or run.node:  # what a node has was written down when the run ended
         return run
     asked = previous_options(run.path)
     if embedding is not None:

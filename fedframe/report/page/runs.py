@@ -85,6 +85,11 @@ class Run:
         return bool(self.config["data"] == REMOTE_DATA)
 
     @property
+    def node(self) -> str:
+        """The name of the node whose own part of a federation's run it is, once that is over; else nothing."""
+        return str(self.summary.get("node") or "")
+
+    @property
     def seed(self) -> int:
         """The seed of the run."""
         return int(self.config.get("seed") or 0)
@@ -160,7 +165,7 @@ def open_run(folder: Path) -> Run:
     run = Run(RunFolder.open(folder).path)
     if not run.config["method"] or not run.config["data"]:
         raise DataError(f"{folder / CONFIG} names no method and no data: it is not the settings of a run.")
-    if run.from_nodes and not is_organisers(folder):
+    if run.from_nodes and not is_organisers(folder) and not run.node:
         raise DataError(not_here(folder))
     return run
 

@@ -1,0 +1,31 @@
+"""What a node says it gains by joining, as plain numbers of its last reply: only where it chose to (`--tell-gain`)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from fedframe.core.message import Number
+
+ENDS = ("value", "low", "high")
+ALONE, GAIN = "alone", "gain"
+ToldGain = tuple[dict[str, float], dict[str, float]]  # the score alone, and the difference
+
+
+def tell(alone: Mapping[str, float], gained: Mapping[str, float]) -> dict[str, Number]:
+    """The score alone and the difference, each with its interval."""
+    return {f"{what}_{end}": float(each[end]) for what, each in ((ALONE, alone), (GAIN, gained)) for end in ENDS}
+
+
+def told(numbers: Mapping[str, Number]) -> ToldGain | None:
+    """What a reply says, if it says so and it can be: a score of 0 to 1, a difference of -1 to 1, ends in order."""
+    found = []
+    for what, least in ((ALONE, 0.0), (GAIN, -1.0)):
+        values = {end: numbers.get(f"{what}_{end}") for end in ENDS}
+        if not all(isinstance(value, float) and math.isfinite(value) for value in values.values()):
+            return None
+        read = {end: float(value) for end, value in values.items() if value is not None}
+        if not least <= read["low"] <= read["value"] <= read["high"] <= 1.0:
+            return None
+        found.append(read)
+    return found[0], found[1]

@@ -1,0 +1,159 @@
+"""What a client gains by joining, as a table: alone, shared and personal side by side, and who gains.
+
+Where predictions of both models are at hand, differences are those of pairs (`metrics/paired.py`): both models are
+tested on the same samples. Where only scores with intervals are, they count as if samples were others, which is wider.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedframe.core.job import Job
+from fedframe.core.measures import Predictions, Z, metric_name
+from fedframe.core.told_gain import ToldGain
+from fedframe.metrics.paired import difference
+from fedframe.util.files import write_json
+from fedframe.util.text import interval, percent, plural
+
+GAIN, ALONE = "gain.json", "alone"
+MODELS = ("alone", "shared", "personal")
+KEYS = {"shared": "client", "personal": "personal"}  # what client_scores.json calls them
+VERDICTS = {1: "gains", 0: "no clear difference", -1: "loses"}
+Score = dict[str, float]
+ByModel = Mapping[str, Mapping[Any, Predictions]]  # predictions for the own test data: by model, then by client
+
+
+def write_gain(folder: Path, metric: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Keep the table with its verdict as `gain.json`."""
+    content = {"metric": metric, "clients": list(rows), **overall(rows)}
+    write_json(folder / GAIN, content)
+    return content
+
+
+def told_rows(table: dict[str, Any], names: Sequence[str], told: Mapping[int, ToldGain]) -> list[dict[str, Any]]:
+    """A federation's rows: what nodes have told of themselves, beside the scores that are known of all."""
+    said = {names[client]: each for client, each in told.items()}
+    rows = []
+    for place, name in enumerate(table["clients"]):
+        alone, gained = said.get(name, (None, None))
+        row = compare_client(table, alone, place)
+        rows.append(with_difference(row, gained, paired=True) if gained else row)
+    return rows
+
+
+# -- one client --------------------------------------------------------------------------------------------------------
+def compare_client(table: dict[str, Any], alone: Score | None, place: int) -> dict[str, Any]:
+    """One client's row from scores with intervals."""
+    row: dict[str, Any] = {"client": table["clients"][place], "test_samples": table["test_samples"][place]}
+    row |= {"alone": alone, **{kind: score_at(table, key, place) for kind, key in KEYS.items()}}
+    row["joined"] = "personal" if row["personal"] else "shared" if row["shared"] else None
+    joined = row[row["joined"]] if row["joined"] else None
+    return with_difference(row, apart(joined, alone) if joined and alone else None, paired=False)
+
+
+def with_pairs(row: dict[str, Any], job: Job, found: ByModel, client: Any) -> dict[str, Any]:
+    """The row with the difference of pairs, where both models' predictions are at hand."""
+    joined, alone = found.get(row["joined"] or "", {}).get(client), found["alone"].get(client)
+    if row["gain"] is None or joined is None or alone is None:
+        return row
+    settings = job.settings
+    both = difference(joined, alone, settings.score_metric, job.positive, settings.metric_at)
+    return row if both is None else with_difference(row, both.plain(), paired=True)
+
+
+def with_difference(row: dict[str, Any], gained: Score | None, paired: bool) -> dict[str, Any]:
+    """The row with what joining gives, and what that means."""
+    row = {**row, "gain": gained, "verdict": VERDICTS[direction(gained)] if gained else None}
+    return {**row, "paired": paired} if gained else row
+
+
+def score_at(table: dict[str, Any], key: str, place: int) -> Score | None:
+    """A score with its interval."""
+    if table[key][place] is None:
+        return None
+    value = float(table[key][place])
+    low, high = (table.get(f"{key}_{end}", [None] * (place + 1))[place] for end in ("low", "high"))
+    return {"value": value, "low": value if low is None else low, "high": value if high is None else high}
+
+
+def apart(joined: Score, alone: Score) -> Score:
+    """Joined minus alone as if the two had been tested on different samples."""
+    return interval_of(joined["value"] - alone["value"], math.hypot(standard_error(joined), standard_error(alone)))
+
+
+def standard_error(score: Score) -> float:
+    """The error that an interval stands for; ends that are cut at 0 or 1 say less than the other one."""
+    return score.get("error") or max(score["high"] - score["value"], score["value"] - score["low"]) / Z
+
+
+def interval_of(value: float, error: float) -> Score:
+    """A difference with its 95 % interval."""
+    return {"value": value, "low": value - Z * error, "high": value + Z * error, "error": error}
+
+
+def direction(gained: Score) -> int:
+    """Whether a difference is clear: 1 up, -1 down, 0 neither."""
+    return 1 if gained["low"] > 0 else -1 if gained["high"] < 0 else 0
+
+
+# -- all clients -------------------------------------------------------------------------------------------------------
+def overall(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """How many gain and lose, and the mean over clients."""
+    known = [row["gain"] for row in rows if row["gain"]]
+    if not known:
+        return {"mean": None, "counts": {}}
+    error = math.sqrt(sum(standard_error(each) ** 2 for each in known)) / len(known)
+    counts = {word: sum(direction(each) == way for each in known) for way, word in VERDICTS.items()}
+    return {"mean": interval_of(sum(each["value"] for each in known) / len(known), error), "counts": counts}
+
+
+# -- in words ----------------------------------------------------------------------------------------------------------
+def lines_of(content: dict[str, Any], most: int = 50) -> list[str]:
+    """The table and its verdict, for a terminal."""
+    rows = content["clients"]
+    width = max(6, *(len(str(row["client"])) for row in rows))
+    heads = [f"{'client':{width}}", f"{'tests':>6}", *(f"{kind:>20}" for kind in MODELS), f"{'by joining':>22}", ""]
+    lines = ["  ".join(heads).rstrip()]
+    for row in sorted(rows, key=lambda row: -row["gain"]["value"] if row["gain"] else math.inf)[:most]:
+        cells = [score_text(row[kind]) for kind in MODELS]
+        gained = points(row["gain"]) if row["gain"] else ""
+        first = f"{row['client']!s:{width}}  {row['test_samples']:>6,}  " + "  ".join(f"{cell:>20}" for cell in cells)
+        lines.append(f"{first}  {gained:>22}  {row['verdict'] or ''}".rstrip())
+    if len(rows) > most:
+        lines.append(f"... and {len(rows) - most:,} more in {GAIN}")
+    return [*lines, "", verdict(content)]
+
+
+def score_text(score: Score | None) -> str:
+    """A score with its interval, short."""
+    return "" if score is None else f"{percent(score['value'])} {interval(score)}"
+
+
+def points(gained: Score) -> str:
+    """A difference in points."""
+    return f"{100 * gained['value']:+.1f} [{100 * gained['low']:+.1f}, {100 * gained['high']:+.1f}]"
+
+
+def verdict(content: dict[str, Any]) -> str:
+    """Who gains and who loses, in a sentence."""
+    if content["mean"] is None:
+        return (
+            "What clients would have alone is not known here: their data stay at the nodes. A node that joins with "
+            "--tell-gain trains alone first and tells the difference; 'fedframe gain' on its own run folder shows it "
+            "there."
+        )
+    counts, total = content["counts"], sum(content["counts"].values())
+    silent = len(content["clients"]) - total
+    text = (
+        f"By joining, {counts['gains']} of {plural(total, 'client')} {'gains' if total == 1 else 'gain'} clearly, "
+        f"{counts['loses']} {'loses' if counts['loses'] == 1 else 'lose'}, for {counts['no clear difference']} there "
+        f"is no clear difference; mean {points(content['mean'])} points of {metric_name(content['metric'])}."
+    )
+    if counts["no clear difference"]:
+        text += " With few test samples only large differences are clear."
+    if silent:
+        text += f" {plural(silent, 'client')} {'has' if silent == 1 else 'have'} not said what they would have alone."
+    return text
