@@ -17,9 +17,10 @@ from fedframe.core.measures import Z, metric_name
 from fedframe.errors import DataError, SettingError
 from fedframe.jobs.build import Net
 from fedframe.methods.recipes import make_method
-from fedframe.runs.folder import CLIENT_SCORES, SUMMARY, RunFolder
+from fedframe.runs.folder import CLIENT_SCORES, RunFolder
+from fedframe.runs.round_files import SUMMARY
 from fedframe.settings import FROM_PYTHON, REMOTE_DATA, Settings
-from fedframe.util.files import read_json, write_json
+from fedframe.util.files import write_json
 from fedframe.util.text import interval, percent, plural
 
 GAIN, ALONE = "gain.json", "alone"
@@ -38,13 +39,13 @@ def gain(folder: str | Path, *, data: object = None, model: Net | None = None, p
     if not (path / SUMMARY).exists():
         raise DataError(f"{folder} is not finished; go on with 'fedframe resume {folder}' first.")
     settings = RunFolder(path).settings()
-    table = read_json(path / CLIENT_SCORES)
+    table = RunFolder(path).read(CLIENT_SCORES)
     if not any(value is not None for key in KEYS.values() for value in table[key]):
         raise DataError(f"No client of {folder} has test data of its own, so that there is nothing to compare.")
     alone = None
     if settings.data != REMOTE_DATA:
         train_alone(path, settings, data, model, progress)
-        alone = read_json(path / ALONE / CLIENT_SCORES)
+        alone = RunFolder(path / ALONE).read(CLIENT_SCORES)
     rows = [compare_client(table, alone, place) for place in range(len(table["clients"]))]
     content = {"metric": settings.score_metric, "clients": rows, **overall(rows)}
     write_json(path / GAIN, content)
