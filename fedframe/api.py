@@ -20,6 +20,7 @@ from fedframe.runs.federated import how_it_ends, is_organisers, not_here, train_
 from fedframe.runs.folder import EXAMINATION, MODEL, RunFolder
 from fedframe.runs.progress import Display, choose_display
 from fedframe.runs.result import RunResult
+from fedframe.runs.rewind import rewind
 from fedframe.runs.session import execute
 from fedframe.settings import FROM_PYTHON, REMOTE_DATA, data_text, short_method
 from fedframe.util.text import interval, percent, plural, sentence
@@ -144,8 +145,8 @@ def run(
     with folder.removed_unless_begun():
         job = job_maker.make(folder.path)
         folder.write_inputs(inputs)
-        folder.write_settings(job.settings)
         folder.write_names(job.federation.names if job.federation.source.user_names is not None else None)
+        folder.write_settings(job.settings)  # last: with it the run has begun
         with choose_display(progress) as display:
             execute(job, folder, display)
     return Result(folder.path, job.settings, job_maker.net, "files", kept_object(data))
@@ -158,9 +159,14 @@ def resume(
     data: object = None,
     model: Net | None = None,
     changed_code: bool = False,
+    from_round: int | None = None,
+    without_private_state: bool = False,
     progress: bool | Display = True,
 ) -> Result:
     """Go on with a run that was stopped; a finished one is returned as it is.
+
+    Where files are damaged: `from_round` goes back to a round that is kept (the last two, and 0), in a finished run
+    too; `without_private_state` lets clients whose private state is damaged or missing start afresh.
 
     A method, data or a net that were objects are given again. A run whose files have changed since it began is
     refused, unless `changed_code` is true: then it goes on with them as they are now. A finished run is refused only
@@ -171,6 +177,8 @@ def resume(
     if settings.data == REMOTE_DATA and data is None:
         return resume_federation(run_folder)
     confirm_method(settings.method, method)
+    if from_round is not None:
+        rewind(run_folder, from_round)
     finished = run_folder.finished
     changed = None if finished else find_changes(run_folder, model, changed_code)
     job_maker = JobMaker(settings, data, model)
@@ -179,7 +187,7 @@ def resume(
         if changed is not None:  # after the job was made: code that cannot run must not take the record's place
             changed.record(run_folder)
         with choose_display(progress) as display:
-            execute(job, run_folder, display)
+            execute(job, run_folder, display, without_private_state=without_private_state)
     check: CodeCheck = "files" if not finished else "none" if changed_code else "all"
     return Result(run_folder.path, job_maker.settings, job_maker.net, check, kept_object(data))
 

@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from fedframe.errors import SettingError, nearest
+from fedframe.errors import DataError, SettingError, nearest
+from fedframe.util.plain_files import explained, read_bytes
 from fedframe.util.schedule import Schedule
 
 Share = Annotated[float, Field(gt=0, le=1)]
@@ -348,15 +349,33 @@ def merge_part_settings(*layers: Mapping[str, Mapping[str, Any]]) -> dict[str, d
 
 def read_config(path: Path) -> dict[str, Any]:
     """The settings in a YAML file, not yet checked."""
+    if not path.exists():
+        raise SettingError(f"There is no config file {path}.")
     try:
-        values = yaml.safe_load(path.read_text())
-    except FileNotFoundError as error:
-        raise SettingError(f"There is no config file {path}.") from error
+        content = read_bytes(path)
+    except DataError as error:
+        raise SettingError(f"The config file cannot be read: {error}") from error
+    return parse_config(content, path)
+
+
+def parse_config(content: bytes, path: Path) -> dict[str, Any]:
+    """The settings in the bytes of a YAML file, not yet checked."""
+    try:
+        values = yaml.safe_load(content.decode())
+    except UnicodeDecodeError as error:
+        raise SettingError(
+            f"The config file {path} cannot be read: byte {error.start} is no text in UTF-8; save it as UTF-8."
+        ) from error
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise SettingError(f"The config file {path} cannot be read: line {line}: {error.problem}.") from error
-    except (OSError, yaml.YAMLError) as error:
-        raise SettingError(f"The config file {path} cannot be read: {' '.join(str(error).split())}") from error
+    except (
+        yaml.YAMLError,
+        ValueError,
+        RecursionError,
+        OverflowError,
+    ) as error:  # absurd numbers and dates, deep nesting
+        raise SettingError(f"The config file {path} cannot be read: {explained(error)}.") from error
     if values is None:
         return {}
     if not isinstance(values, dict):

@@ -67,6 +67,13 @@ def resume(
     changed_code: Annotated[
         bool, typer.Option("--changed-code", help="go on although a file of your own has changed since")
     ] = False,
+    from_round: Annotated[
+        Optional[int], typer.Option(min=0, help="go back to this round: one of the last two, or 0 (damaged files)")
+    ] = None,
+    without_private_state: Annotated[
+        bool,
+        typer.Option("--without-private-state", help="clients whose private state is damaged or missing start afresh"),
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="show nothing but errors")] = False,
 ) -> None:
     """Go on with a run that was stopped: the result is the same as without the stop."""
@@ -75,10 +82,16 @@ def resume(
         from fedframe.runs.federated import is_nodes
         from fedframe.runs.folder import RunFolder
 
-        if RunFolder.open(folder).finished and not is_nodes(folder):
+        if RunFolder.open(folder).finished and from_round is None and not is_nodes(folder):
             typer.echo(f"{folder} is finished; its scores are in {folder / 'summary.json'}.")
             return
-        resume_run(folder, changed_code=changed_code, progress=not quiet)
+        resume_run(
+            folder,
+            changed_code=changed_code,
+            from_round=from_round,
+            without_private_state=without_private_state,
+            progress=not quiet,
+        )
 
 
 @app.command()

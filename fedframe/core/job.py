@@ -328,6 +328,11 @@ def personal_path(folder: Path, client: int) -> Path:
     return folder / "personal" / f"{client // 1000:03d}" / f"{client:06d}.safetensors"
 
 
+def count_personal(folder: Path) -> int:
+    """How many clients' own models are kept."""
+    return sum(1 for _ in (folder / "personal").glob("[0-9]*/[0-9]*.safetensors"))
+
+
 def gather_rows(ragged: Ragged, clients: Tensor) -> Tensor:
     """The rows of some clients, one after the other, without a Python loop over them."""
     if len(clients) == len(ragged):

@@ -186,9 +186,9 @@ class Membership:
         path = run_folder(self.folder, run)
         path.mkdir(parents=True, exist_ok=True)
         folder = RunFolder(path)
-        folder.write_settings(self.maker.settings)
         folder.write_names(self.federation.names)
         write_json(path / OWN, {"node": self.kit.name, **self.asked})
+        folder.write_settings(self.maker.settings)
         return self.maker.make(path, self.folder)
 
     def finish(self, job: Job, request: Message, notify: Callable[[str], None]) -> dict[str, Number]:

@@ -166,8 +166,8 @@ def prepare_run(
             number += 1
         folder.runs.mkdir(mode=0o700, exist_ok=True)  # models and scores of every member: readable by its owner only
         run = RunFolder.create(folder.runs / str(number), maker.settings)
-        run.write_settings(maker.settings, start_command("../..", notes.get("test_data")))
         run.write_names(federation.names)
+        run.write_settings(maker.settings, start_command("../..", notes.get("test_data")))
         write_json(run.path / NOTES, notes)
     else:
         run = RunFolder.open(path)

@@ -21,16 +21,19 @@ from fedframe.data.columns import OPTIONS, TableReading
 from fedframe.data.images import SUFFIXES, decode
 from fedframe.data.load import read_spec
 from fedframe.data.tables import AS_IT_IS, encode_rows, read_csv, read_parquet
-from fedframe.errors import DataError
+from fedframe.errors import DamageError, DataError
 from fedframe.methods.recipes import MethodLike, confirm_method, make_method
 from fedframe.models import build_net, frames
 from fedframe.runs.changes import CodeCheck, refuse_changed_code
 from fedframe.runs.federated import how_it_ends
 from fedframe.runs.folder import MODEL, RunFolder
 from fedframe.settings import REMOTE_DATA
-from fedframe.util.files import read_tensors, write_tensors
+from fedframe.util.files import write_tensors
+from fedframe.util.plain_files import explained
 from fedframe.util.seeds import seed_for
 
+NOTES = ("method", "set", "model", "classes", "input_shape", "shares_a_model", "model_seed", "columns")
+INPUT_TENSORS = {"input/mean", "input/std"}
 AT_ONCE = 256  # inputs decoded and predicted together: memory stays bounded for folders of any size
 
 
@@ -91,7 +94,7 @@ class Predictor:
             if not own.exists():
                 instead = "leave --client out for the shared one" if shares_a_model else "run it with --save-personal"
                 raise DataError(f"Client {client} has no personal model in {folder}; {instead}.")
-            load_tensors(predictor.model, read_tensors(own)[0])
+            load_saved(predictor.model, RunFolder(Path(folder)).read_model(own)[0], own)
         return predictor
 
     @classmethod
@@ -113,7 +116,9 @@ class Predictor:
             resume = f"finish the run with 'fedframe resume {folder}'."
             ends = how_it_ends(run.path) if run.settings().data == REMOTE_DATA else resume
             raise DataError(f"{folder} has no {MODEL} yet: {ends}")
-        tensors, notes = read_tensors(path)
+        tensors, notes = RunFolder(Path(folder)).read_model(path)
+        if missing := [name for name in NOTES if name not in notes] or sorted(INPUT_TENSORS - tensors.keys()):
+            raise DamageError(f"{path} is damaged: it is no model of a run, for it has no {missing[0]}.", path)
         if notes["model"] == "python" and net is None:
             raise DataError(f"The net of {folder} came from Python; {python}.")
         confirm_method(notes["method"], method)
@@ -124,7 +129,7 @@ class Predictor:
             torch.manual_seed(notes["model_seed"])  # a frozen classifier that could be built then can be built now
             backbone = build_net(net if net is not None else notes["model"], shape)
             model = made.build(backbone, int(backbone.dim), len(notes["classes"]))  # type: ignore[arg-type]
-        load_tensors(model, {name[6:]: value for name, value in tensors.items() if name.startswith("model/")})
+        load_saved(model, {name[6:]: value for name, value in tensors.items() if name.startswith("model/")}, path)
         model.eval()
         columns = tuple(notes["columns"]) if notes["columns"] is not None else None
         mean, std = tensors["input/mean"], tensors["input/std"]
@@ -187,6 +192,14 @@ class Predictor:
         if len(rows) != len(table.columns):
             raise DataError("Two columns of the table have the same name; every column needs one of its own.")
         return encode_rows(rows, self.columns, self.mean, self.reading)
+
+
+def load_saved(model: Model, tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Load tensors of a file into a model, or say that they are none of it."""
+    try:
+        load_tensors(model, tensors)
+    except (KeyError, RuntimeError, ValueError, AttributeError) as error:
+        raise DamageError(f"{path} does not fit the net of the run: {explained(error)}.", path) from error
 
 
 def table_options(data: str) -> dict[str, str]:

@@ -13,7 +13,9 @@ from pathlib import Path, PurePosixPath
 
 from fedframe.errors import DataError
 from fedframe.experiments.grid.cell import DIVERGED
-from fedframe.runs.folder import CLIENT_SCORES, CONFIG, INPUTS, METRICS, SUMMARY
+from fedframe.runs.folder import CLIENT_SCORES, CONFIG, INPUTS
+from fedframe.runs.round_files import METRICS, SUMMARY
+from fedframe.util.checksums import DIGITS, IN_JSON, IN_YAML
 from fedframe.util.files import write_bytes
 
 SCORES = (CLIENT_SCORES, METRICS, INPUTS, CONFIG)  # beside the file that says that the cell has ended
@@ -62,6 +64,12 @@ def _finished(runs: Path) -> Iterator[Path]:
 
 
 def _portable(text: str, data_dir: Path) -> str:
+    """The text without the data folder's path; then without its checksum as well, which would no longer fit."""
+    if str(data_dir) not in text:
+        return text
+    for marker, end in ((IN_YAML.decode(), "\n"), (IN_JSON.decode(), '",')):
+        head, found, rest = text.partition(marker)
+        text = head + rest[DIGITS:].removeprefix(end) if found else text
     return text.replace(str(data_dir), DATA_FOLDER)
 
 
