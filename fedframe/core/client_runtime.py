@@ -104,7 +104,10 @@ class ClientRuntime:
         settings = self.job.settings
         if settings.privacy_clip is None:
             return
-        update = clipped(context.reply["update"], settings.privacy_clip)
+        update = context.reply["update"]
+        if settings.privacy_at == "node" and not all_finite(update):
+            update = torch.zeros_like(update)  # that a client's training went wrong would tell of its data, too
+        update = clipped(update, settings.privacy_clip)
         if settings.privacy_at == "node":
             # With secure aggregation only sums over this many clients are seen: each adds its share of the noise.
             together = self.job.fewest(self.job.clients_per_round) if settings.secure else 2

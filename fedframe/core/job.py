@@ -29,6 +29,7 @@ from fedframe.data.augment import Augment, read_augment
 from fedframe.errors import SettingError, nearest
 from fedframe.settings import Settings, read_class_weights
 from fedframe.util.files import write_tensors
+from fedframe.util.schedule import Schedule
 from fedframe.util.seeds import seed_for
 
 PIECE = 2048  # test samples in one unit of scoring: small enough to share among workers, large enough to be worth it
@@ -180,9 +181,15 @@ class Job:
         return per_round(self.settings.participation, len(self.federation))
 
     def fewest(self, asked: int) -> int:
-        """How many replies make a round over a network."""
+        """How many replies make a round over a network; secure sums need as many as must agree on who is in them."""
         least = self.settings.min_clients
-        return min(asked, least if least is not None else max(2, -(-asked // 2)))
+        least = least if least is not None else max(2, -(-asked // 2))
+        return min(asked, max(least, agreeing(asked)) if self.settings.secure else least)
+
+    def learning_rate(self, round: int) -> float:
+        """The clients' learning rate in a round."""
+        settings = self.settings
+        return settings.lr * Schedule.read(settings.lr_schedule).factor(round, settings.rounds)
 
     @property
     def everyone(self) -> list[int]:
@@ -321,6 +328,15 @@ def check_names(job: Job, state_owners: Mapping[str, Part]) -> None:
 def per_round(participation: float, clients: int) -> int:
     """How many clients are drawn for a round."""
     return max(1, int(participation * clients + 0.5))
+
+
+def agreeing(clients: int) -> int:
+    """Of how many clients in a secure sum: how many must have been told the same list of survivors.
+
+    More than two thirds, so that two lists cannot both find as many, unless a third of the clients lie. With three
+    clients that would be all of them, and nobody could ever be away: two of three hold off an organiser alone.
+    """
+    return 2 if clients == 3 else 2 * clients // 3 + 1
 
 
 def personal_path(folder: Path, client: int) -> Path:

@@ -26,6 +26,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib.util
+import math
 import os
 import secrets
 from dataclasses import replace
@@ -161,6 +162,30 @@ def epsilon(noise_multiplier: float, delta: float, rounds: int, drawn: int, clie
         )
         accountant = RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE)
     return float(accountant.compose(event, rounds).get_epsilon(delta))
+
+
+@lru_cache(maxsize=4096)
+def composed_epsilon(events: tuple[tuple[float, int], ...], delta: float) -> float:
+    """What updates with these noise multipliers, so many of each, reveal together of the client that they are of.
+
+    No draw of clients is counted on: it is what a client has sent, whoever knew of it.
+    """
+    if not events:
+        return 0.0
+    if any(noise <= 0 for noise, _ in events):
+        return math.inf
+    import dp_accounting
+    from dp_accounting.rdp import RdpAccountant
+
+    accountant = RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_SPECIAL)
+    for noise_multiplier, count in events:
+        accountant.compose(dp_accounting.GaussianDpEvent(noise_multiplier), count)
+    return float(accountant.get_epsilon(delta))
+
+
+def withholds_figures(settings: Settings) -> bool:
+    """Whether nothing but noised updates may leave a client: no loss, no counts, no scores."""
+    return settings.privacy_clip is not None and settings.privacy_at == "node"
 
 
 def epsilon_spent(job: Job, round: int) -> float:

@@ -14,7 +14,6 @@ from fedframe.core.model import Model, load_tensors
 from fedframe.core.part import ModelSize
 from fedframe.core.reply_limits import ReplyLimits
 from fedframe.core.server_state import StateTensors
-from fedframe.util.schedule import Schedule
 from fedframe.util.seeds import generator_for
 
 
@@ -51,8 +50,7 @@ class ServerView:
 
     def learning_rate(self, round: int) -> float:
         """The clients' learning rate in a round."""
-        settings = self.job.settings
-        return settings.lr * Schedule.read(settings.lr_schedule).factor(round, settings.rounds)
+        return self.job.learning_rate(round)
 
     def total(self, name: str) -> Tensor:
         """The sum over this round's replies of an upload that is declared as `sum` or `weighted_sum`, in float64."""

@@ -36,7 +36,7 @@ from fedframe.util.files import write_json
 from fedframe.util.locate import resolve_paths
 
 if TYPE_CHECKING:
-    from fedframe.network.masks import Masker
+    from fedframe.network.masker import Masker
 
 WHEN = {"train": "a round", "statistics": "at last"}
 OUTGOING_LOG = "leaves.log"  # what left this node, answer by answer
@@ -175,7 +175,8 @@ class Membership:
 
     def masker(self, notify: Callable[[str], None]) -> Masker:
         """This node's key for secure aggregation; it is made here and never leaves."""
-        from fedframe.network.masks import Masker, fingerprint
+        from fedframe.network.masker import Masker
+        from fedframe.network.masks import fingerprint
 
         made = Masker(self.folder, notify)
         notify(f"This node's key for adding up: {fingerprint(made.public)}. Tell the others, and compare theirs.")
