@@ -22,9 +22,9 @@ from fedframe.core.told_gain import tell
 from fedframe.jobs.build import JobMaker
 from fedframe.runs.alone import NOT_ALONE, alone_settings
 from fedframe.runs.folder import CLIENT_SCORES, RunFolder
-from fedframe.runs.round_files import SUMMARY
 from fedframe.runs.gain import ALONE, compare_client, score_at, with_pairs, write_gain
 from fedframe.runs.progress import choose_display
+from fedframe.runs.round_files import SUMMARY
 from fedframe.runs.session import execute
 from fedframe.runs.summary import client_table, spreads, summarise
 from fedframe.settings import Settings
