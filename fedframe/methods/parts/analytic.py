@@ -28,10 +28,11 @@ from fedframe.core.part import Slot
 from fedframe.core.privacy import fresh_generator, local_noise, node_deviation, noise
 from fedframe.errors import SettingError
 from fedframe.methods.closed_form.long_tail import class_weights, equal_priors, normalised_columns
+from fedframe.methods.closed_form.means_only import sums_from_crosses
 from fedframe.methods.closed_form.personal import fit_personal, log_scores
 from fedframe.methods.closed_form.private import LONGEST, bounded, from_release, solve_noisy, to_release
 from fedframe.methods.closed_form.ridge import fit_ridge, standardise
-from fedframe.methods.closed_form.sums import Sums, stream_sums
+from fedframe.methods.closed_form.sums import Sums, stream_cross, stream_sums
 from fedframe.models.feature_maps import FeatureMap, Knows, Raw, fixed, make_map
 from fedframe.settings import Settings
 from fedframe.util.files import write_tensors
@@ -85,6 +86,8 @@ class Analytic(Part):
     # name the recipe's choice.
     map: Knows = "data"
     width: Annotated[int, Field(ge=0, le=65536)] | None = None  # random features; None: by the data's shape
+    # Class means in the place of V, which the server then estimates from how clients' means differ: for wide features.
+    send: Literal["sums", "means"] = "sums"
     ridge: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None  # None: by generalised cross-validation
     tail: Literal["none", "normalised", "equal_priors"] = "none"  # what is done for rare classes
     balance: Annotated[float, Field(ge=0, le=1)] = 0.0  # a sample of class c weighs n_c^-balance
@@ -104,8 +107,16 @@ class Analytic(Part):
         """Refuse private BatchNorm statistics for the same reason."""
         if settings.buffers == "private":
             raise SettingError("analytic adds up features of one shared model: buffers = 'private'; use average.")
+        if self.send == "means" and self.balance:
+            raise SettingError(
+                "analytic.balance weighs samples in V, which analytic.send = 'means' only estimates; use sums."
+            )
         if settings.privacy_clip is None:
             return
+        if self.send == "means":
+            raise SettingError(
+                "analytic.send = 'means' takes every client's own without noise; use analytic.send=sums."
+            )
         if self.map == "data":
             raise SettingError("analytic.map = 'data' takes sums without noise from clients; use analytic.map=fixed.")
         for name, value in (("tail", self.tail), ("balance", self.balance)):
@@ -153,12 +164,18 @@ class Analytic(Part):
         rows, sums = size.more.get(f"{MODULE}/features", size.dim) + 1, size.more.get(f"{MODULE}/map", 0)
         before = {"counts": [size.classes], "map": [sums]}
         whole = {"v": [triangle_size(rows)], "u": [rows, size.classes]}
+        if self.send == "means":
+            del whole["v"]
         shapes = (before, whole) if sums or self.balance else (whole,)
         return {
-            f"{MODULE}/{name}": Upload(shape, "sum", when="statistics", stage=stage)
+            f"{MODULE}/{name}": Upload(shape, self.aggregate(name), when="statistics", stage=stage)
             for stage, named in enumerate(shapes)
             for name, shape in named.items()
         }
+
+    def aggregate(self, name: str) -> Literal["sum", "each"]:
+        """What the server needs of an upload: its sum over clients, but every client's own class means."""
+        return "each" if name == "u" and self.send == "means" else "sum"
 
     @torch.no_grad()
     def statistics(self, context: ClientContext) -> dict[str, Tensor]:
@@ -176,6 +193,8 @@ class Analytic(Part):
         exact = triangle_size(dim + 1) <= MOST_EXACT
         kind = torch.float64 if exact else torch.float32
         batches = ((head.features(inputs).to("cpu", kind), labels) for inputs, labels in embedded(context))
+        if self.send == "means":
+            return {f"{MODULE}/u": stream_cross(batches, dim, context.model.classes).to(kind)}
         sums = stream_sums(batches, dim, context.model.classes, weights)
         sums = sums if exact else sums.rounded()
         return {f"{MODULE}/v": sums.second, f"{MODULE}/u": sums.cross}
@@ -229,17 +248,23 @@ class Analytic(Part):
             set_tensor(server, "bounded", torch.ones(()))
         total = Sums.zeros(head.features.dim, server.job.template.classes)
         keeps = self.keeps_sums(server, total)
-        received = 0
+        received, crosses = 0, list[Tensor]()
         for reply in replies:
-            sums = Sums(reply.tensors[f"{MODULE}/v"], reply.tensors[f"{MODULE}/u"])
-            total.add_(sums)
+            if self.send == "means":
+                crosses.append(reply.tensors[f"{MODULE}/u"].double())
+            else:
+                sums = Sums(reply.tensors[f"{MODULE}/v"], reply.tensors[f"{MODULE}/u"])
+                total.add_(sums)
             received += 1
             if keeps and reply.unit >= 0:
                 path = server.job.folder / "sums" / f"{reply.unit:06d}.safetensors"
-                write_tensors(path, {"v": sums.second, "u": sums.cross}, {"client": reply.unit})
+                kept = {name.removeprefix(f"{MODULE}/"): tensor for name, tensor in reply.tensors.items()}
+                write_tensors(path, kept, {"client": reply.unit})
         if not received:
             server.note("analytic: no client's sums could be used; the model stays as it is.")
             return
+        if crosses:
+            total = sums_from_crosses(torch.stack(crosses))
         if clip is not None:
             self.fit_private(server, total)
             return
