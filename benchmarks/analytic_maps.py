@@ -66,7 +66,7 @@ def main() -> None:
     given = parser.parse_args()
     found = []
     for data, (count, test, width) in SIZES.items():
-        source = load_source(data, data_dir=str(given.data_dir), seed=0)
+        source = load_source(data, data_dir=given.data_dir, seed=0)
         order = torch.randperm(len(source.train), generator=torch.Generator().manual_seed(1))
         train, held_out = order[:count], order[count : count + test]
         for seed in range(3):

@@ -78,6 +78,12 @@ def measure(given: Mapping[str, Any], method: str, folder: Path) -> list[dict[st
     return found
 
 
+def read_table(path: Path) -> dict[str, Any]:
+    """What is there so far."""
+    empty: dict[str, Any] = {"about": "python -m benchmarks.analytic_rounds", "runs": []}
+    return dict(read_json(path)) if path.exists() else empty
+
+
 def main() -> None:
     """All methods that are not there yet."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -107,7 +113,7 @@ def main() -> None:
                 lines = [{"method": method, "rounds": 0, "generic": {"closed form": score_after(job, None)}}]
             else:
                 lines = measure(given, method, Path(name))
-        table = read_json(results) if results.exists() else table
+        table = read_table(results)  # again: another process may have added to it
         table["runs"].append({"method": method, "settings": shown, "lines": lines})
         write_json(results, table)
 

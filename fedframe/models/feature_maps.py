@@ -229,7 +229,8 @@ def expected_relu(mean: Tensor, deviation: Tensor) -> Tensor:
     """E max(y, 0) for normal y."""
     ratio = mean / deviation.clamp_min(1e-30)
     density = torch.exp(-ratio.square() / 2) / math.sqrt(2 * math.pi)
-    return mean * torch.special.ndtr(ratio) + deviation * density
+    expected: Tensor = mean * torch.special.ndtr(ratio) + deviation * density
+    return expected
 
 
 NEIGHBOURS = 0.85  # correlation of neighbouring pixels; these three fit the patches of CIFAR-10's training images best

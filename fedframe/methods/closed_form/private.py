@@ -38,7 +38,7 @@ SHARE = 0.5  # s: of the release's length, how much belongs to V
 
 def bounded(features: Tensor) -> Tensor:
     """Rows no longer than `LONGEST`."""
-    lengths = features.norm(dim=1, keepdim=True)
+    lengths: Tensor = torch.linalg.vector_norm(features, dim=1, keepdim=True)
     return features * (LONGEST / lengths.clamp_min(LONGEST))
 
 
