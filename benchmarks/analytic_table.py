@@ -184,6 +184,7 @@ def main() -> None:
         except subprocess.CalledProcessError:
             print(f"failed: {row.command}", flush=True)
             continue
+        table = read_json(given.results) if given.results.exists() else table  # again: another process may have written
         table["runs"].append(found)
         write_json(given.results, table)
         print(json.dumps({name: found[name] for name in ("command", "generic", "personal", "cpu_seconds")}), flush=True)
