@@ -63,7 +63,8 @@ def privacy_line(summary: Mapping[str, Any]) -> list[str]:
     spent = summary.get("privacy")
     if not spent:
         return ["- Differential privacy: none; a model can betray something about its training data."]
-    return [f"- Differential privacy of clients: epsilon {spent['epsilon']:.3g} at delta {spent['delta']:g}."]
+    hidden = {"samples": "single samples"}.get(spent.get("protects", ""), "clients")  # runs of before do not say it
+    return [f"- Differential privacy of {hidden}: epsilon {spent['epsilon']:.3g} at delta {spent['delta']:g}."]
 
 
 def score_lines(summary: Mapping[str, Any], client: int | str | None) -> list[str]:

@@ -27,7 +27,7 @@ from fedframe.core.model import copy_tensors, load_tensors
 from fedframe.core.part import Part
 from fedframe.core.personal import make_personal_models
 from fedframe.core.precision import full_precision
-from fedframe.core.privacy import clipped, local_noise
+from fedframe.core.privacy import clipped, local_noise, node_deviation
 from fedframe.core.received import Received
 from fedframe.core.scratch import Scratch
 from fedframe.core.tally import make_tally, tally_size
@@ -109,9 +109,7 @@ class ClientRuntime:
             update = torch.zeros_like(update)  # that a client's training went wrong would tell of its data, too
         update = clipped(update, settings.privacy_clip)
         if settings.privacy_at == "node":
-            # With secure aggregation only sums over this many clients are seen: each adds its share of the noise.
-            together = self.job.fewest(self.job.clients_per_round) if settings.secure else 2
-            deviation = settings.privacy_clip * settings.privacy_noise / (together - 1) ** 0.5
+            deviation = settings.privacy_clip * node_deviation(self.job, self.job.clients_per_round)
             purpose = f"noise {context.round} {context.client}"
             update = local_noise(update, deviation, self.job.home or self.job.folder, purpose, request.tensors["model"])
         context.reply["update"] = update

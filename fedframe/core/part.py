@@ -143,6 +143,15 @@ class Part:
         """
         return False
 
+    @property
+    def protects(self) -> Literal["clients", "samples"] | None:
+        """What the noise of the privacy settings hides in `statistics`, if the part itself adds it.
+
+        All clients' statistics are then one release with the noise multiplier `privacy_noise`. None: statistics have no
+        noise, and privacy settings are refused.
+        """
+        return None
+
     # -- checks, before anything runs ----------------------------------------------------------------------------------
     def check_method(self, method: Method) -> None:
         """Refuse other parts of the method, or the lack of one, with which this part would do nothing or harm."""
@@ -291,7 +300,7 @@ class Part:
 
 
 ATTRIBUTES = ("name", "paper", "rank", "memory", "takes_over", "compares_with_server", "sgd_steps")
-PROPERTIES = ("shares_a_model", "server_samples", "samplewise")
+PROPERTIES = ("shares_a_model", "server_samples", "samplewise", "protects")
 HOOKS: tuple[str, ...] = tuple(
     name for name, value in vars(Part).items() if callable(value) and not name.startswith("_")
 )

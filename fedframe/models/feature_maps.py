@@ -46,6 +46,10 @@ class FeatureMap(nn.Module):
         """
         return {}
 
+    def usual(self) -> Tensor:
+        """About where features lie, without a look at data; 0 where nothing is known."""
+        return torch.zeros(self.dim)
+
     def forward(self, inputs: Tensor) -> Tensor:
         """(batch, inputs) to (batch, dim)."""
         return inputs
@@ -96,6 +100,11 @@ class RandomReLU(FeatureMap):
         x = (inputs - self.mean) * self.inverse
         seen = self.normalised(x) if self.samplewise else x
         return torch.cat([x, torch.addmm(self.offsets, seen, self.directions.T).relu_()], 1)
+
+    def usual(self) -> Tensor:
+        """Means for inputs that are standard normal, 0 for the inputs themselves."""
+        units = expected_relu(self.offsets, self.directions.norm(dim=1))
+        return torch.cat([torch.zeros(self.inputs), units])
 
     def normalised(self, inputs: Tensor) -> Tensor:
         """Every sample's values minus their mean, divided by their deviation."""
@@ -168,6 +177,14 @@ class WhitenedPatches(FeatureMap):
         covariance = sums[: self.length**2].reshape(self.length, self.length) / count - torch.outer(mean, mean)
         return {"weight": self.whitened(mean, covariance)}
 
+    def usual(self) -> Tensor:
+        """Roots of the expected answers to normal patches of the covariance that a fixed map assumes."""
+        covariance = natural_covariance(self.patch, self.shape[0])
+        filters = self.whitened(torch.zeros(self.length, dtype=torch.float64), covariance)[:-1].double()
+        spread = (filters * (covariance @ filters)).sum(0).sqrt()
+        pooled = expected_relu(torch.full_like(spread, -self.THRESHOLD), spread).sqrt().float()
+        return pooled.repeat(2 * len(self.pooling))  # of both signs, cell by cell, the filters of a cell in a row
+
     def whitened(self, mean: Tensor, covariance: Tensor) -> Tensor:
         """Rows of the filters f P, and -f P m as the last row."""
         values, vectors = torch.linalg.eigh((covariance + covariance.T) / 2)
@@ -206,6 +223,14 @@ class WhitenedPatches(FeatureMap):
             below = pooling @ answers.clamp_max_(0)
             found.append(torch.cat([above, below], 1).float().abs_().sqrt_().flatten(1))
         return torch.cat(found)
+
+
+def expected_relu(mean: Tensor, deviation: Tensor) -> Tensor:
+    """E max(y, 0) for normal y."""
+    ratio = mean / deviation.clamp_min(1e-30)
+    density = torch.exp(-ratio.square() / 2) / math.sqrt(2 * math.pi)
+    expected: Tensor = mean * torch.special.ndtr(ratio) + deviation * density
+    return expected
 
 
 NEIGHBOURS = 0.85  # correlation of neighbouring pixels; these three fit the patches of CIFAR-10's training images best

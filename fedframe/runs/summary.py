@@ -9,6 +9,7 @@ from typing import Any
 from fedframe.core.evaluation import ByClient, Scores, definitions
 from fedframe.core.job import Job
 from fedframe.core.measures import Measured, mean_of_independent
+from fedframe.core.privacy import epsilon_of_release, release_of
 from fedframe.core.stage_costs import StageCost, StageCosts
 from fedframe.metrics.accuracy import accuracy_by_group, spread
 from fedframe.metrics.cost import bytes_by_part
@@ -144,8 +145,12 @@ def privacy_spent(job: Job, history: Sequence[dict[str, Any]]) -> dict[str, Any]
     settings = job.settings
     if settings.privacy_clip is None or not history or "epsilon" not in history[-1]:  # only the organiser keeps count
         return None
-    covers = "the shared model" + (" and single updates" if settings.privacy_at == "node" else "")
-    return {"epsilon": history[-1]["epsilon"], "delta": settings.privacy_delta, "covers": covers}
+    release = release_of(job.method)
+    single = "single updates" if release is None else "single clients' sums"
+    covers = "the shared model" + (f" and {single}" if settings.privacy_at == "node" else "")
+    spent = epsilon_of_release(job) if release is not None else history[-1]["epsilon"]
+    protects = "clients" if release is None else release.protects
+    return {"epsilon": spent, "delta": settings.privacy_delta, "covers": covers, "protects": protects}
 
 
 def train_counts(job: Job) -> dict[str, int]:

@@ -17,6 +17,8 @@ from fedframe.core.server import Server
 from fedframe.engines.inline import InlineEngine
 from fedframe.errors import SettingError
 from fedframe.jobs.gather import gather
+from fedframe.methods.closed_form.means_only import sums_from_means
+from fedframe.methods.closed_form.ridge import fit_ridge, standardise
 from fedframe.methods.closed_form.sums import Sums, stream_sums
 from fedframe.methods.parts import analytic as module
 from fedframe.methods.parts.analytic import closed_form
@@ -215,6 +217,34 @@ def test_personal_models_beside_a_classifier_for_rare_classes_are_those_without_
         fedframe.run("analytic", out=tmp_path / name, set={"analytic": {"tail": name}}, **settings)
         found[name] = fedframe.Predictor.load(tmp_path / name, client=1).probabilities(blobs()["x_test"])
     assert torch.equal(found["none"], found[tail])
+
+
+# -- class means only --------------------------------------------------------------------------------------------------
+def test_with_class_means_only_the_message_is_short_and_the_model_that_of_the_estimate(tmp_path: Path) -> None:
+    data = blobs(clients=24, each=12)
+    settings = {**ALONE, "set": {"analytic": {"send": "means", "width": 0, "ridge": 0.05}}}
+    job = make_job(tmp_path, data, **settings)
+    assert {*job.declared("statistics", 0)} == {"analytic/u"}
+    server = concluded(job)
+    source = job.federation.source
+    counts, means = torch.zeros(24, 3).double(), torch.zeros(24, 3, 5).double()
+    for client in range(24):
+        rows = job.federation.train[client]
+        batch, labels = source.batch(source.train, rows).double(), source.train.y[rows]
+        for c in labels.unique().tolist():  # type: ignore[no-untyped-call]
+            counts[client, c], means[client, c] = (labels == c).sum(), batch[labels == c].mean(0)
+    problem = standardise(sums_from_means(counts, means))
+    wanted = fit_ridge(problem, 0.05).coefficients
+    torch.testing.assert_close(closed_form(server.net()).weight.double(), wanted.T, rtol=1e-4, atol=1e-5)
+    found = logits(server).argmax(1).numpy()
+    assert np.mean(found == data["y_test"]) > 0.9
+
+
+def test_class_means_only_cannot_be_summed_and_are_refused_where_only_sums_are_seen(tmp_path: Path) -> None:
+    job = make_job(tmp_path, **ALONE, set={"analytic": {"send": "means"}})
+    assert {upload.aggregate for upload in job.uploads.values()} == {"each"}
+    with pytest.raises(SettingError, match="use sums"):
+        make_job(tmp_path, **ALONE, set={"analytic": {"send": "means", "balance": 0.5}})
 
 
 # -- after rounds ------------------------------------------------------------------------------------------------------

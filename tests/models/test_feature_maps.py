@@ -85,7 +85,7 @@ def test_a_fixed_map_needs_no_sums_and_has_the_same_tensors() -> None:
         assert data.sums_size > 0
         assert fixed.sums_size == len(fixed.sums(torch.randn(3, math.prod(shape)))) == 0
         assert {n: t.shape for n, t in data.state_dict().items()} == {n: t.shape for n, t in fixed.state_dict().items()}
-        assert torch.equal(data.directions, fixed.directions)
+        assert torch.equal(data.state_dict()["directions"], fixed.state_dict()["directions"])
         inputs = torch.randn(3, math.prod(shape))
         assert bool(fitted(fixed, inputs)(inputs).abs().sum() > 0)
 
@@ -191,3 +191,27 @@ def test_raw_gives_images_with_their_channels_last_and_vectors_as_they_are() -> 
     assert torch.equal(net(images), images.permute(0, 2, 3, 1).reshape(2, 60))
     vectors = torch.randn(2, 7)
     assert torch.equal(build_net("raw", (7,))(vectors), vectors)
+
+
+def test_expected_answers_are_those_of_normal_numbers() -> None:
+    mean, deviation = torch.tensor([-0.3, 0.0, 2.0]).double(), torch.tensor([1.0, 0.5, 0.1]).double()
+    grid = torch.linspace(-8, 8, 20001, dtype=torch.float64)
+    density = torch.exp(-grid.square() / 2) / math.sqrt(2 * math.pi) * (grid[1] - grid[0])
+    for m, s, found in zip(mean, deviation, module.expected_relu(mean, deviation), strict=True):
+        assert float(found) == pytest.approx(float(((m + s * grid).clamp_min(0) * density).sum()), abs=1e-5)
+
+
+def test_the_usual_features_are_the_means_over_data_that_are_as_assumed() -> None:
+    torch.manual_seed(0)
+    layer = RandomReLU(6, 12, "fixed")
+    assert float((layer(torch.randn(20000, 6)).mean(0) - layer.usual()).abs().max()) < 0.05
+    patches = WhitenedPatches((1, 12, 12), 5, 4, 2, "fixed")
+    filters = patches.fit(torch.zeros(0))["weight"][:-1].double()
+    root = torch.linalg.cholesky(module.natural_covariance(4, 1) + 1e-9 * torch.eye(16))
+    answers = torch.randn(40000, 16).double() @ root.T @ filters
+    wanted = (answers - WhitenedPatches.THRESHOLD).clamp_min(0).mean(0).sqrt()
+    found = patches.usual().reshape(2, 4, 5)
+    assert found.shape.numel() == patches.dim
+    for sign in range(2):
+        for cell in range(4):
+            torch.testing.assert_close(found[sign, cell].double(), wanted, rtol=0.05, atol=0.01)

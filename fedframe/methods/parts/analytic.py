@@ -14,6 +14,7 @@ client, and the shift to its own class frequencies (`closed_form/personal.py`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
@@ -24,11 +25,14 @@ from torch import Tensor, nn
 
 from fedframe.core import ClientContext, Message, Method, Model, ModelSize, Part, Server, Upload
 from fedframe.core.part import Slot
+from fedframe.core.privacy import fresh_generator, local_noise, node_deviation, noise
 from fedframe.errors import SettingError
 from fedframe.methods.closed_form.long_tail import class_weights, equal_priors, normalised_columns
+from fedframe.methods.closed_form.means_only import sums_from_crosses
 from fedframe.methods.closed_form.personal import fit_personal, log_scores
+from fedframe.methods.closed_form.private import LONGEST, bounded, from_release, solve_noisy, to_release
 from fedframe.methods.closed_form.ridge import fit_ridge, standardise
-from fedframe.methods.closed_form.sums import Sums, stream_sums
+from fedframe.methods.closed_form.sums import Sums, stream_cross, stream_sums
 from fedframe.models.feature_maps import FeatureMap, Knows, Raw, fixed, make_map
 from fedframe.settings import Settings
 from fedframe.util.files import write_tensors
@@ -54,13 +58,14 @@ class ClosedFormHead(nn.Module):
         self.leverage = fixed(torch.zeros(()))  # of a sample, in the mean
         # Of a client's own model: the power to which probabilities are raised, and its class frequencies beside all's.
         self.sharpness, self.shift = fixed(torch.ones(())), fixed(torch.zeros(classes))
+        self.bounded = fixed(torch.zeros(()))  # 1 where features are cut to a length, as privacy needs it
         self.fitted = fixed(torch.zeros(()))  # 1 when the classifier is there
         self.logits = fixed(torch.zeros(()))  # 1 where scores are logits, not least squares' probabilities
 
     def standardised(self, inputs: Tensor) -> Tensor:
         """Features as the classifier sees them."""
         found: Tensor = (self.features(inputs) - self.mean) * self.inverse
-        return found
+        return bounded(found) if bool(self.bounded) else found
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Logits of the classes."""
@@ -81,10 +86,13 @@ class Analytic(Part):
     # name the recipe's choice.
     map: Knows = "data"
     width: Annotated[int, Field(ge=0, le=65536)] | None = None  # random features; None: by the data's shape
+    # Class means in the place of V, which the server then estimates from how clients' means differ: for wide features.
+    send: Literal["sums", "means"] = "sums"
     ridge: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None  # None: by generalised cross-validation
     tail: Literal["none", "normalised", "equal_priors"] = "none"  # what is done for rare classes
     balance: Annotated[float, Field(ge=0, le=1)] = 0.0  # a sample of class c weighs n_c^-balance
     shift: bool = True  # personal models may be shifted to the client's class frequencies
+    protect: Literal["client", "sample"] = "client"  # what privacy settings hide: a whole client, or one of its samples
     keep_sums: bool | None = None  # keep single clients' sums in the run folder; None: if they are 2 GB at most
 
     def check_method(self, method: Method) -> None:
@@ -99,6 +107,33 @@ class Analytic(Part):
         """Refuse private BatchNorm statistics for the same reason."""
         if settings.buffers == "private":
             raise SettingError("analytic adds up features of one shared model: buffers = 'private'; use average.")
+        if self.send == "means" and self.balance:
+            raise SettingError(
+                "analytic.balance weighs samples in V, which analytic.send = 'means' only estimates; use sums."
+            )
+        if settings.privacy_clip is None:
+            return
+        if self.send == "means":
+            raise SettingError(
+                "analytic.send = 'means' takes every client's own without noise; use analytic.send=sums."
+            )
+        if self.map == "data":
+            raise SettingError("analytic.map = 'data' takes sums without noise from clients; use analytic.map=fixed.")
+        for name, value in (("tail", self.tail), ("balance", self.balance)):
+            if value not in ("none", 0.0):
+                raise SettingError(
+                    f"analytic.{name} = {value!r} needs sums without noise; leave it out with privacy_clip."
+                )
+        if self.keep_sums:
+            raise SettingError(
+                "analytic.keep_sums keeps sums without noise, and privacy_clip is to hide them; use "
+                "analytic.keep_sums=false."
+            )
+
+    @property
+    def protects(self) -> Literal["clients", "samples"]:
+        """What the noise of the privacy settings hides."""
+        return "clients" if self.protect == "client" else "samples"
 
     # -- the model -----------------------------------------------------------------------------------------------------
     def build(self, model: Model) -> None:
@@ -129,12 +164,18 @@ class Analytic(Part):
         rows, sums = size.more.get(f"{MODULE}/features", size.dim) + 1, size.more.get(f"{MODULE}/map", 0)
         before = {"counts": [size.classes], "map": [sums]}
         whole = {"v": [triangle_size(rows)], "u": [rows, size.classes]}
+        if self.send == "means":
+            del whole["v"]
         shapes = (before, whole) if sums or self.balance else (whole,)
         return {
-            f"{MODULE}/{name}": Upload(shape, "sum", when="statistics", stage=stage)
+            f"{MODULE}/{name}": Upload(shape, self.aggregate(name), when="statistics", stage=stage)
             for stage, named in enumerate(shapes)
             for name, shape in named.items()
         }
+
+    def aggregate(self, name: str) -> Literal["sum", "each"]:
+        """What the server needs of an upload: its sum over clients, but every client's own class means."""
+        return "each" if name == "u" and self.send == "means" else "sum"
 
     @torch.no_grad()
     def statistics(self, context: ClientContext) -> dict[str, Tensor]:
@@ -145,14 +186,35 @@ class Analytic(Part):
             for inputs, _ in embedded(context):
                 found += head.features.sums(inputs)
             return {f"{MODULE}/counts": context.class_counts.double(), f"{MODULE}/map": found}
+        if context.job.settings.privacy_clip is not None:
+            return self.private_statistics(context)
         weights = class_weights(head.counts, self.balance) if self.balance else None
         dim = head.features.dim
         exact = triangle_size(dim + 1) <= MOST_EXACT
         kind = torch.float64 if exact else torch.float32
         batches = ((head.features(inputs).to("cpu", kind), labels) for inputs, labels in embedded(context))
+        if self.send == "means":
+            return {f"{MODULE}/u": stream_cross(batches, dim, context.model.classes).to(kind)}
         sums = stream_sums(batches, dim, context.model.classes, weights)
         sums = sums if exact else sums.rounded()
         return {f"{MODULE}/v": sums.second, f"{MODULE}/u": sums.cross}
+
+    def private_statistics(self, context: ClientContext) -> dict[str, Tensor]:
+        """The same of bounded features: to hide a client their mean, and with its own noise if it is to add it."""
+        head, job, rows = closed_form(context.model), context.job, len(context.rows)
+        batches = ((head.standardised(inputs).cpu(), labels) for inputs, labels in embedded(context))
+        sums = stream_sums(batches, head.features.dim, context.model.classes)
+        release = to_release(sums)
+        if self.protect == "client":
+            release /= max(rows, 1)
+        deviation = node_deviation(job, len(job.federation))
+        if deviation:
+            purpose = f"{MODULE} {context.round} {context.client}"
+            home = job.home or job.folder
+            release = local_noise(release.float(), deviation, home, purpose, context.received["model"]).double()
+        found = from_release(release, head.features.dim + 1, context.model.classes)
+        found = found if len(found.second) <= MOST_EXACT else found.rounded()
+        return {f"{MODULE}/v": found.second, f"{MODULE}/u": found.cross}
 
     # -- on the server -------------------------------------------------------------------------------------------------
     def server_stage(self, server: Server, replies: Iterable[Message]) -> None:
@@ -179,18 +241,32 @@ class Analytic(Part):
         if not head.features.sums_size:
             for name, tensor in head.features.fit(torch.zeros(0, dtype=torch.float64)).items():
                 set_tensor(server, f"features.{name}", tensor)  # before clients are asked, with the first of `replies`
+        clip = server.job.settings.privacy_clip
+        if clip is not None:
+            set_tensor(server, "mean", head.features.usual())
+            set_tensor(server, "inverse", torch.full((head.features.dim,), LONGEST / clip))
+            set_tensor(server, "bounded", torch.ones(()))
         total = Sums.zeros(head.features.dim, server.job.template.classes)
         keeps = self.keeps_sums(server, total)
-        received = 0
+        received, crosses = 0, list[Tensor]()
         for reply in replies:
-            sums = Sums(reply.tensors[f"{MODULE}/v"], reply.tensors[f"{MODULE}/u"])
-            total.add_(sums)
+            if self.send == "means":
+                crosses.append(reply.tensors[f"{MODULE}/u"].double())
+            else:
+                sums = Sums(reply.tensors[f"{MODULE}/v"], reply.tensors[f"{MODULE}/u"])
+                total.add_(sums)
             received += 1
             if keeps and reply.unit >= 0:
                 path = server.job.folder / "sums" / f"{reply.unit:06d}.safetensors"
-                write_tensors(path, {"v": sums.second, "u": sums.cross}, {"client": reply.unit})
+                kept = {name.removeprefix(f"{MODULE}/"): tensor for name, tensor in reply.tensors.items()}
+                write_tensors(path, kept, {"client": reply.unit})
         if not received:
             server.note("analytic: no client's sums could be used; the model stays as it is.")
+            return
+        if crosses:
+            total = sums_from_crosses(torch.stack(crosses))
+        if clip is not None:
+            self.fit_private(server, total)
             return
         problem = standardise(total)
         del total
@@ -218,10 +294,28 @@ class Analytic(Part):
         how = "as set" if self.ridge is not None else "by generalised cross-validation"
         server.note(f"analytic: {head.features.dim:,} features, ridge {fit.ridge:.3g} of their variance ({how}).")
 
+    def fit_private(self, server: Server, total: Sums) -> None:
+        """Add the server's noise to the sums, if it is the server's, and solve for the classifier."""
+        settings, (rows, classes) = server.job.settings, total.cross.shape
+        # Noise of nodes is in the sums, of as many as there are at most.
+        deviation = node_deviation(server.job, len(server.job.federation)) * math.sqrt(len(server.job.federation))
+        if settings.privacy_at == "server":
+            deviation = settings.privacy_noise
+            release = to_release(total)
+            total = from_release(release + noise(len(release), deviation, fresh_generator()), rows, classes)
+        fit, bias = solve_noisy(total, deviation)
+        counts = total.counts.clamp_min(0)
+        tensors = {"weight": fit.coefficients.T, "bias": bias, "counts": counts, "leverage": torch.tensor(fit.leverage)}
+        tensors |= {"plain_weight": fit.coefficients.T, "plain_bias": bias, "fitted": torch.ones(())}
+        for name, tensor in tensors.items():
+            set_tensor(server, name, tensor)
+        spent = f"noise {settings.privacy_noise:g} at the {settings.privacy_at}, one release that hides {self.protects}"
+        server.note(f"analytic: {rows - 1:,} features, ridge {fit.ridge:.3g} by the noise ({spent}).")
+
     def keeps_sums(self, server: Server, total: Sums) -> bool:
         """Whether every client's sums are kept, so that it can be taken out of the model later."""
-        if self.keep_sums is not None:
-            return self.keep_sums
+        if self.keep_sums is not None or server.job.settings.privacy_clip is not None:
+            return bool(self.keep_sums)
         return len(server.job.federation) * 4 * (total.second.numel() + total.cross.numel()) <= MOST_KEPT
 
     # -- personal models -----------------------------------------------------------------------------------------------
