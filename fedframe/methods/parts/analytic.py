@@ -14,6 +14,7 @@ client, and the shift to its own class frequencies (`closed_form/personal.py`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
@@ -23,6 +24,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fedframe.core import ClientContext, Message, Method, Model, ModelSize, Part, Server, Upload
+from fedframe.core.kept_statistics import keep_statistics
 from fedframe.core.part import Slot
 from fedframe.errors import SettingError
 from fedframe.methods.closed_form.long_tail import class_weights, equal_priors, normalised_columns
@@ -31,7 +33,6 @@ from fedframe.methods.closed_form.ridge import fit_ridge, standardise
 from fedframe.methods.closed_form.sums import Sums, stream_sums
 from fedframe.models.feature_maps import FeatureMap, Knows, Raw, fixed, make_map
 from fedframe.settings import Settings
-from fedframe.util.files import write_tensors
 from fedframe.util.triangles import triangle_size
 
 MODULE = "analytic"  # of the model's extras
@@ -76,6 +77,7 @@ class Analytic(Part):
     paper: ClassVar[str] = "cf. Zhuang et al., AFL: Analytic Federated Learning, CVPR 2025"
     # Whatever else would fit the classifier, or go on with it, has a classifier that does not predict here.
     takes_over: ClassVar[tuple[Slot, ...]] = ("server_stage", "client_stage")
+    from_sums: ClassVar[bool] = True
 
     # What random features know of the data. Runs of before this setting, which do not name it, have "data"; new runs
     # name the recipe's choice.
@@ -166,9 +168,12 @@ class Analytic(Part):
         """What the random features need to know of the data, and how many samples there are of every class."""
         head = closed_form(server.job.template)
         counts, sums = torch.zeros_like(head.counts, dtype=torch.float64), torch.zeros(head.features.sums_size).double()
+        keeps = self.keeps_sums(server)
         for reply in replies:
             counts += reply.tensors[f"{MODULE}/counts"]
             sums += reply.tensors[f"{MODULE}/map"]
+            if keeps:
+                keep_statistics(server.job.folder, reply, server.stage, server.request_digest)
         set_tensor(server, "counts", counts)
         for name, tensor in head.features.fit(sums).items():
             set_tensor(server, f"features.{name}", tensor)
@@ -180,15 +185,14 @@ class Analytic(Part):
             for name, tensor in head.features.fit(torch.zeros(0, dtype=torch.float64)).items():
                 set_tensor(server, f"features.{name}", tensor)  # before clients are asked, with the first of `replies`
         total = Sums.zeros(head.features.dim, server.job.template.classes)
-        keeps = self.keeps_sums(server, total)
+        keeps = self.keeps_sums(server)
         received = 0
         for reply in replies:
             sums = Sums(reply.tensors[f"{MODULE}/v"], reply.tensors[f"{MODULE}/u"])
             total.add_(sums)
             received += 1
-            if keeps and reply.unit >= 0:
-                path = server.job.folder / "sums" / f"{reply.unit:06d}.safetensors"
-                write_tensors(path, {"v": sums.second, "u": sums.cross}, {"client": reply.unit})
+            if keeps:
+                keep_statistics(server.job.folder, reply, server.stage, server.request_digest)
         if not received:
             server.note("analytic: no client's sums could be used; the model stays as it is.")
             return
@@ -218,11 +222,12 @@ class Analytic(Part):
         how = "as set" if self.ridge is not None else "by generalised cross-validation"
         server.note(f"analytic: {head.features.dim:,} features, ridge {fit.ridge:.3g} of their variance ({how}).")
 
-    def keeps_sums(self, server: Server, total: Sums) -> bool:
+    def keeps_sums(self, server: Server) -> bool:
         """Whether every client's sums are kept, so that it can be taken out of the model later."""
         if self.keep_sums is not None:
             return self.keep_sums
-        return len(server.job.federation) * 4 * (total.second.numel() + total.cross.numel()) <= MOST_KEPT
+        numbers = sum(math.prod(upload.shape) for upload in self.uploads(server.size).values())
+        return len(server.job.federation) * 4 * numbers <= MOST_KEPT
 
     # -- personal models -----------------------------------------------------------------------------------------------
     @torch.no_grad()
