@@ -25,6 +25,7 @@ from fedframe.runs.changes import changed_since, refuse
 from fedframe.runs.federated import NOTES, how_it_ends, is_organisers, load_test_set, not_here, test_data
 from fedframe.runs.folder import MODEL, RunFolder
 from fedframe.runs.predictor import Predictor
+from fedframe.runs.roster import Roster
 from fedframe.runs.round_files import SUMMARY
 from fedframe.settings import FROM_PYTHON, REMOTE_DATA, Settings
 from fedframe.util.files import read_json
@@ -54,7 +55,9 @@ class FinishedRun:
         if settings.data == REMOTE_DATA and data is None:
             data = self.without_data(shared, settings)
         with frames.loading_weights():  # class vectors are those that were saved: none are searched for
-            job = JobMaker(settings, data, net).make(self.path)
+            maker = JobMaker(settings, data, net)
+        maker.federation = Roster.read(self.path).adjust(maker.federation, settings.seed)
+        job = maker.make(self.path)
         self.check_fingerprint(job)
         self.model: Model = shared.model
         self.job: Job = replace(job, template=self.model)

@@ -193,8 +193,8 @@ class Job:
 
     @property
     def everyone(self) -> list[int]:
-        """All clients, largest first."""
-        return self.largest_first(np.arange(len(self.federation)))
+        """All clients that have not left, largest first."""
+        return self.largest_first(self.federation.present)
 
     def largest_first(self, clients: npt.NDArray[np.int64]) -> list[int]:
         """Clients by falling size: long work starts early."""
@@ -288,11 +288,10 @@ class Job:
     @cached_property
     def personal_groups(self) -> list[Sequence[int]]:
         """The clients that get a personal model, in groups: all, or a fixed draw when there are very many."""
-        total, most = len(self.federation), self.settings.personal_clients
-        chosen = np.arange(total)
-        if total > most:
+        chosen, most = self.federation.present, self.settings.personal_clients
+        if len(chosen) > most:
             generator = torch.Generator().manual_seed(seed_for(self.settings.seed, "personal"))
-            chosen = torch.randperm(total, generator=generator)[:most].numpy()
+            chosen = chosen[torch.randperm(len(chosen), generator=generator)[:most].numpy()]
         return groups(self, self.largest_first(chosen))
 
     def own_tensors(self, model: Model, received: Mapping[str, Tensor]) -> dict[str, Tensor]:

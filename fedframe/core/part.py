@@ -124,6 +124,9 @@ class Part:
     memory: ClassVar[tuple[str, ...]] = ()  # what it keeps in `context.memory` between rounds; `ditto/*` for any name
     takes_over: ClassVar[tuple[Slot, ...]] = ()  # slots that it fills in place of any other part
     compares_with_server: ClassVar[bool] = False  # whether it relates local weights to the server's
+    # Whether the server stage takes nothing from clients but sums of their statistics: then a client can be added later
+    # or taken out, and the result is that of a run with it, or without it.
+    from_sums: ClassVar[bool] = False
     sgd_steps: ClassVar[bool] = True  # whether a local step is lr times a gradient; a part that fills `step` may differ
 
     @property
@@ -299,7 +302,7 @@ class Part:
         return ()
 
 
-ATTRIBUTES = ("name", "paper", "rank", "memory", "takes_over", "compares_with_server", "sgd_steps")
+ATTRIBUTES = ("name", "paper", "rank", "memory", "takes_over", "compares_with_server", "from_sums", "sgd_steps")
 PROPERTIES = ("shares_a_model", "server_samples", "samplewise", "protects")
 HOOKS: tuple[str, ...] = tuple(
     name for name, value in vars(Part).items() if callable(value) and not name.startswith("_")

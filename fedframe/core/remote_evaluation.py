@@ -121,11 +121,11 @@ class RemoteEvaluation:
         everyone = [int(client) for group in job.personal_groups for client in group]
         kind = "personalise" if job.settings.personal else "client"
         if kind == "personalise" and job.shares_a_model:
-            self.engine.piggyback("client", range(len(job.federation)))
+            self.engine.piggyback("client", job.federation.present.tolist())
         request = server.build_request(kind, server.round + 1)
         if not job.settings.score_bins:
             request = replace(request, numbers={**request.numbers, LAST: 1})
-        units = everyone if kind == "personalise" else range(len(job.federation)) if job.shares_a_model else ()
+        units = everyone if kind == "personalise" else job.federation.present.tolist() if job.shares_a_model else ()
         with server.stages.measure("client_stage") if kind == "personalise" else nullcontext(StageCost()) as cost:
             cost.sent(request, len(units))
             replies = [*counted(self.engine.run(request, units), progress, len(units))]

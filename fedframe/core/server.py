@@ -15,6 +15,7 @@ from fedframe.core.engine import Engine
 from fedframe.core.evaluation import Scores
 from fedframe.core.hook_errors import call_in_place, checked_merger, named_errors, returned_tensor, wrong_return
 from fedframe.core.job import Job
+from fedframe.core.kept_statistics import request_digest
 from fedframe.core.message import ALL, CULPRIT, LOST, STAGE, Message, all_finite, validate_reply
 from fedframe.core.part import Merger, State
 from fedframe.core.part_check import class_location
@@ -276,7 +277,9 @@ class Server(ServerView):
         request = self.build_request(kind, self.round + 1)
         if kind == "statistics" and self.stage:
             request = replace(request, numbers={**request.numbers, STAGE: self.stage})
-        everyone = self.job.largest_first(np.arange(len(self.job.federation)))
+        everyone = self.job.everyone
+        if kind == "statistics":
+            self.request_digest = request_digest(self.job, request)
         # Measures are scoring, which is not counted, as in rounds.
         cost = self.stages.setdefault("server_stage", StageCost()) if kind == "statistics" else StageCost()
         cost.sent(request, len(everyone))

@@ -29,6 +29,7 @@ class ServerView:
         self.figures: dict[str, float] = {}  # what parts want to see in the round's line of metrics
         self.round = 0  # the last finished round
         self.stage = 0  # of those in which statistics are asked for after it: which is under way
+        self.request_digest = ""  # of the request for statistics under way
         self.uploads = UploadSums({})  # what parts have had clients send in the round under way
         self.limits = ReplyLimits(job, note)  # on what a single reply can do
         self._net: tuple[Model, Tensor] | None = None  # made when a part first asks for it

@@ -130,7 +130,7 @@ def _prepare(raw: RawData, seed: int, test_share: float, data_share: float) -> S
     columns = raw.columns
     if columns is not None:
         train, test, columns = fit_encoding(train, test, columns)
-    mean, std = statistics(_values(train, seed))
+    mean, std = statistics(training_values(train, seed))
     return Source(raw.name, train, test, raw.classes, mean, std, raw.user_names, columns)
 
 
@@ -148,7 +148,7 @@ def _split_test(samples: Samples, raw: RawData, share: float, rng: np.random.Gen
     return samples.subset(torch.from_numpy(left)), samples.subset(torch.from_numpy(right))
 
 
-def _values(train: Samples, seed: int) -> torch.Tensor:
+def training_values(train: Samples, seed: int) -> torch.Tensor:
     """The training inputs, or a limited sample of inputs that are not in memory."""
     if isinstance(train.x, ArrayInputs):
         return train.x.tensor

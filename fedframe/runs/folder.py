@@ -14,7 +14,8 @@ log.txt                  what happened on the way (a worker replaced, an update 
 clients.json             the clients' names, where the data name them
 letters/                 how many requests went to clients behind a network, and which was the newest there
 clients/, personal/      private state and personal models, where a method has them
-sums/                    single clients' sums, where a classifier was fitted from them: what it takes to fit without one
+sums/                    single clients' statistics, where a model was fitted from them: to fit it without one
+roster.json              who has joined or was forgotten after the training, and when
 personal/joined/         personal models of clients that came after the training, by name
 
 Every file that is read back has a checksum (`util/checksums.py`); what does not fit it is a DamageError that says what
@@ -44,6 +45,7 @@ from fedframe.errors import DamageError, DataError, RunError, SettingError, near
 from fedframe.jobs.inputs import Input, changed_inputs
 from fedframe.methods.recipes import method_label
 from fedframe.runs.round_files import RoundFiles
+from fedframe.runs.staging import apply, is_pending
 from fedframe.settings import REMOTE_DATA, Settings, check, from_python, parse_config, short_method
 from fedframe.util.checksums import BLANK, IN_YAML, crc, digits, intact, sealed
 from fedframe.util.files import read_json, write_bytes, write_json
@@ -94,7 +96,12 @@ class RunFolder(RoundFiles):
         folder = Path(path)
         if not (folder / CONFIG).exists():
             raise DataError(f"{folder} is not a run folder: it has no {CONFIG}; 'fedframe run' makes one.")
-        return cls(folder)
+        found = cls(folder)
+        if is_pending(folder):  # of a process that was killed while it moved what counts already
+            with found.alone():
+                if is_pending(folder):
+                    apply(folder)
+        return found
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:

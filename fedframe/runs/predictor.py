@@ -27,6 +27,7 @@ from fedframe.models import build_net, frames
 from fedframe.runs.changes import CodeCheck, refuse_changed_code
 from fedframe.runs.federated import how_it_ends
 from fedframe.runs.folder import MODEL, RunFolder
+from fedframe.runs.staging import is_pending
 from fedframe.settings import REMOTE_DATA
 from fedframe.util.files import write_tensors
 from fedframe.util.plain_files import explained
@@ -111,8 +112,9 @@ class Predictor:
         `python` says what to write where the net must come from Python.
         """
         path = Path(folder) / MODEL
-        if not path.exists():
+        if is_pending(Path(folder)) or not path.exists():
             run = RunFolder.open(folder)
+        if not path.exists():
             resume = f"finish the run with 'fedframe resume {folder}'."
             ends = how_it_ends(run.path) if run.settings().data == REMOTE_DATA else resume
             raise DataError(f"{folder} has no {MODEL} yet: {ends}")

@@ -39,7 +39,7 @@ def summarise(
         "method": job.settings.method,
         "data": job.settings.data,
         "partition": job.settings.partition,
-        "clients": len(job.federation),
+        "clients": len(job.federation.present),
         "rounds": job.settings.rounds,
         "seed": job.settings.seed,
         "scores": {
@@ -134,7 +134,7 @@ def without_reply(job: Job, counted: int, personal: bool) -> dict[str, int]:
     """How many clients with test data are not in a final score (the key `unheard`): over a network some are away."""
     if not counted:
         return {}
-    everyone = range(len(job.federation))
+    everyone = job.federation.present.tolist()
     asked = [client for group in job.personal_groups for client in group] if personal else everyone
     missing = sum(len(job.federation.local_test[client]) > 0 for client in asked) - counted
     return {"unheard": missing} if missing > 0 else {}
@@ -172,7 +172,7 @@ def over_rounds(history: Sequence[dict[str, Any]], score: str) -> dict[str, floa
 def client_table(job: Job, final: Scores) -> dict[str, list[Any]]:
     """A column per figure, a row per client that was scored; the means in summary.json are those of its columns."""
     found: dict[str, ByClient] = {score: final.by_client[score] for score in SCORES if score in final.by_client}
-    rows = sorted({client for counted in found.values() for client in counted.clients})
+    rows = sorted({client for counted in found.values() for client in counted.clients} - job.federation.left)
     values = {score: counted.values() for score, counted in found.items()}
     names = job.federation.names if job.federation.source.user_names is not None else None
     train, tests = job.federation.train.sizes().tolist(), job.federation.local_test.sizes().tolist()

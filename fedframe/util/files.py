@@ -106,6 +106,15 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, notes
 
 
+def read_metadata(path: Path) -> dict[str, Any]:
+    """Read the metadata that `write_tensors` wrote, without the tensors."""
+    try:
+        with safetensors.safe_open(str(path), framework="pt") as file:
+            return dict(json.loads((file.metadata() or {}).get("fedframe", "{}")))
+    except (OSError, ValueError, safetensors.SafetensorError) as error:
+        raise DamageError(f"{path} is damaged and cannot be read: {error}.", path) from error
+
+
 def tensors_to_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, object]) -> bytes:
     """Serialise named tensors and metadata as safetensors, which can hold no code."""
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}

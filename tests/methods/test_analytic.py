@@ -172,10 +172,10 @@ def test_a_run_without_a_client_is_the_whole_run_with_its_sums_taken_out(tmp_pat
     server = concluded(whole)
     total = Sums.zeros(5, 3)
     for client in range(4):
-        kept, _ = read_tensors(tmp_path / "whole" / "sums" / f"{client:06d}.safetensors")
-        total.add_(Sums(kept["v"], kept["u"]))
-    gone, _ = read_tensors(tmp_path / "whole" / "sums" / "000002.safetensors")
-    total.add_(Sums(gone["v"], gone["u"]), times=-1)
+        kept, _ = read_tensors(tmp_path / "whole" / "sums" / f"{client:06d}-0.safetensors")
+        total.add_(Sums(kept["analytic/v"], kept["analytic/u"]))
+    gone, _ = read_tensors(tmp_path / "whole" / "sums" / "000002-0.safetensors")
+    total.add_(Sums(gone["analytic/v"], gone["analytic/u"]), times=-1)
     source, rest = whole.federation.source, torch.from_numpy(np.flatnonzero(data["user_train"] != 2))
     batch = source.batch(source.train, rest)
     wanted = stream_sums([(batch.double(), source.train.y[rest])], 5, 3)
@@ -279,7 +279,7 @@ def test_runs_are_equal_for_any_number_of_workers_and_predict_and_personalise(tm
     ]
     assert same_file(tmp_path / "1" / "model.safetensors", tmp_path / "2" / "model.safetensors")
     for client in range(4):
-        name = Path("personal", "000", f"{client:06d}.safetensors")
+        name = Path("personal", "000", f"{client:06d}-0.safetensors")
         assert same_file(tmp_path / "1" / name, tmp_path / "2" / name)
     found = [int(label) for label in runs[0].model.predict(data["x_test"])]
     assert np.mean(np.array(found) == data["y_test"]) == pytest.approx(runs[0].scores["generic"]["final"])

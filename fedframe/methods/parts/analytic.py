@@ -24,6 +24,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fedframe.core import ClientContext, Message, Method, Model, ModelSize, Part, Server, Upload
+from fedframe.core.kept_statistics import keep_statistics
 from fedframe.core.part import Slot
 from fedframe.core.privacy import fresh_generator, local_noise, node_deviation, noise
 from fedframe.errors import SettingError
@@ -35,7 +36,6 @@ from fedframe.methods.closed_form.ridge import fit_ridge, standardise
 from fedframe.methods.closed_form.sums import Sums, stream_cross, stream_sums
 from fedframe.models.feature_maps import FeatureMap, Knows, Raw, fixed, make_map
 from fedframe.settings import Settings
-from fedframe.util.files import write_tensors
 from fedframe.util.triangles import triangle_size
 
 MODULE = "analytic"  # of the model's extras
@@ -81,6 +81,7 @@ class Analytic(Part):
     paper: ClassVar[str] = "cf. Zhuang et al., AFL: Analytic Federated Learning, CVPR 2025"
     # Whatever else would fit the classifier, or go on with it, has a classifier that does not predict here.
     takes_over: ClassVar[tuple[Slot, ...]] = ("server_stage", "client_stage")
+    from_sums: ClassVar[bool] = True
 
     # What random features know of the data. Runs of before this setting, which do not name it, have "data"; new runs
     # name the recipe's choice.
@@ -228,9 +229,12 @@ class Analytic(Part):
         """What the random features need to know of the data, and how many samples there are of every class."""
         head = closed_form(server.job.template)
         counts, sums = torch.zeros_like(head.counts, dtype=torch.float64), torch.zeros(head.features.sums_size).double()
+        keeps = self.keeps_sums(server)
         for reply in replies:
             counts += reply.tensors[f"{MODULE}/counts"]
             sums += reply.tensors[f"{MODULE}/map"]
+            if keeps:
+                keep_statistics(server.job.folder, reply, server.stage, server.request_digest)
         set_tensor(server, "counts", counts)
         for name, tensor in head.features.fit(sums).items():
             set_tensor(server, f"features.{name}", tensor)
@@ -247,7 +251,7 @@ class Analytic(Part):
             set_tensor(server, "inverse", torch.full((head.features.dim,), LONGEST / clip))
             set_tensor(server, "bounded", torch.ones(()))
         total = Sums.zeros(head.features.dim, server.job.template.classes)
-        keeps = self.keeps_sums(server, total)
+        keeps = self.keeps_sums(server)
         received, crosses = 0, list[Tensor]()
         for reply in replies:
             if self.send == "means":
@@ -256,10 +260,8 @@ class Analytic(Part):
                 sums = Sums(reply.tensors[f"{MODULE}/v"], reply.tensors[f"{MODULE}/u"])
                 total.add_(sums)
             received += 1
-            if keeps and reply.unit >= 0:
-                path = server.job.folder / "sums" / f"{reply.unit:06d}.safetensors"
-                kept = {name.removeprefix(f"{MODULE}/"): tensor for name, tensor in reply.tensors.items()}
-                write_tensors(path, kept, {"client": reply.unit})
+            if keeps:
+                keep_statistics(server.job.folder, reply, server.stage, server.request_digest)
         if not received:
             server.note("analytic: no client's sums could be used; the model stays as it is.")
             return
@@ -312,11 +314,12 @@ class Analytic(Part):
         spent = f"noise {settings.privacy_noise:g} at the {settings.privacy_at}, one release that hides {self.protects}"
         server.note(f"analytic: {rows - 1:,} features, ridge {fit.ridge:.3g} by the noise ({spent}).")
 
-    def keeps_sums(self, server: Server, total: Sums) -> bool:
+    def keeps_sums(self, server: Server) -> bool:
         """Whether every client's sums are kept, so that it can be taken out of the model later."""
         if self.keep_sums is not None or server.job.settings.privacy_clip is not None:
             return bool(self.keep_sums)
-        return len(server.job.federation) * 4 * (total.second.numel() + total.cross.numel()) <= MOST_KEPT
+        numbers = sum(math.prod(upload.shape) for upload in self.uploads(server.size).values())
+        return len(server.job.federation) * 4 * numbers <= MOST_KEPT
 
     # -- personal models -----------------------------------------------------------------------------------------------
     @torch.no_grad()
