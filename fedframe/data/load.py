@@ -32,7 +32,7 @@ SOURCES: dict[str, str] = {
     "tiny-imagenet": "photographs in 200 classes, 100,000 + 10,000 of 64x64",
     "imagefolder:PATH": "own images in folders: class/image or client/class/image",
     "list:FILE": "own images named in a text file: path, label and, if there, user",
-    "npz:PATH": "own arrays: x_train, y_train (or x, y) and, if there, x_test, y_test, user_train, user_test",
+    "npz:PATH": "own arrays: x_train, y_train (or x, y) and, if there, x_test, y_test, user_train, user_test; MedMNIST",
     "csv:PATH": "own table with a header line: a label column, a client column if there",
     "parquet:PATH": "own table, as csv",
 }
@@ -90,7 +90,7 @@ def load_source(
 def load_raw(data: object) -> RawData:
     """Load the samples of a parsed spec, a Source or Python objects, before test split and normalisation."""
     if isinstance(data, Source):
-        return RawData(data.name, data.train, data.test, data.classes, data.user_names, data.columns)
+        return RawData(data.name, data.train, data.test, data.classes, data.user_names, data.columns, data.notes)
     return LOADERS[data.name](data) if isinstance(data, DataSpec) else from_python(data)
 
 
@@ -131,7 +131,7 @@ def _prepare(raw: RawData, seed: int, test_share: float, data_share: float) -> S
     if columns is not None:
         train, test, columns = fit_encoding(train, test, columns)
     mean, std = statistics(_values(train, seed))
-    return Source(raw.name, train, test, raw.classes, mean, std, raw.user_names, columns)
+    return Source(raw.name, train, test, raw.classes, mean, std, raw.user_names, columns, raw.notes)
 
 
 def _split_test(samples: Samples, raw: RawData, share: float, rng: np.random.Generator) -> tuple[Samples, Samples]:
