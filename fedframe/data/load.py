@@ -11,6 +11,7 @@ import torch
 from fedframe.data.arrays import from_python, load_npz
 from fedframe.data.cifar import load_cifar10, load_cifar100
 from fedframe.data.femnist import load_femnist
+from fedframe.data.hub import load_hub
 from fedframe.data.images import load_imagefolder, load_list
 from fedframe.data.mnist import load_digits, load_emnist_letters, load_fashion_mnist, load_mnist
 from fedframe.data.source import ArrayInputs, Ints, Samples, Source, statistics
@@ -35,6 +36,7 @@ SOURCES: dict[str, str] = {
     "npz:PATH": "own arrays: x_train, y_train (or x, y) and, if there, x_test, y_test, user_train, user_test; MedMNIST",
     "csv:PATH": "own table with a header line: a label column, a client column if there",
     "parquet:PATH": "own table, as csv",
+    "hf:NAME_OR_PATH": "a data set of the Hugging Face hub, or one in a folder: images or arrays, by 'datasets'",
 }
 
 LOADERS: dict[str, Loader] = {
@@ -51,6 +53,7 @@ LOADERS: dict[str, Loader] = {
     "npz": load_npz,
     "csv": load_csv,
     "parquet": load_parquet,
+    "hf": load_hub,
 }
 
 
