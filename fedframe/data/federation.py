@@ -139,4 +139,5 @@ def make_federation(
         local_tests = grouped(np.where(mask, owner, -1), rows, count)
         owner = np.where(mask, -1, owner)
     names = ClientNames(count, assigned.users, source.user_names if assigned.users is not None else None)
-    return Federation(source, grouped(owner, rows, count), local_tests, pool, names, partition, assigned.notes)
+    notes = (*source.notes, *assigned.notes)
+    return Federation(source, grouped(owner, rows, count), local_tests, pool, names, partition, notes)

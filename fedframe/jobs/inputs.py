@@ -106,6 +106,9 @@ def own_places(settings: Settings) -> list[str]:
 def data_files(data: str) -> list[Path]:
     """The files that data of one's own are read from, without images."""
     kind, colon, _ = data.partition(":")
+    if colon and kind == "hf":
+        folder = read_spec(data).path
+        return sorted(folder.resolve().rglob("*")) if folder is not None and folder.is_dir() else []
     if not colon or kind not in ("npz", "csv", "parquet", "list"):
         return []
     request = read_spec(data)

@@ -243,6 +243,10 @@ def resolve_paths(spec: str) -> str:
         path, question, query = rest.partition("?")
         options = [_resolve_root(option) for option in query.split("&")]
         return f"{kind}:{Path(path).expanduser().absolute()}{question}{'&'.join(options)}"
+    if colon and kind == "hf":  # a folder, or a name in the hub
+        path, question, query = rest.partition("?")
+        folder = Path(path).expanduser()
+        return f"{kind}:{folder.absolute()}{question}{query}" if folder.exists() else spec
     if colon and kind.endswith(".py"):
         return f"{Path(kind).expanduser().absolute()}:{rest}"
     return spec
