@@ -38,7 +38,8 @@ class Curves:
     x_label: str
     y_label: str
     facts: Facts = field(default_factory=dict)
-    log: bool = False  # the vertical axis is logarithmic
+    low: float = 0.0
+    high: float | None = None  # ends of the vertical axis; None: where the lines end
 
 
 @dataclass(frozen=True)

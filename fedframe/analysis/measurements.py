@@ -93,7 +93,9 @@ class ModelMeasures:
             "zeros at the larger half": float(shares[:half].mean()),
             "zeros at the smaller half": float(shares[half:].mean()),
         }
-        return Curves([line], "feature, by falling mean of its class", "class vectors with a zero there", facts)
+        return Curves(
+            [line], "feature, by falling mean of its class", "class vectors with a zero there", facts, high=1.0
+        )
 
     def pruning(self) -> Curves:
         """FedLoGe's Fig. 3: accuracy with a share of every class vector set to zero."""
@@ -109,7 +111,7 @@ class ModelMeasures:
             "smaller half pruned": half["accuracy"],
             "larger half pruned": half["smallest_kept"],
         }
-        return Curves(lines, "share of the class vector that is pruned", "accuracy", facts)
+        return Curves(lines, "share of the class vector that is pruned", "accuracy", facts, high=1.0)
 
     def cosines(self) -> Matrix:
         """FedLoGe's Fig. 7: cosines between class vectors; of very many, some that are evenly spaced."""

@@ -76,20 +76,20 @@ class DrawnFigure:
     # -- the picture ---------------------------------------------------------------------------------------------------
     @cached_property
     def panels(self) -> list[dict[str, Any]]:
-        """What is drawn, panel by panel."""
+        """What is drawn, panel by panel; matrices of one measurement have one range of colours."""
         found: list[dict[str, Any]] = []
         for name, measure in self.figure.measures.items():
             form = form_of(measure)
             if form == "number":
                 found += [self.sweep(name, panel) for panel in self.places]
-            elif form == "curves":
-                found += [
-                    each for row, panel in product(self.rows, self.places) for each in self.curves(name, row, panel)
-                ]
-            else:
-                found += [
-                    each for row, panel in product(self.rows, self.places) for each in self.single(name, row, panel)
-                ]
+                continue
+            drawn = self.curves if form == "curves" else self.single
+            panels = [each for row, panel in product(self.rows, self.places) for each in drawn(name, row, panel)]
+            if form == "matrix":
+                numbers = [value for panel in panels for cells in panel["cells"] for value in cells]
+                for panel in panels:
+                    panel["high"] = max(numbers) if panel["high"] is None else panel["high"]
+            found += panels
         return found
 
     def sweep(self, name: str, panel: str) -> dict[str, Any]:
@@ -126,7 +126,7 @@ class DrawnFigure:
                     {**asdict(line), "name": ", ".join(t for t in (point, line.name) if t)} for line in found.lines
                 ]
         if first is not None:
-            axes = {"x_label": first.x_label, "y_label": first.y_label, "log": first.log}
+            axes = {"x_label": first.x_label, "y_label": first.y_label, "low": first.low, "high": first.high}
             yield {"kind": "curves", "title": self.heading(name, row, panel), "lines": lines, **axes}
 
     def single(self, name: str, row: str, panel: str) -> Iterator[dict[str, Any]]:

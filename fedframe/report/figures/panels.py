@@ -39,7 +39,8 @@ def draw_panels(data: Data) -> Figure:
         axes.set_title(panel["title"])
     for axes in places[len(panels) :]:
         axes.remove()
-    add_title(figure, data["title"], data.get("caption", ""))
+    title = data["title"]
+    add_title(figure, title[:1].upper() + title[1:], data.get("caption", ""))
     return figure
 
 
@@ -88,8 +89,8 @@ def draw_curves(axes: Axes, panel: Data) -> None:
         y = [float("nan") if value is None else value for value in line["y"]]
         marker = "." if len(y) <= 12 else None
         axes.plot(line["x"], y, color=colour(i), linestyle=dash(i), marker=marker, label=shorten(line["name"], 28))
-    if panel["log"]:
-        axes.set_yscale("log")
+    if panel["high"] is not None:
+        axes.set_ylim(panel["low"] - 0.03 * (panel["high"] - panel["low"]), panel["high"])
     axes.set_xlabel(panel["x_label"])
     axes.set_ylabel(panel["y_label"])
     axes.grid(axis="y")
@@ -108,7 +109,7 @@ def draw_matrix(axes: Axes, panel: Data) -> None:
     low, high = panel["low"], panel["high"]
     style = {"cmap": "RdBu" if low is not None and low < 0 else "viridis", "vmin": low, "vmax": high}
     matrix(axes, panel["cells"], panel["label"], panel["rows"], panel["columns"], **style)
-    axes.set_xlabel(panel["x_label"])
+    axes.set_xlabel(panel["x_label"] + facts_text(panel))
     axes.set_ylabel(panel["y_label"])
 
 
@@ -134,7 +135,8 @@ def draw_points(axes: Axes, panel: Data) -> None:
     axes.set_xlabel(f"{'t-SNE' if panel['projection'] == 'tsne' else 'principal components'}{facts_text(panel)}")
     if len(colours) * len(markers) <= MOST_NAMED:
         title = panel["colour_heading"] or None
-        axes.legend(title=title, title_fontsize=7, markerscale=1.3, handletextpad=0.1, loc="best", framealpha=0.7)
+        place = {"loc": "center left", "bbox_to_anchor": (1, 0.5)}  # beside the points: inside it would hide some
+        axes.legend(title=title, title_fontsize=7, markerscale=1.3, handletextpad=0.1, **place)
 
 
 def facts_text(panel: Data) -> str:

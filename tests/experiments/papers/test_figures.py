@@ -21,7 +21,7 @@ from fedframe.experiments.papers.run import draw_figure
 from fedframe.experiments.papers.table import load_table, table_names
 
 SMALL = {"data": "digits", "model": "mlp:32", "augment": "none"}
-FEWEST = {"clients": 4, "rounds": 3, "epochs": 1, "batch": 32}
+FEWEST = {"clients": 3, "rounds": 2, "epochs": 1, "batch": 32}
 
 
 def tiny(values: dict[str, Any]) -> dict[str, Any]:
@@ -54,20 +54,26 @@ def tiny_figure(name: str) -> PaperFigure:
     for row in content["rows"]:
         row["settings"] = tiny(row["settings"])
         row["columns"] = {column: values for column, values in row["columns"].items() if column in kept}
-    return read_figure(name, yaml.safe_dump(content), name)
+    return read_figure(name, yaml.safe_dump(content, sort_keys=False), name)
+
+
+@pytest.fixture(scope="module")
+def together(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One folder, because figures share runs."""
+    return tmp_path_factory.mktemp("figures")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", figure_names())
-def test_figure_is_drawn_from_tiny_runs(name: str, tmp_path: Path) -> None:
+def test_figure_is_drawn_from_tiny_runs(name: str, together: Path) -> None:
     figure = tiny_figure(name)
-    result = draw_figure(figure, Choice(out=tmp_path), cores=1, progress=False)
+    result = draw_figure(figure, Choice(out=together), cores=1, progress=False)
     assert {outcome.state for outcome in result.outcomes.values()} == {"finished"}
-    assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
-    assert "<svg" in (tmp_path / f"{name}.svg").read_text()
-    content = json.loads((tmp_path / f"{name}.json").read_text())
+    assert (together / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (together / f"{name}.svg").read_text()
+    content = json.loads((together / f"{name}.json").read_text())
     check_panels(result, content["panels"])
-    text = (tmp_path / f"{name}.md").read_text()
+    text = (together / f"{name}.md").read_text()
     for measure in figure.measures.values():
         assert meaning_of(measure) in text
     assert figure.shows in text
