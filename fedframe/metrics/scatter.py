@@ -29,7 +29,7 @@ def client_gap(features: Tensor, labels: Tensor) -> float | None:
     they are apart. None with fewer than two clients, or where samples do not differ.
     """
     ratios = []
-    for c in labels.unique().tolist():
+    for c in sorted(set(labels.tolist())):
         wide = features[:, labels == c].double()
         means = wide.mean(1)
         within = (wide - means[:, None]).square().sum(2).mean(1)

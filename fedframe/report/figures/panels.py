@@ -57,7 +57,12 @@ def draw_sweep(axes: Axes, panel: Data) -> None:
                 continue
             x, y, spreads = zip(*known, strict=True)
             whiskers = [spread or 0.0 for spread in spreads] if any(spreads) else None
-            style = {"marker": MARKERS[i % len(MARKERS)], "markersize": 3.5, "capsize": 2, "elinewidth": 0.8}
+            style: dict[str, Any] = {
+                "marker": MARKERS[i % len(MARKERS)],
+                "markersize": 3.5,
+                "capsize": 2,
+                "elinewidth": 0.8,
+            }
             axes.errorbar(x, y, whiskers, color=colour(i), linestyle=dash(i), label=shorten(line["name"], 28), **style)
         if panel["log"]:
             axes.set_xscale("log")
@@ -135,8 +140,8 @@ def draw_points(axes: Axes, panel: Data) -> None:
     axes.set_xlabel(f"{'t-SNE' if panel['projection'] == 'tsne' else 'principal components'}{facts_text(panel)}")
     if len(colours) * len(markers) <= MOST_NAMED:
         title = panel["colour_heading"] or None
-        place = {"loc": "center left", "bbox_to_anchor": (1, 0.5)}  # beside the points: inside it would hide some
-        axes.legend(title=title, title_fontsize=7, markerscale=1.3, handletextpad=0.1, **place)
+        style = {"title": title, "title_fontsize": 7, "markerscale": 1.3, "handletextpad": 0.1}
+        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), **style)  # beside the points: it would hide some
 
 
 def facts_text(panel: Data) -> str:

@@ -92,7 +92,99 @@ def check_panels(result: DrawnFigure, panels: list[dict[str, Any]]) -> None:
             assert panel["lines"]
             numbers = [value for line in panel["lines"] for value in line["y"]]
         else:
-            numbers = sum(panel["cells"], []) if panel["kind"] == "matrix" else panel["x"] + panel["y"]
+            numbers = (
+                [value for cells in panel["cells"] for value in cells]
+                if panel["kind"] == "matrix"
+                else panel["x"] + panel["y"]
+            )
         assert numbers
         assert all(math.isfinite(value) for value in numbers if value is not None)
         assert any(value is not None for value in numbers)
+
+
+# -- reading a figure --------------------------------------------------------------------------------------------------
+GOOD: dict[str, Any] = {
+    "title": "t",
+    "paper": "p",
+    "shows": "what it shows.",
+    "measures": {"G": "generic.final"},
+    "settings": {"data": "digits", "rounds": 100},
+    "panels": {"A": {"partition": "iid", "set": {"fine_tune": {"epochs": 2}}}, "B": {"partition": "dirichlet:1"}},
+    "points": {0.1: {"lr": 0.1}, 0.5: {"lr": 0.5, "set": {"fine_tune": {"lr": 0.01}}}},
+    "rows": [{"name": "x", "method": "fedavg"}],
+}
+
+
+def figure_of(**changes: Any) -> PaperFigure:
+    """The good figure with something changed."""
+    return read_figure("toy", yaml.safe_dump({**GOOD, **changes}), "toy.yaml")
+
+
+def test_cells_are_all_panels_with_all_points() -> None:
+    placed = {place.column: place.cell.settings for place in placed_cells(figure_of(), Choice())}
+    assert [*placed] == ["A 0.1", "A 0.5", "B 0.1", "B 0.5"]
+    assert placed["A 0.5"].partition == "iid"
+    assert placed["A 0.5"].lr == 0.5
+    assert placed["A 0.5"].set == {"fine_tune": {"epochs": 2, "lr": 0.01}}
+    assert placed["B 0.1"].set == {}
+
+
+def test_points_that_are_numbers_lie_where_they_are() -> None:
+    assert figure_of().numeric
+    assert not figure_of(points={"iid": {}, 1: {}}).numeric
+    assert not figure_of(bars=True).numeric
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"measures": {"G": "generic.best"}}, "There is no score 'generic.best'"),
+        (
+            {"measures": {"G": "model.prunning"}},
+            "There is no measurement 'model.prunning'; did you mean 'model.pruning'",
+        ),
+        ({"measures": {"G": "last.cosine"}}, "There is no measurement 'last.cosine'"),
+        ({"measures": {}}, "A figure needs something to measure"),
+        ({"columns": {"a": {}}}, "A figure has no 'columns'"),
+        ({"points": {"a": 3}}, "must be names with settings"),
+        ({"points": {"a": {"clientss": 3}}}, "There is no setting 'clientss'"),
+        ({"points": {"iid": {}, "1": {}}, "log": True}, "needs points that are numbers"),
+        ({"points": {"a,b": {}}}, "has a comma"),
+        ({"extra": 1}, "extra: Extra inputs are not permitted"),
+    ],
+)
+def test_mistake_in_a_figure_is_named_in_one_sentence(changes: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        figure_of(**changes)
+    assert str(caught.value).startswith("toy.yaml: ")
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_tables_and_figures_are_found_by_name_and_files_by_what_they_hold(tmp_path: Path) -> None:
+    assert {*all_names()} == {*table_names(), *figure_names()}
+    assert isinstance(load("fedrane-fig5"), PaperFigure)
+    assert load("fedrane-1") == load_table("fedrane-1")
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(GOOD))
+    assert isinstance(load(str(tmp_path / "mine.yaml")), PaperFigure)
+    with pytest.raises(SettingError, match="There is no table or figure 'fedrane-fig55'; did you mean 'fedrane-fig5'"):
+        load("fedrane-fig55")
+
+
+@pytest.mark.parametrize("name", figure_names())
+def test_settings_are_the_papers_and_not_left_to_chance(name: str) -> None:
+    figure = load_figure(name)
+    for values in figure.columns.values():
+        for row in figure.rows:
+            known = {**figure.settings, **values, **row.settings}
+            assert {"data", "partition", "clients", "rounds", "epochs", "batch", "local_test", "model"} <= {*known}
+    assert figure.shows.endswith(".")
+
+
+def test_figures_share_runs_with_each_other_and_with_tables() -> None:
+    def folders(name: str) -> set[Path]:
+        return {place.cell.folder for place in placed_cells(load(name), Choice())}
+
+    assert folders("fedetf-fig1") == folders("fedetf-norms")
+    assert folders("fedloge-fig1") == folders("fedloge-fig3") == folders("fedloge-fig6")
+    assert folders("fedloge-fig1") < folders("fedloge-3")
