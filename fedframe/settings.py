@@ -23,7 +23,7 @@ METRICS = (
     "sensitivity",
     "specificity",
 )  # what generic, client and personal scores can be; higher is better in all of them
-MEASURES = ("collapse", "drift", "cka")  # what can be measured in rounds
+MEASURES = ("collapse", "drift", "cka", "local")  # what can be measured in rounds
 LOGGERS = ("tensorboard", "mlflow", "wandb")  # where a run can be logged to, beside its folder
 FROM_PYTHON = "python"  # what config.yaml says of data or a net that was an object; of a method also what it looks like
 REMOTE_DATA = "none"  # the data of a federation's run: they stay at the nodes, and each knows its own
@@ -134,7 +134,7 @@ class Settings(BaseModel):
     score_bins: int = Field(
         2048, ge=0, le=1 << 16, description="over a network: bins of the nodes' score histograms (0: send none)"
     )
-    measure: str = Field("", description="measure in rounds: collapse, drift, cka (separated by commas) or all")
+    measure: str = Field("", description="measure in rounds: collapse, drift, cka, local (separated by commas) or all")
 
     seed: int = Field(0, ge=0, description="fixes the split, the initial model and every batch")
     engine: Literal["local", "flower", "flower-sim"] = Field(

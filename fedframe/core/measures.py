@@ -264,9 +264,15 @@ def class_f1(confusion: Counts | Floats) -> Floats:
         return np.where(both > 0, 2 * hits / both, np.nan)
 
 
+def mean_f1(confusion: Counts, weighted: bool = False) -> float:
+    """The mean over classes of F1; weighted, by the samples of each class."""
+    each, sizes = class_f1(confusion), confusion.sum(1)
+    return float((each[sizes > 0] * sizes[sizes > 0]).sum() / sizes.sum()) if weighted else float(np.nanmean(each))
+
+
 def macro_f1(confusion: Counts) -> Measured:
     """The mean over classes of F1; its error by resampling the samples."""
-    value = float(np.nanmean(class_f1(confusion)))
+    value = mean_f1(confusion)
     count = int(confusion.sum())
     drawn = np.random.default_rng(0).multinomial(count, confusion.ravel() / count, RESAMPLES)
     spread = float(np.nanmean(class_f1(drawn.reshape(RESAMPLES, *confusion.shape)), axis=-1).std(ddof=1))

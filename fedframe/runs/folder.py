@@ -3,6 +3,7 @@
 config.yaml              every setting, re-runnable with --config
 metrics.jsonl            a line per round
 drift.jsonl              a line per round: each client's update beside the global one (with `measure: drift`)
+local_models.safetensors class vectors and some features of the last round's local models (with `measure: local`)
 checkpoint.safetensors   what a resumed run starts from, and checkpoint.previous.safetensors that of a round earlier
 model.safetensors        the shared model with all that is needed to predict
 summary.json             final scores with their definitions, time, memory

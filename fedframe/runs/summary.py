@@ -8,7 +8,7 @@ from typing import Any
 
 from fedframe.core.evaluation import ByClient, Scores, definitions
 from fedframe.core.job import Job
-from fedframe.core.measures import Measured, mean_of_independent
+from fedframe.core.measures import Measured, Predictions, mean_f1, mean_of_independent
 from fedframe.core.privacy import epsilon_of_release, release_of
 from fedframe.core.stage_costs import StageCost, StageCosts
 from fedframe.metrics.accuracy import accuracy_by_group, spread
@@ -62,6 +62,7 @@ def summarise(
                 "final": final.personal,
                 **over_clients(final.by_client.get("personal")),
                 "weighted": final.personal_weighted,
+                **f1_over_clients(final),
                 "clients": final.personal_count,
                 **without_reply(job, final.personal_count, personal=True),
             },
@@ -121,6 +122,18 @@ def over_clients(each: ByClient | None) -> dict[str, float | int | None]:
     measured = each.measured()
     sizes = dict(zip(each.clients, each.samples, strict=True))
     return {**interval(mean_of_independent(list(measured.values()))), "samples": sum(sizes[k] for k in measured)}
+
+
+def f1_over_clients(final: Scores) -> dict[str, float]:
+    """F1 of the clients' own models on their own test data, mean over clients: of classes alike, or by their samples.
+
+    Nothing where only sums over clients are known.
+    """
+    pooled, each = final.pooled.get("personal"), final.by_client.get("personal")
+    if each is None or not isinstance(pooled, Predictions):
+        return {}
+    found = [own.confusion for own in pooled.split(each.samples) if own.samples]
+    return {"f1": fmean(map(mean_f1, found)), "f1_weighted": fmean(mean_f1(one, weighted=True) for one in found)}
 
 
 def class_weights(job: Job) -> dict[str, float] | None:

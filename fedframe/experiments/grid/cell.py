@@ -93,6 +93,8 @@ def other_setting(cell: Cell) -> str | None:
     for name, asked in cell.settings:
         if name in MACHINE or asked is None or asked == "auto":  # the run's own file says what these came to
             continue
+        if name in ("lr", "lr_per_class") and cell.settings.lr_per_class is not None and held.lr_per_class is None:
+            continue  # the run has made one rate of them when it knew the number of classes
         found = getattr(held, name)
         if name == "rounds" and found == 0:  # where nothing learns in rounds, they are left out
             continue
