@@ -26,7 +26,14 @@ FORMS = {"number": Number, "curves": Curves, "matrix": Matrix, "points": Points}
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small finished run on digits with a sparse frozen classifier."""
     out = tmp_path_factory.mktemp("measurements") / "run"
-    settings = {"data": "digits", "model": "mlp:32", "clients": 3, "rounds": 2, "epochs": 1, "partition": "longtail:5+iid"}
+    settings = {
+        "data": "digits",
+        "model": "mlp:32",
+        "clients": 3,
+        "rounds": 2,
+        "epochs": 1,
+        "partition": "longtail:5+iid",
+    }
     fedframe.run("sse_c", out=out, personal=True, workers=1, progress=False, **settings)  # type: ignore[arg-type]
     return out
 
