@@ -71,7 +71,10 @@ def new_command(
     elif classes is not None and shape is not None:
         form = form_from_description(classes, shape, mean, std)
     else:
-        raise SettingError("Say what data look like: --like imagefolder:sample/, or --classes cat,dog --shape 64x64x3.")
+        raise SettingError(
+            "Say what data look like: --like csv:sample.csv for tables (a few rows of the same form, with every "
+            "category), --like imagefolder:sample/, or --classes cat,dog --shape 64x64x3."
+        )
     hosts = [name.strip() for name in host.split(",") if name.strip()]
     members = [name.strip() for name in nodes.split(",") if name.strip()]
     made = new_federation(folder, members, hosts, port, form, asked)

@@ -175,7 +175,10 @@ def _check_schema(path: Path, table: Table, label: str, spec: DataSpec) -> str |
     columns = spec.schema.columns
     if columns is None:
         shape = spec.schema.shape
-        raise DataError(f"{path} is a table, but the run was trained on arrays of shape {shape}; use data = npz:PATH.")
+        raise DataError(
+            f"{path} is a table, but what was agreed on, or trained, are arrays of shape {shape}; use data = npz:PATH. "
+            "A federation on tables is made with 'fedframe federation new ... --like csv:sample.csv'."
+        )
     try:
         inputs = {name if name in table else _split_indicator(name, table)[0] for name in columns}
     except DataError as error:

@@ -57,7 +57,8 @@ class JobMaker:
             "partition": self.federation.partition or settings.partition,
         }
         if self.net == "auto":
-            self.net = resolved["model"] = default_net(shape)
+            samples = len(self.federation.train.values)
+            self.net = resolved["model"] = default_net(shape, samples, settings.device)
         if settings.lr_per_class is not None:
             resolved |= {"lr": settings.lr_per_class * len(self.federation.source.classes), "lr_per_class": None}
         self.settings = settings.model_copy(update=resolved)

@@ -50,11 +50,20 @@ NETS: dict[str, str] = {
 }
 
 
-def default_net(shape: tuple[int, ...]) -> str:
-    """The net that is used for this shape if the user names none."""
+MANY_SAMPLES = 10_000  # from which on a net with millions of weights learns more than a small one
+
+
+def default_net(shape: tuple[int, ...], samples: int = 0, device: str = "cpu") -> str:
+    """The net that is used for samples of this shape if the user names none.
+
+    A large one only where there are many training samples and a GPU. The choice depends on nothing that is measured:
+    the same data give the same net everywhere.
+    """
     if len(shape) != 3 or min(shape[1:]) < 28:
         return "mlp"
-    return "convnet" if min(shape[1:]) <= 40 else "resnet18"
+    if min(shape[1:]) > 40 and samples >= MANY_SAMPLES and device.startswith("cuda"):
+        return "resnet18"
+    return "convnet" if min(shape[1:]) <= 96 else "resnet20"  # whose weights do not grow with the image
 
 
 def build_named(name: str, shape: tuple[int, ...]) -> nn.Module:

@@ -20,6 +20,7 @@ from fedframe.metrics.cost import cpu_seconds, memory_bytes
 from fedframe.metrics.observers import observers
 from fedframe.runs.advice import how_to_go_on, is_own_fault
 from fedframe.runs.engine import OpenEngine, open_engine
+from fedframe.runs.expectation import expectation
 from fedframe.runs.folder import CLIENT_SCORES, RunFolder
 from fedframe.runs.gain import told_rows, write_gain
 from fedframe.runs.loggers import Loggers
@@ -159,7 +160,7 @@ def execute_alone(
     try:
         session.restore(without_private_state)
         display.start(job, folder.path, session.server.round)
-        for text in (*job.federation.notes, *imbalance(job)):
+        for text in (*job.federation.notes, *imbalance(job), *expectation(job, session.server.round)):
             session.note(text)
         session.server.train(session.finish_round, display.client)
         display.stage("final scores and personal models" if job.settings.personal else "final scores")

@@ -188,8 +188,8 @@ def test_default_net_by_size() -> None:
         "mlp",
         "convnet",
         "convnet",
-        "resnet18",
-        "resnet18",
+        "convnet",
+        "resnet20",
     ]
 
 
