@@ -17,12 +17,13 @@ from fedframe.methods.recipes import MethodLike, confirm_method, method_text
 from fedframe.runs.changes import CodeCheck, changed_since, find_changes, refuse
 from fedframe.runs.engine import check_engine
 from fedframe.runs.federated import how_it_ends, is_organisers, not_here, train_again
-from fedframe.runs.folder import EXAMINATION, MODEL, RunFolder
+from fedframe.runs.folder import EXAMINATION, MODEL, RunFolder, is_run_config
 from fedframe.runs.progress import Display, choose_display
 from fedframe.runs.result import RunResult
 from fedframe.runs.rewind import rewind
 from fedframe.runs.session import execute
-from fedframe.settings import FROM_PYTHON, REMOTE_DATA, data_text, short_method
+from fedframe.settings import FROM_PYTHON, REMOTE_DATA, data_text, read_config, short_method
+from fedframe.util.allowed_code import allow_edited, allow_typed, check_named
 from fedframe.util.text import interval, percent, plural, sentence
 
 if TYPE_CHECKING:
@@ -127,6 +128,11 @@ def run(
     given |= {
         name: value if isinstance(value, str) else FROM_PYTHON for name, value in named.items() if value is not None
     }
+    allow_typed(given.get("method"), given.get("model"))
+    if config is not None:
+        named = [read_config(Path(config)).get(name) for name in ("method", "model") if given.get(name) is None]
+        # A file of one's own is what one would type; one that a run has left may be anybody's.
+        (check_named if is_run_config(Path(config)) else allow_typed)(*named)
     asked = gather(given, config)
     if asked.data == REMOTE_DATA and config is not None:
         raise SettingError(
@@ -177,10 +183,13 @@ def resume(
     if settings.data == REMOTE_DATA and data is None:
         return resume_federation(run_folder)
     confirm_method(settings.method, method)
+    if changed_code:
+        allow_edited(settings.method, settings.model)
     if from_round is not None:
         rewind(run_folder, from_round)
     finished = run_folder.finished
     changed = None if finished else find_changes(run_folder, model, changed_code)
+    check_named(settings.method, settings.model)
     job_maker = JobMaker(settings, data, model)
     if not finished:
         job = job_maker.make(run_folder.path)

@@ -17,6 +17,7 @@ from fedframe.methods.part_settings import default_part
 from fedframe.methods.parts import PARTS
 from fedframe.methods.recipes import RECIPES, find_recipes, first_line, outline_method, recipe_defaults
 from fedframe.models import NETS
+from fedframe.util.allowed_code import allow_typed
 from fedframe.util.locate import locate
 
 
@@ -50,6 +51,7 @@ def print_method(name: str) -> None:
         if name.partition(":")[0] in described:
             console.print(f"{name}: {described[name.partition(':')[0]]}", markup=False, highlight=False)
             return
+    allow_typed(name)
     recipes = find_recipes(name)
     # A part that is no method by itself is shown alone.
     alone = name in PARTS and name not in RECIPES

@@ -30,6 +30,7 @@ from fedframe.network.node_request import HELLO
 from fedframe.runs.folder import RunFolder
 from fedframe.runs.predictor import save_model
 from fedframe.settings import Settings
+from fedframe.util.allowed_code import check_named
 
 if TYPE_CHECKING:
     from fedframe.network.masks import Masker
@@ -65,6 +66,7 @@ class Membership:
             label=label or self.settings.label,
         )
         self.federation: Federation = as_client_of(federation, kit.number, agreement.members)
+        check_named(self.settings.method, self.settings.model)
         self.maker = JobMaker(self.settings, self.federation, None)
         self.done = False
 

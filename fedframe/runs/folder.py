@@ -277,6 +277,13 @@ class RunFolder(RoundFiles):
             return  # the log is a courtesy: a full disk ends the run where something would be lost
 
 
+def is_run_config(path: Path) -> bool:
+    """Whether a config file was written by Fedframe, as that of a run folder is, and not by a person."""
+    with contextlib.suppress(DataError):
+        return read_bytes(path).startswith(b"# Fedframe ")
+    return False
+
+
 def free_name(settings: Settings) -> Path:
     """A folder under runs/ that does not exist yet, named after method and data."""
     kind, colon, rest = settings.data.partition(":")

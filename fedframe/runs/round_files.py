@@ -54,6 +54,8 @@ class RoundFiles:
         found = round_lines.read(self.path / name)
         if found.broken:
             raise self.with_remedy(round_lines.damaged(self.path / name, found.broken))
+        if self.finished and len(found.good) < self.read(SUMMARY).get("lines", {}).get(name, 0):
+            raise self.with_remedy(round_lines.damaged(self.path / name, [], [len(found.good) + 1]))
         return found.good
 
     def keep_metrics_until(self, round: int) -> tuple[list[dict[str, Any]], list[str]]:

@@ -14,6 +14,7 @@ from fedframe.errors import FedframeError
 from fedframe.jobs.gather import gather
 from fedframe.runs.federated import train_again
 from fedframe.settings import PANELS, REMOTE_DATA, check, from_python
+from fedframe.util.allowed_code import check_named
 
 ALWAYS: tuple[str, ...] = ("data", "rounds", "seed")  # named even if they are the defaults, as everybody asks for them
 SAME_BITS_WITHOUT = ("workers", "engine", "log")  # settings that do not change what is learned
@@ -42,6 +43,7 @@ class NotAnOptionError(Exception):
 def command_arguments(config: Mapping[str, Any]) -> list[str]:
     """Method and options, as a list of arguments."""
     settings = check(dict(config))
+    check_named(settings.method)
     brought, always = gather({"method": settings.method}, None), ALWAYS
     if settings.lr_per_class is None and brought.lr_per_class is not None:  # a given rate takes its place
         brought, always = gather({"method": settings.method, "lr": settings.lr}, None), (*ALWAYS, "lr")
