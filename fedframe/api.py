@@ -14,7 +14,7 @@ from fedframe.jobs.build import JobMaker, Net
 from fedframe.jobs.gather import gather
 from fedframe.jobs.inputs import InputFinder
 from fedframe.methods.recipes import MethodLike, confirm_method, method_text
-from fedframe.runs.changes import CodeCheck, changed_since, find_changes, refuse
+from fedframe.runs.changes import changed_since, find_changes, refuse
 from fedframe.runs.engine import check_engine
 from fedframe.runs.federated import how_it_ends, is_organisers, not_here, train_again
 from fedframe.runs.folder import EXAMINATION, MODEL, RunFolder, is_run_config
@@ -186,19 +186,21 @@ def resume(
     if changed_code:
         allow_edited(settings.method, settings.model)
     if from_round is not None:
+        check_named(settings.method, settings.model)  # before anything is taken away
         rewind(run_folder, from_round)
     finished = run_folder.finished
     changed = None if finished else find_changes(run_folder, model, changed_code)
+    if finished:  # nothing of it is loaded before a model is asked for
+        net = settings.model if model is None else model
+        return Result(run_folder.path, settings, net, "none" if changed_code else "all", kept_object(data))
     check_named(settings.method, settings.model)
     job_maker = JobMaker(settings, data, model)
-    if not finished:
-        job = job_maker.make(run_folder.path)
-        if changed is not None:  # after the job was made: code that cannot run must not take the record's place
-            changed.record(run_folder)
-        with choose_display(progress) as display:
-            execute(job, run_folder, display, without_private_state=without_private_state)
-    check: CodeCheck = "files" if not finished else "none" if changed_code else "all"
-    return Result(run_folder.path, job_maker.settings, job_maker.net, check, kept_object(data))
+    job = job_maker.make(run_folder.path)
+    if changed is not None:  # after the job was made: code that cannot run must not take the record's place
+        changed.record(run_folder)
+    with choose_display(progress) as display:
+        execute(job, run_folder, display, without_private_state=without_private_state)
+    return Result(run_folder.path, job_maker.settings, job_maker.net, "files", kept_object(data))
 
 
 def resume_federation(folder: RunFolder) -> Result:

@@ -160,7 +160,7 @@ class RunFolder(RoundFiles):
         if (self.path / NAMES).exists():
             lines.append(f"# {NAMES}: {digits(crc(read_bytes(self.path / NAMES))).decode()}")
         text = "\n".join([*lines, yaml.safe_dump(values, sort_keys=False, allow_unicode=True)])
-        write_bytes(self.path / CONFIG, sealed(text.encode(), IN_YAML))
+        write_bytes(self.path / CONFIG, *sealed(text.encode(), IN_YAML))
 
     def config(self) -> dict[str, Any]:
         """The settings as they stand in the file, unchecked."""

@@ -95,15 +95,25 @@ def find_module(name: str) -> ModuleSpec | None:
     if not all(piece.isidentifier() for piece in pieces):
         return None
     with importable(Path.cwd()):
-        for count in range(1, len(pieces) + 1):
-            full = ".".join(pieces[:count])
-            finders = (getattr(finder, "find_spec", None) for finder in sys.meta_path)
-            specs = (find(full, search, None) for find in finders if find is not None)
-            found = next((spec for spec in specs if spec is not None), None)
-            if found is None or (count < len(pieces) and found.submodule_search_locations is None):
+        for count, piece in enumerate(pieces, start=1):
+            found = find_spec(".".join(pieces[:count]), search)
+            inside = None if found is None else found.submodule_search_locations
+            if found is None and search is not None:  # a folder without __init__.py in another one
+                inside = [str(Path(folder, piece)) for folder in search if Path(folder, piece).is_dir()]
+            if count < len(pieces) and not inside:
                 return None
-            search = [*(found.submodule_search_locations or ())]
+            search = [*inside] if inside else []
     return found
+
+
+def find_spec(name: str, search: Sequence[str] | None) -> ModuleSpec | None:
+    """Where one module would come from, of all places that Python looks at."""
+    finders = (getattr(finder, "find_spec", None) for finder in sys.meta_path)
+    try:
+        found = (find(name, search, None) for find in finders if find is not None)
+        return next((spec for spec in found if spec is not None), None)
+    except KeyError:  # a folder without __init__.py asks for the package above it, which is not loaded
+        return None
 
 
 @contextmanager
