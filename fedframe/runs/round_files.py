@@ -71,7 +71,7 @@ class RoundFiles:
                 if name == METRICS or found[name][0] or (self.path / name).exists():
                     round_lines.write(self.path / name, found[name][0])
         except DamageError as error:
-            raise self.with_remedy(error) from error
+            raise self.with_remedy(error, lines_are_copied=bool(copies)) from error
         return found[METRICS][0], [text for _, text in found.values() if text is not None]
 
     def damaged_lines(self) -> DamageError | None:
@@ -145,9 +145,9 @@ class RoundFiles:
                 found[self._checkpoint_in(name)[0]] = name
         return found
 
-    def with_remedy(self, error: DamageError) -> DamageError:
+    def with_remedy(self, error: DamageError, lines_are_copied: bool = True) -> DamageError:
         """The same error with what can still be done about a damaged file of this run."""
-        rounds = sorted(self.rounds_kept(), reverse=True)
+        rounds = sorted(self.rounds_kept(), reverse=True) if lines_are_copied else []
         again = f"'fedframe resume {self.path} --from-round"
         if rounds:
             text = (
