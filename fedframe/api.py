@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedframe.core.evaluation import EASIER_TASK
 from fedframe.errors import SettingError
-from fedframe.jobs.build import JobMaker, Net
+from fedframe.jobs.build import JobMaker, Net, check_given
 from fedframe.jobs.gather import gather
 from fedframe.jobs.inputs import InputFinder
 from fedframe.methods.recipes import MethodLike, confirm_method, method_text
@@ -130,9 +130,9 @@ def run(
     }
     allow_typed(given.get("method"), given.get("model"))
     if config is not None:
-        named = [read_config(Path(config)).get(name) for name in ("method", "model") if given.get(name) is None]
+        texts = [read_config(Path(config)).get(name) for name in ("method", "model") if given.get(name) is None]
         # A file of one's own is what one would type; one that a run has left may be anybody's.
-        (check_named if is_run_config(Path(config)) else allow_typed)(*named)
+        (check_named if is_run_config(Path(config)) else allow_typed)(*texts)
     asked = gather(given, config)
     if asked.data == REMOTE_DATA and config is not None:
         raise SettingError(
@@ -191,6 +191,7 @@ def resume(
     finished = run_folder.finished
     changed = None if finished else find_changes(run_folder, model, changed_code)
     if finished:  # nothing of it is loaded before a model is asked for
+        check_given(settings, data, model)
         net = settings.model if model is None else model
         return Result(run_folder.path, settings, net, "none" if changed_code else "all", kept_object(data))
     check_named(settings.method, settings.model)

@@ -8,7 +8,7 @@ import os
 import struct
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, overload
 
 import safetensors
 import safetensors.torch
@@ -17,8 +17,6 @@ from torch import Tensor
 from fedframe.errors import DamageError, RunError
 from fedframe.util.checksums import BLANK, IN_JSON, IN_TENSORS, NAME, intact, sealed
 from fedframe.util.plain_files import explained, read_bytes
-
-Kind = TypeVar("Kind", dict[str, Any], list[Any])
 
 
 def write_bytes(path: Path, *content: bytes | memoryview) -> None:
@@ -67,7 +65,15 @@ def write_sealed(path: Path, text: str) -> None:
     write_bytes(path, *sealed(sealing.encode(errors="replace"), IN_JSON))
 
 
-def read_json(path: Path, kind: type[Kind] = dict) -> Kind:
+@overload
+def read_json(path: Path) -> dict[str, Any]: ...
+
+
+@overload
+def read_json(path: Path, kind: type[list[Any]]) -> list[Any]: ...
+
+
+def read_json(path: Path, kind: type[dict[str, Any]] | type[list[Any]] = dict) -> dict[str, Any] | list[Any]:
     """Read a JSON file that holds an object, or a list if `kind` says so; a damaged one is a DamageError."""
     content = read_bytes(path)
     if intact(content, IN_JSON) is False:

@@ -19,7 +19,8 @@ from fedframe.jobs.gather import gather
 from fedframe.jobs.inputs import InputFinder, code_digest
 from fedframe.report.page.build import write_page
 from fedframe.runs.progress import Display
-from fedframe.util.locate import code_files, locate
+from fedframe.util.code_files import code_files
+from fedframe.util.locate import locate
 from tests.own_code import HELPER, SMALL, write_own
 
 
