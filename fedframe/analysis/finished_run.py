@@ -28,6 +28,7 @@ from fedframe.runs.predictor import Predictor
 from fedframe.runs.roster import Roster
 from fedframe.runs.round_files import SUMMARY
 from fedframe.settings import FROM_PYTHON, REMOTE_DATA, Settings
+from fedframe.util.allowed_code import allow_edited, check_named
 from fedframe.util.files import read_json
 
 Net = nn.Module | Callable[..., nn.Module]
@@ -49,8 +50,11 @@ class FinishedRun:
         again = f"give it again: fedframe.measure.examine({str(folder)!r}, "
         if settings.data == FROM_PYTHON and data is None:
             raise SettingError(f"The data of {folder} came from Python; {again}data=...).")
-        if not changed_code:
+        if changed_code:
+            allow_edited(settings.method, settings.model)
+        else:
             refuse(changed_since(self.folder, net, data=data is None), self.path)
+        check_named(settings.method, settings.model)
         shared, self.shares_a_model = Predictor.load_shared(self.path, net, f"{again}net=MyNet())", code_check="none")
         if settings.data == REMOTE_DATA and data is None:
             data = self.without_data(shared, settings)

@@ -64,7 +64,9 @@ def new_command(
     require_flower()
     from fedframe.federation.create import form_from_data, form_from_description, new_federation
     from fedframe.jobs.gather import gather
+    from fedframe.util.allowed_code import allow_typed
 
+    allow_typed(method, settings.get("model"))
     asked = gather({**settings, "method": method, "set": part_settings(set_ or [])}, config)
     if like is not None:
         form = form_from_data(like, asked)

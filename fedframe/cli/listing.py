@@ -24,6 +24,7 @@ from fedframe.methods.recipes import (
     recipe_defaults,
 )
 from fedframe.models import NETS
+from fedframe.util.allowed_code import allow_typed
 from fedframe.util.locate import locate
 
 
@@ -57,6 +58,7 @@ def print_method(name: str) -> None:
         if name.partition(":")[0] in described:
             console.print(f"{name}: {described[name.partition(':')[0]]}", markup=False, highlight=False)
             return
+    allow_typed(name)
     recipes = find_recipes(name)
     # A part that is no method by itself is shown alone.
     alone = name in PARTS and name not in RECIPES

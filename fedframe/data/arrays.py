@@ -98,12 +98,26 @@ def _column(values: Any, what: str) -> npt.NDArray[Any]:
     if array.dtype.kind in "bui":
         return array.astype(np.int64)
     if array.dtype.kind == "S":
-        return np.char.decode(array, "utf-8")
+        try:
+            return np.char.decode(array, "utf-8")
+        except UnicodeDecodeError as error:
+            raise DataError(f"{what} holds bytes that are no text in UTF-8 ({error.object[:20]!r}).") from None
     if array.dtype.kind == "O" and all(isinstance(value, str) for value in array.tolist()):
-        return array.astype(str)
+        array = array.astype(str)
+    if array.dtype.kind == "U":
+        check_text(array, what)
     if array.dtype.kind != "U":
         raise DataError(f"{what} holds values of type {array.dtype}; whole numbers or texts would do.")
     return array
+
+
+def check_text(array: npt.NDArray[Any], what: str) -> None:
+    """Refuse texts that cannot be written down: halves of characters, which bytes in a wrong encoding leave behind."""
+    for value in np.unique(array).tolist():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise DataError(f"{what} holds {value[:40]!a}, which is no text in Unicode; decode it anew.") from None
 
 
 def from_arrays(name: str, arrays: Mapping[str, Any], where: str) -> RawData:

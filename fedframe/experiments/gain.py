@@ -26,6 +26,7 @@ from fedframe.runs.folder import CLIENT_SCORES, MODEL, RunFolder
 from fedframe.runs.gain import ALONE, GAIN, KEYS, ByModel, compare_client, score_at, with_pairs, write_gain
 from fedframe.runs.round_files import SUMMARY
 from fedframe.settings import FROM_PYTHON, REMOTE_DATA, Settings
+from fedframe.util.allowed_code import check_named
 from fedframe.util.files import read_json
 
 MOST_BYTES = 4 << 30  # of models that clients have trained alone: beyond that they are scored and not kept
@@ -73,6 +74,7 @@ def train_alone(path: Path, settings: Settings, data: object, model: Net | None,
     if (folder / "config.yaml").exists():
         resume(folder, data=data, model=model, progress=progress)
         return
+    check_named(settings.method, settings.model)  # what `run` is given counts as typed, and this was read
     for name, given in (("data", data), ("model", model)):
         if getattr(settings, name) == FROM_PYTHON and given is None:
             raise SettingError(f"The {name} of {path} came from Python; give it again there: gain(folder, {name}=...).")

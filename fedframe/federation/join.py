@@ -32,6 +32,7 @@ from fedframe.runs.federated import OWN
 from fedframe.runs.folder import RunFolder
 from fedframe.runs.predictor import save_model
 from fedframe.settings import Settings
+from fedframe.util.allowed_code import check_named
 from fedframe.util.files import write_json
 from fedframe.util.locate import resolve_paths
 
@@ -72,6 +73,7 @@ class Membership:
         )
         self.alone = federation  # the same data as a federation of this node only
         self.federation: Federation = as_client_of(federation, kit.number, agreement.members)
+        check_named(self.settings.method, self.settings.model)
         self.maker = JobMaker(self.settings, self.federation, None)
         self.done = False
 

@@ -27,6 +27,7 @@ from fedframe.runs.folder import RunFolder
 from fedframe.runs.progress import Display, choose_display
 from fedframe.runs.result import RunResult
 from fedframe.runs.session import execute, sanitize_log_line
+from fedframe.util.allowed_code import check_named
 from fedframe.util.files import read_json, write_json
 from fedframe.util.locate import resolve_paths
 
@@ -52,6 +53,7 @@ def start(
 ) -> RunResult:
     """Train, or resume the last training if it was not finished; one that was is not repeated unless `new`."""
     agreement = folder.agreement()
+    check_named(agreement.settings.method, agreement.settings.model)
     with folder.exclusive("start", "trains"), choose_display(progress) as display:
         last = last_run(folder) if not new else None
         if last is not None and RunFolder(last).finished:

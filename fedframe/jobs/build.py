@@ -34,12 +34,7 @@ class JobMaker:
     """Turns settings into a job: loads the data, deals it out, builds the initial model that the seed fixes."""
 
     def __init__(self, settings: Settings, data: object, net: Net | None) -> None:
-        for name, value, given in (("data", settings.data, data), ("model", settings.model, net)):
-            if value == FROM_PYTHON and (given is None or isinstance(given, str)):
-                raise SettingError(
-                    f"This run's {name} came from Python; give it again there: "
-                    f"fedframe.resume(folder, {name}=...) or fedframe.run(config=..., {name}=...)."
-                )
+        check_given(settings, data, net)
         self.method = make_method(settings.method, settings.set)
         check_parts(self.method, settings)
         check_device(settings.device)
@@ -94,6 +89,16 @@ class JobMaker:
     def make(self, folder: Path, home: Path | None = None) -> Job:
         """The job, once its folder is known, and for a node the one that it has for all runs."""
         return Job(self.settings, self.method, self.federation, self.template, folder, home)
+
+
+def check_given(settings: Settings, data: object, net: Net | None) -> None:
+    """Refuse a run whose data or net came from Python and are not given again."""
+    for name, value, given in (("data", settings.data, data), ("model", settings.model, net)):
+        if value == FROM_PYTHON and (given is None or isinstance(given, str)):
+            raise SettingError(
+                f"This run's {name} came from Python; give it again there: "
+                f"fedframe.resume(folder, {name}=...) or fedframe.run(config=..., {name}=...)."
+            )
 
 
 def check_parts(method: Method, settings: Settings) -> None:

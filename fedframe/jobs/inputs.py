@@ -31,7 +31,8 @@ from fedframe.errors import FedframeError
 from fedframe.methods.recipes import PYTHON, find_recipes
 from fedframe.models import NETS
 from fedframe.settings import Settings
-from fedframe.util.locate import code_files, in_library, is_generated
+from fedframe.util.code_files import code_files, in_library
+from fedframe.util.locate import is_generated
 
 SMALL = 1 << 20  # bytes: a file up to this size is always read, because its time of change may be too coarse
 NOT_OURS = ("fedframe.", "torch.")  # how the modules begin whose code is not the user's own

@@ -168,7 +168,7 @@ class RunFolder(RoundFiles):
         if (self.path / NAMES).exists():
             lines.append(f"# {NAMES}: {digits(crc(read_bytes(self.path / NAMES))).decode()}")
         text = "\n".join([*lines, yaml.safe_dump(values, sort_keys=False, allow_unicode=True)])
-        write_bytes(self.path / CONFIG, sealed(text.encode(), IN_YAML))
+        write_bytes(self.path / CONFIG, *sealed(text.encode(), IN_YAML))
 
     def config(self) -> dict[str, Any]:
         """The settings as they stand in the file, unchecked."""
@@ -184,7 +184,9 @@ class RunFolder(RoundFiles):
             )
         values = parse_config(content, path)
         if not values.get("method") or not values.get("data"):
-            raise DamageError(f"{path} names no method and no data: it is not the settings of a run.", path)
+            raise DamageError(
+                f"{path} names no method and no data: it is not the settings of a run. Put it back.", path
+            )
         return values
 
     def settings(self) -> Settings:
@@ -196,7 +198,7 @@ class RunFolder(RoundFiles):
 
     def write_inputs(self, inputs: Sequence[Input], until_round: int | None = None) -> None:
         """Keep what the run depends on; with `until_round`, what it depended on up to that round is kept as well."""
-        earlier = self.read(INPUTS) if until_round is not None else {}
+        earlier = self._record() if until_round is not None else {}
         if inputs or earlier:
             before = (
                 [*earlier.get("before", []), {"until_round": until_round, "files": earlier["files"]}] if earlier else []
@@ -209,7 +211,12 @@ class RunFolder(RoundFiles):
         return self._inputs_in(self._record().get("files", []))
 
     def _record(self) -> dict[str, Any]:
-        return self.read(INPUTS) if (self.path / INPUTS).exists() else {}
+        path = self.path / INPUTS
+        try:
+            return read_json(path) if path.exists() else {}
+        except DamageError as error:
+            how = "Put it back, or take it away: then nobody notices if files of your own have changed since."
+            raise DamageError(f"{error} {how}", path) from error
 
     def _inputs_in(self, found: Any) -> list[Input]:
         try:
@@ -239,7 +246,10 @@ class RunFolder(RoundFiles):
         path = self.path / NAMES
         if not path.exists():
             return []
-        names = read_json(path, list)
+        try:
+            names = read_json(path, list)
+        except DamageError as error:
+            raise DamageError(f"{error} Put it back: it is the list of the clients' names.", path) from error
         mark = f"# {NAMES}: ".encode()
         noted = [line for line in read_bytes(self.path / CONFIG)[:4096].split(b"\n")[:3] if line.startswith(mark)]
         if not all(isinstance(name, str) for name in names) or (
@@ -283,6 +293,13 @@ class RunFolder(RoundFiles):
                 file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
         except OSError:
             return  # the log is a courtesy: a full disk ends the run where something would be lost
+
+
+def is_run_config(path: Path) -> bool:
+    """Whether a config file was written by Fedframe, as that of a run folder is, and not by a person."""
+    with contextlib.suppress(DataError):
+        return read_bytes(path).startswith(b"# Fedframe ")
+    return False
 
 
 def free_name(settings: Settings) -> Path:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,12 +31,15 @@ from fedframe.runs.federated import how_it_ends
 from fedframe.runs.folder import MODEL, RunFolder
 from fedframe.runs.staging import is_pending
 from fedframe.settings import REMOTE_DATA
+from fedframe.util.allowed_code import allow_edited, check_named
 from fedframe.util.files import write_tensors
 from fedframe.util.plain_files import explained
 from fedframe.util.seeds import seed_for
 
 NOTES = ("method", "set", "model", "classes", "input_shape", "shares_a_model", "model_seed", "columns")
 INPUT_TENSORS = {"input/mean", "input/std"}
+# What numpy raises for files that are damaged in one place or another.
+UNREADABLE = (ValueError, OSError, EOFError, KeyError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error)
 AT_ONCE = 256  # inputs decoded and predicted together: memory stays bounded for folders of any size
 
 
@@ -124,7 +129,10 @@ class Predictor:
         if notes["model"] == "python" and net is None:
             raise DataError(f"The net of {folder} came from Python; {python}.")
         confirm_method(notes["method"], method)
+        if code_check == "none":
+            allow_edited(notes["method"], notes["model"])
         refuse_changed_code(folder, net, code_check)
+        check_named(notes["method"], notes["model"])
         made = make_method(notes["method"], notes["set"])
         shape = tuple(notes["input_shape"])
         with torch.random.fork_rng(devices=[]), frames.loading_weights():
@@ -231,6 +239,8 @@ def read_inputs(path: Path, predictor: Predictor) -> Iterator[tuple[list[str], T
     """Names and raw values of the inputs in a file or folder, a batch at a time."""
     if not path.exists():
         raise DataError(f"There is no {path}.")
+    if not (path.is_file() or path.is_dir()):
+        raise DataError(f"{path} is a pipe or a device; predictions take a file or a folder.")
     suffix = path.suffix.lower()
     if path.is_dir() or suffix in SUFFIXES:
         yield from read_images(path, predictor)
@@ -273,8 +283,17 @@ def read_arrays(path: Path) -> Tensor:
         if name is None:
             raise DataError(f"{path} holds {', '.join(loaded.files)}; name the inputs x.")
         return array_inputs(loaded[name], str(path)).tensor
-    except (ValueError, OSError, EOFError) as error:
-        raise DataError(f"{path} cannot be read: {error}.") from error
+    except (
+        ValueError,
+        OSError,
+        EOFError,
+        KeyError,
+        RuntimeError,
+        MemoryError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as error:
+        raise DataError(f"{path} cannot be read: {explained(error)}.") from error
 
 
 def numbered(raw: Tensor) -> Iterator[tuple[list[str], Tensor]]:

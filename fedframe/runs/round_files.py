@@ -54,6 +54,8 @@ class RoundFiles:
         found = round_lines.read(self.path / name)
         if found.broken:
             raise self.with_remedy(round_lines.damaged(self.path / name, found.broken))
+        if self.finished and len(found.good) < self.read(SUMMARY).get("lines", {}).get(name, 0):
+            raise self.with_remedy(round_lines.damaged(self.path / name, [], [len(found.good) + 1]))
         return found.good
 
     def keep_metrics_until(self, round: int) -> tuple[list[dict[str, Any]], list[str]]:
@@ -69,7 +71,7 @@ class RoundFiles:
                 if name == METRICS or found[name][0] or (self.path / name).exists():
                     round_lines.write(self.path / name, found[name][0])
         except DamageError as error:
-            raise self.with_remedy(error) from error
+            raise self.with_remedy(error, lines_are_copied=bool(copies)) from error
         return found[METRICS][0], [text for _, text in found.values() if text is not None]
 
     def damaged_lines(self) -> DamageError | None:
@@ -143,9 +145,9 @@ class RoundFiles:
                 found[self._checkpoint_in(name)[0]] = name
         return found
 
-    def with_remedy(self, error: DamageError) -> DamageError:
+    def with_remedy(self, error: DamageError, lines_are_copied: bool = True) -> DamageError:
         """The same error with what can still be done about a damaged file of this run."""
-        rounds = sorted(self.rounds_kept(), reverse=True)
+        rounds = sorted(self.rounds_kept(), reverse=True) if lines_are_copied else []
         again = f"'fedframe resume {self.path} --from-round"
         if rounds:
             text = (

@@ -8,7 +8,7 @@ import os
 import struct
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, overload
 
 import safetensors
 import safetensors.torch
@@ -18,16 +18,15 @@ from fedframe.errors import DamageError, RunError
 from fedframe.util.checksums import BLANK, IN_JSON, IN_TENSORS, NAME, intact, sealed
 from fedframe.util.plain_files import explained, read_bytes
 
-Kind = TypeVar("Kind", dict[str, Any], list[Any])
 
-
-def write_bytes(path: Path, content: bytes) -> None:
-    """Write a whole file or none of it; a full disk ends in one sentence and leaves the old file as it was."""
+def write_bytes(path: Path, *content: bytes | memoryview) -> None:
+    """Write a whole file, given in pieces, or none of it; a full disk is one sentence and leaves the old file."""
     # The process id keeps two writers of one target from renaming each other's half-written file.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(content)
+        with temporary.open("wb") as file:
+            file.writelines(content)
         temporary.replace(path)
     except OSError as error:
         with contextlib.suppress(OSError):
@@ -46,7 +45,7 @@ def write_text(path: Path, content: str) -> None:
 def write_json(path: Path, content: object) -> None:
     """Write a human-readable JSON file; an object gets a checksum as its first entry."""
     if isinstance(content, dict):
-        write_bytes(path, sealed(json_bytes({NAME: BLANK.decode(), **content}), IN_JSON))
+        write_bytes(path, *sealed(json_bytes({NAME: BLANK.decode(), **content}), IN_JSON))
     else:
         write_bytes(path, json_bytes(content))
 
@@ -63,10 +62,18 @@ def write_sealed(path: Path, text: str) -> None:
     """Write JSON, the text of an object that is not empty, with a checksum as its first entry."""
     head, brace, rest = text.partition("{")
     sealing = f'{head}{brace}{IN_JSON.decode()}{BLANK.decode()}", {rest.lstrip()}'
-    write_bytes(path, sealed(sealing.encode(errors="replace"), IN_JSON))
+    write_bytes(path, *sealed(sealing.encode(errors="replace"), IN_JSON))
 
 
-def read_json(path: Path, kind: type[Kind] = dict) -> Kind:
+@overload
+def read_json(path: Path) -> dict[str, Any]: ...
+
+
+@overload
+def read_json(path: Path, kind: type[list[Any]]) -> list[Any]: ...
+
+
+def read_json(path: Path, kind: type[dict[str, Any]] | type[list[Any]] = dict) -> dict[str, Any] | list[Any]:
     """Read a JSON file that holds an object, or a list if `kind` says so; a damaged one is a DamageError."""
     content = read_bytes(path)
     if intact(content, IN_JSON) is False:
@@ -85,7 +92,7 @@ def read_json(path: Path, kind: type[Kind] = dict) -> Kind:
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, object]) -> None:
     """Write named tensors and metadata (kept as JSON in the safetensors header), with a checksum of all of it."""
     content = tensors_to_bytes(tensors, {NAME: BLANK.decode(), **metadata})
-    write_bytes(path, sealed(content, IN_TENSORS))
+    write_bytes(path, *sealed(content, IN_TENSORS))
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -12,7 +12,7 @@ def read_bytes(path: Path) -> bytes:
     """The bytes of a plain file; anything else in its place is refused at once, where a pipe would never end."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
-            raise DamageError(f"{path} is no file but {kind_of(path)}; put the file back.", path)
+            raise DamageError(f"{path} is no file but {kind_of(path)}.", path)
         return path.read_bytes()
     except FileNotFoundError as error:
         raise DamageError(f"There is no {path}.", path) from error

@@ -20,6 +20,7 @@ from fedframe.jobs.gather import gather, named_settings
 from fedframe.jobs.inputs import InputFinder
 from fedframe.methods.recipes import make_method
 from fedframe.settings import Settings, merge_part_settings
+from fedframe.util.allowed_code import allow_typed
 
 PartSettings = Mapping[str, Mapping[str, Any]]
 Rates = Mapping[tuple[str, str], float]  # learning rates by row and column
@@ -57,6 +58,7 @@ class CellMaker:
         columns = chosen([*table.columns], choice.columns, "column")
         rows = [row for row in table.rows if row.name in names]
         self.table, self.places = table, [(row, column) for row in rows for column in columns]
+        allow_typed(*(row.method for row in rows))  # a table of one's own is what one would type
         self.choice = replace(choice, set=named_settings(choice.set, *(row.method for row in rows)))
         self.finder = InputFinder(lambda: recorded_inputs(choice.out))
         present = {part.name for row in rows for part in make_method(row.method, {}).parts}
@@ -68,6 +70,7 @@ class CellMaker:
         """A run of a row in a column; `more` beats the table's settings, and the prefix is how its name begins."""
         asked = {**asked_settings(self.table, row, column, seed, self.choice), **more}
         name = f"{prefix}{row.name}, {column}" + (f", seed {seed}" if self.choice.seeds > 1 else "")
+        allow_typed(asked.get("model"))
         cell = Cell(name, gather(asked, None), self.choice.out)
         as_asked = {key: value for key, value in asked.items() if key in ("method", "data", "model")}
         return cell_at(self.choice.out / "cells", stem(cell.settings, asked["method"]), cell, self.finder, as_asked)

@@ -15,6 +15,7 @@ from fedframe.jobs.gather import gather
 from fedframe.methods.recipes import outline_method
 from fedframe.runs.federated import train_again
 from fedframe.settings import PANELS, REMOTE_DATA, Settings, check, from_python, merge_part_settings
+from fedframe.util.allowed_code import check_named
 
 ALWAYS: tuple[str, ...] = ("data", "rounds", "seed")  # named even if they are the defaults, as everybody asks for them
 SAME_BITS_WITHOUT = ("workers", "engine", "log")  # settings that do not change what is learned
@@ -43,6 +44,7 @@ class NotAnOptionError(Exception):
 def command_arguments(config: Mapping[str, Any]) -> list[str]:
     """Method and options, as a list of arguments."""
     settings = check(dict(config))
+    check_named(settings.method)
     brought, always = gather({"method": settings.method}, None), ALWAYS
     if settings.lr_per_class is None and brought.lr_per_class is not None:  # a given rate takes its place
         brought, always = gather({"method": settings.method, "lr": settings.lr}, None), (*ALWAYS, "lr")
