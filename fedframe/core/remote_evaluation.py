@@ -32,6 +32,7 @@ from fedframe.core.stage_costs import StageCost
 from fedframe.core.tally import Tally, is_plausible, tally_size
 
 if TYPE_CHECKING:
+    from fedframe.core.job import Job
     from fedframe.core.server import Server
 
 NAMES = ("hits", "samples", "diverged")  # what a client counts; the last only of a model that it has just made
@@ -83,7 +84,7 @@ class RemoteEvaluation:
         watched = [int(client) for client in server.job.watched]
         if server.job.shares_a_model:
             self.engine.piggyback("client", watched)
-        if has_own_models(server):
+        if has_own_models(server.job):
             self.engine.piggyback("own", watched)
 
     def late(self, server: Server) -> Scores | None:
@@ -187,6 +188,14 @@ class RemoteEvaluation:
             pass
         found = {TALLIES[name]: Tally.of(vector, classes, bins) for name, vector in sums.items()}
         return {score: tally for score, tally in found.items() if tally.samples}
+
+
+def scored_with(job: Job, round: int) -> list[str]:
+    """The scores that the agreed program asks for with the training of a round, however often it was resumed."""
+    every = job.settings.eval_every
+    if withholds_figures(job.settings) or round < 2 or not every or (round - 1) % every:
+        return []
+    return [*(["client"] if job.shares_a_model else []), *(["own"] if has_own_models(job) else [])]
 
 
 def summed_scores(server: Server, scores: Scores, what: str, replies: Iterable[Message]) -> Scores:

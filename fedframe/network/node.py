@@ -91,7 +91,10 @@ class NodeRuntime:
         group = self.masking_group(runtime.job, node_request)
         assert self.admission is not None
         admitted = self.admission.admit(
-            node_request.request, node_request.tasks, group.context if group is not None else ""
+            node_request.request,
+            node_request.tasks,
+            node_request.seen,
+            group.context if group is not None else "",
         )
         for client, round in node_request.seen.items():
             if client in self.clients and runtime.job.remembers:

@@ -255,6 +255,17 @@ def test_what_is_answered_stays_answered_over_restarts(tmp_path: Path) -> None:
         organiser.ask(0, replace(later, tensors={"model": later.tensors["model"] + 1}), ["train"])
 
 
+def test_a_round_has_one_model_for_all_work(tmp_path: Path) -> None:
+    """A crafted model for the scores and an honest one for the training would go unnoticed."""
+    organiser = Organiser(tmp_path)
+    organiser.server.run_round(1, nothing)
+    honest = organiser.server.build_request("train", 2)
+    organiser.ask(0, organiser.crafted(organiser.server.build_request("client", 2), 3), ["client"])
+    with pytest.raises(ProtocolError, match="a round has one, for all work"):
+        organiser.ask(0, honest, ["train"])
+    organiser.ask(1, honest, ["client", "train"])
+
+
 def test_a_node_is_in_as_many_runs_as_its_people_want(tmp_path: Path) -> None:
     """Every new run has its rounds: without a limit an organiser begins as many as it likes."""
     organiser = Organiser(tmp_path)
