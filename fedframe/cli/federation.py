@@ -167,6 +167,18 @@ def join(
     ] = None,
     label: Annotated[Optional[str], typer.Option(help="label column of tabular data (default: as agreed)")] = None,
     device: Annotated[str, typer.Option(help="where this node trains: cpu, cuda or cuda:1")] = "cpu",
+    epsilon_limit: Annotated[
+        Optional[float],
+        typer.Option(help="epsilon of all private runs together beyond which this node answers no more"),
+    ] = None,
+    ledger: Annotated[
+        Optional[Path],
+        typer.Option(help="file of what private runs have spent, for several federations with these data"),
+    ] = None,
+    runs_limit: Annotated[int, typer.Option(help="runs in which this node takes part at most")] = 100,
+    peers: Annotated[
+        str, typer.Option(help="codes of the others' keys, as they have read them out: south=AB12-...,west=CD34-...")
+    ] = "",
     check: Annotated[bool, typer.Option("--check", help="only check the data and say what would leave")] = False,
     once: Annotated[bool, typer.Option("--once", help="leave when a run is over, instead of staying for more")] = False,
     tell_gain: Annotated[
@@ -176,7 +188,7 @@ def join(
     """Take part with this node's own data: check them, say what leaves, join and stay."""
     require_flower()
     with interruptible():
-        from fedframe.federation.join import Membership, make_node
+        from fedframe.federation.join import Limits, Membership, make_node, read_peers
         from fedframe.federation.kit import Kit
         from fedframe.federation.node_folder import check_node_folder
 
@@ -184,7 +196,8 @@ def join(
         folder = (out or (kit if kit.is_dir() else Path(f"{own.name}-node"))).absolute()
         if not check:  # before data are loaded for nothing
             check_node_folder(own, folder)
-        member = Membership(own, data, folder, test_share, label, device, tell_gain)
+        limits = Limits(epsilon_limit, ledger, runs_limit, read_peers(peers))
+        member = Membership(own, data, folder, test_share, label, device, tell_gain, limits)
         for line in (*member.check(), *member.describe_outgoing()):
             echo(line)
         if check:

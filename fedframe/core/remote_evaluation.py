@@ -33,6 +33,7 @@ from fedframe.core.tally import Tally, is_plausible, tally_size
 from fedframe.core.told_gain import told as told_gain
 
 if TYPE_CHECKING:
+    from fedframe.core.job import Job
     from fedframe.core.server import Server
 
 NAMES = ("hits", "samples", "diverged")  # what a client counts; the last only of a model that it has just made
@@ -84,7 +85,7 @@ class RemoteEvaluation:
         watched = [int(client) for client in server.job.watched]
         if server.job.shares_a_model:
             self.engine.piggyback("client", watched)
-        if has_own_models(server):
+        if has_own_models(server.job):
             self.engine.piggyback("own", watched)
 
     def late(self, server: Server) -> Scores | None:
@@ -190,6 +191,14 @@ class RemoteEvaluation:
         request = server.build_request("end", server.round + 1)
         request = replace(request, numbers={**request.numbers, LAST: 1})
         return [reply for reply in self.engine.run(request, server.job.everyone) if reply.kind != LOST]
+
+
+def scored_with(job: Job, round: int) -> list[str]:
+    """The scores that the agreed program asks for with the training of a round, however often it was resumed."""
+    every = job.settings.eval_every
+    if withholds_figures(job.settings) or round < 2 or not every or (round - 1) % every:
+        return []
+    return [*(["client"] if job.shares_a_model else []), *(["own"] if has_own_models(job) else [])]
 
 
 def summed_scores(server: Server, scores: Scores, what: str, replies: Iterable[Message]) -> Scores:

@@ -44,6 +44,7 @@ class Slot:
     round: int
     stage: int
     digest: str
+    content: str = ""  # what the request brings: in rounds, one model for all kinds of work
 
     @property
     def name(self) -> str:
@@ -58,13 +59,14 @@ class Journal:
         self.path = path
         self.requests: dict[str, list[str]] = {}  # digests by the name of the slot, in the order in which they came
         self.answers: dict[str, str] = {}  # by the digest of the request
+        self.contents: dict[int, str] = {}  # by round
         self.newest = 0  # the last round of which anything was asked
         try:
             for record in read_records(path):
                 if "answer" in record:
                     self.answers[str(record["digest"])] = str(record["answer"])
                 else:
-                    self._add(str(record["slot"]), int(record["round"]), str(record["digest"]))
+                    self._add(record["slot"], int(record["round"]), record["digest"], record["content"])
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"{path} is no journal of a node; put an undamaged copy in its place.") from error
 
@@ -82,8 +84,11 @@ class Journal:
                 f"Rounds come in order: this node has answered round {self.newest}, and {slot.kind} of round "
                 f"{slot.round} was never asked of it before."
             )
-        append_record(self.path, {"slot": slot.name, "round": slot.round, "digest": slot.digest})
-        self._add(slot.name, slot.round, slot.digest)
+        if slot.content and self.contents.get(slot.round, slot.content) != slot.content:
+            raise ProtocolError(f"Round {slot.round} was answered for another model; a round has one, for all work.")
+        record = {"slot": slot.name, "round": slot.round, "digest": slot.digest, "content": slot.content}
+        append_record(self.path, record)
+        self._add(slot.name, slot.round, slot.digest, slot.content)
         return len(known)
 
     def seal(self, slot: Slot, reply: Message, secret: bytes) -> None:
@@ -98,8 +103,10 @@ class Journal:
             append_record(self.path, {"digest": slot.digest, "answer": answer})
             self.answers[slot.digest] = answer
 
-    def _add(self, slot: str, round: int, digest: str) -> None:
+    def _add(self, slot: str, round: int, digest: str, content: str) -> None:
         self.requests.setdefault(slot, []).append(digest)
+        if content:
+            self.contents[round] = content
         self.newest = max(self.newest, round)
 
 
@@ -120,8 +127,14 @@ class Admission:
             self.journals[client] = Journal(self.home / FOLDER / self.run / f"{client}.jsonl")
         return self.journals[client]
 
-    def admit(self, request: Message, tasks: Tasks, group: str = "") -> dict[tuple[str, int], tuple[Slot, int]]:
-        """Refuse what is not agreed, and take down the rest; `group` identifies those who are summed together."""
+    def admit(
+        self, request: Message, tasks: Tasks, seen: Mapping[int, int], group: str = ""
+    ) -> dict[tuple[str, int], tuple[Slot, int]]:
+        """Refuse what is not agreed, and take down the rest.
+
+        `group` identifies those who are summed together; `seen` are the rounds that were merged last, which say from
+        which private state a client goes on.
+        """
         asked = {kind: clients for kind, clients in tasks.items() if kind not in FREE}
         for kind in {*asked, *({"end"} & set(tasks))}:
             self.check(kind, request, tasks)
@@ -133,7 +146,10 @@ class Admission:
         for kind, clients in asked.items():
             stage = int(request.numbers.get(STAGE, 0)) if kind == "statistics" else 0
             for client in clients:
-                slot = Slot(kind, request.round, stage, hashlib.blake2b(f"{kind} {content}".encode()).hexdigest()[:32])
+                state = min(seen.get(client, request.round), request.round - 1)
+                digest = hashlib.blake2b(f"{kind} {state} {content}".encode(), digest_size=16).hexdigest()
+                pinned = content if request.round <= self.job.settings.rounds else ""
+                slot = Slot(kind, request.round, stage, digest, pinned)
                 found[kind, client] = slot, self.journal(client).admit(slot, self.most(slot))
                 if kind == "train":
                     self.spend(client, request.round)

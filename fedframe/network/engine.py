@@ -352,9 +352,10 @@ def check_hello(job: Job, replies: Mapping[int, Message], digest: str) -> None:
         name = job.federation.names[client]
         for what, own in versions().items():
             if reply.numbers.get(what) != own:
+                named = {"version": "Fedframe", "protocol": "a Fedframe of protocol"}.get(what, what)
                 raise RunError(
-                    f"{name} has {'Fedframe' if what == 'version' else what} {str(reply.numbers.get(what))[:40]!r} and "
-                    f"the server {own!r}: install the same versions of Fedframe and torch everywhere."
+                    f"{name} has {named} {str(reply.numbers.get(what, '1'))[:40]!r} and the server {own!r}: install "
+                    "the same versions of Fedframe and torch everywhere."
                 )
         if reply.numbers.get("template") != digest:
             raise RunError(

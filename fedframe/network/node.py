@@ -24,7 +24,16 @@ from fedframe.errors import ProtocolError
 from fedframe.network.admission import Admission, Slot
 from fedframe.network.envelope import decode_envelope
 from fedframe.network.ledger import EpsilonLedger
-from fedframe.network.node_request import AGREE, COUNT_KINDS, HELLO, UNMASK, NodeRequest, encode_replies, refuse_stale
+from fedframe.network.node_request import (
+    AGREE,
+    COUNT_KINDS,
+    HELLO,
+    PROTOCOL,
+    UNMASK,
+    NodeRequest,
+    encode_replies,
+    refuse_stale,
+)
 from fedframe.util.version import __version__
 
 if TYPE_CHECKING:
@@ -82,7 +91,10 @@ class NodeRuntime:
         group = self.masking_group(runtime.job, node_request)
         assert self.admission is not None
         admitted = self.admission.admit(
-            node_request.request, node_request.tasks, group.context if group is not None else ""
+            node_request.request,
+            node_request.tasks,
+            node_request.seen,
+            group.context if group is not None else "",
         )
         for client, round in node_request.seen.items():
             if client in self.clients and runtime.job.remembers:
@@ -241,7 +253,11 @@ def hello_reply(job: Job, client: int, key: str | None = None) -> Message:
 
 def versions() -> dict[str, str]:
     """The versions that must be the same everywhere; which processors torch was built for may differ."""
-    return {"version": __version__, "torch": str(torch.__version__).partition("+")[0]}
+    return {
+        "version": __version__,
+        "torch": str(torch.__version__).partition("+")[0],
+        "protocol": str(PROTOCOL),
+    }
 
 
 def template_digest(job: Job) -> str:

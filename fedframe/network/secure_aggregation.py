@@ -20,7 +20,7 @@ from fedframe.core.message import ALL, LOST, Message, has_numbers
 from fedframe.core.method import Method
 from fedframe.core.part import ModelSize, overrides
 from fedframe.core.privacy import withholds_figures
-from fedframe.core.remote_evaluation import SUMMED_COUNTS, TALLIES
+from fedframe.core.remote_evaluation import SUMMED_COUNTS, TALLIES, scored_with
 from fedframe.errors import ProtocolError, SettingError
 from fedframe.network.masker import Masker, block_size, others_of
 from fedframe.network.masks import (
@@ -158,6 +158,8 @@ def run_securely(
     One vector holds all of it, so scores are of the clients that are in the request, all of them.
     """
     summed = list(units) if units else list(range(len(engine.node_of_client)))
+    if request.kind == "train":  # masks are bound to what is asked, and a resumed run must ask for the same
+        piggybacked = scored_with(engine.job, request.round)
     kinds = [*piggybacked, *([request.kind] if units and request.kind not in piggybacked else [])]
     main = main_kind(request, kinds)
     request = replace(request, kind=main)
