@@ -135,7 +135,7 @@ def perform(row: Row, data_dir: Path, threads: int) -> dict[str, Any]:
 def record(row: Row, summary: dict[str, Any], log: str) -> dict[str, Any]:
     """What is kept of a run."""
     scores = summary["scores"]
-    fitted = re.search(r"([\d,]+) features, ridge ([\d.e-]+)", log)
+    fitted = re.search(r"([\d,]+) features, ridge ([\d.e+-]+)", log)
     kept = {
         "group": row.group,
         "command": row.command,
