@@ -68,6 +68,7 @@ class Settings(BaseModel):
     augment: str = Field("none", description="none, flip, crop or crop+flip")
 
     model: str = Field("auto", description="net, or my_file.py:MyNet")
+    freeze: str = Field("none", description="what of the net does not learn: none, backbone, or its first N children")
 
     rounds: int = Field(30, ge=0, le=MOST, description="communication rounds (0: only what comes after them)")
     participation: Share = Field(1.0, description="share of the clients that take part in a round")

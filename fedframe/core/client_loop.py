@@ -61,7 +61,7 @@ def fit(
     try:
         if only is not None:
             for name, p in parameters.items():
-                p.requires_grad_(only(name))
+                p.requires_grad_(only(name) and not context.model.is_frozen(name))
         context.named = {name: p for name, p in parameters.items() if p.requires_grad}
         return loop_over_batches(context, epochs, steps, keeps_optimizer)
     finally:

@@ -23,6 +23,7 @@ from fedframe.data.holdout import hold_out_clients, hold_out_server_samples, hol
 from fedframe.errors import DataError, SettingError
 from fedframe.methods.recipes import make_method
 from fedframe.models import build_net, default_net
+from fedframe.models.freeze import check_freeze, frozen_modules
 from fedframe.settings import FROM_PYTHON, Settings
 from fedframe.util.seeds import seed_for
 
@@ -39,6 +40,7 @@ class JobMaker:
         check_parts(self.method, settings)
         check_device(settings.device)
         check_precision(settings.precision, settings.device)
+        check_freeze(settings.freeze)
         read_augment(settings.augment)  # refuse a wrong one before the data are loaded
         self.federation = make_clients(settings, settings.data if data is None else data)
         for part in self.method.parts:
@@ -64,6 +66,7 @@ class JobMaker:
             classes = len(self.federation.source.classes)
             with named_errors(f"method = {settings.method!r}"):
                 self.template = self.method.build(backbone, int(backbone.dim), classes)  # type: ignore[arg-type]
+        self.template.freeze(frozen_modules(backbone, settings.freeze))
         self.template.compute_type = COMPUTE_TYPES.get(self.settings.precision)
         if note := precision_note(self.settings.precision, self.settings.device):
             self.federation = replace(self.federation, notes=(*self.federation.notes, note))
