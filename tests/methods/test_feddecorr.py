@@ -60,7 +60,8 @@ def test_feddecorr_equals_a_plain_loop(tmp_path: Path, form: Any) -> None:
         if n == 1:
             return entropy
         mean = plain_squares(z) / (d * (d - 1))
-        return entropy + 0.3 * (mean * (n - 1) ** 2 / n if form == "code" else mean * (d - 1) / d)
+        total: Tensor = entropy + 0.3 * (mean * (n - 1) ** 2 / n if form == "code" else mean * (d - 1) / d)
+        return total
 
     same(job, trained(job, 2), plain_rounds(job, 2, loss))
 

@@ -33,7 +33,7 @@ def test_feddr_plus_equals_a_plain_loop(tmp_path: Path) -> None:
     def loss(model: nn.Sequential, start: nn.Sequential, x: Tensor, y: Tensor, client: int) -> Tensor:
         total = torch.zeros((), dtype=torch.float64)
         for f, old, label in zip(model[0](x), start[0](x).detach(), y.tolist(), strict=True):
-            v = model[1].weight[label]
+            v = model[1].get_parameter("weight")[label]
             cosine = (v * f).sum() / (v.square().sum().sqrt() * f.square().sum().sqrt())
             total = total + 0.6 * 0.5 * (cosine - 1) ** 2 + 0.4 * (f - old).square().sum() / len(f)
         return total / len(x)

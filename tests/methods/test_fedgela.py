@@ -38,7 +38,7 @@ def test_fedgela_equals_a_plain_loop(tmp_path: Path) -> None:
         own = job.federation.source.train.y[job.federation.train[client]].tolist()
         total = torch.zeros((), dtype=torch.float64)
         for h, label in zip(model[0](x), y.tolist(), strict=True):
-            logits = [3 * own.count(c) / len(own) * (model[1].weight[c] * h).sum() for c in range(3)]
+            logits = [3 * own.count(c) / len(own) * (model[1].get_parameter("weight")[c] * h).sum() for c in range(3)]
             total = total - torch.log(torch.exp(logits[label]) / sum(torch.exp(each) for each in logits)) / len(x)
         return total
 
@@ -53,7 +53,7 @@ def test_own_model_has_the_scaled_vectors_and_the_shared_one_the_etf(tmp_path: P
     engine.runtime.perform(server.build_request("personalise", 1), 0)
     own = read_tensors(personal_path(job.folder, 0))[0]
     counts = torch.bincount(job.federation.source.train.y[job.federation.train[0]], minlength=3)
-    scaled = (3 * counts / counts.sum())[:, None] * job.template.head.weight.detach()
+    scaled = (3 * counts / counts.sum())[:, None] * job.template.head.get_parameter("weight").detach()
     torch.testing.assert_close(own["head.weight"], scaled)
     assert not own["head.weight"][2].any()  # a class that the client lacks
     assert server.tensor("head.weight")[2].any()

@@ -69,7 +69,7 @@ def test_fedgrab_equals_a_plain_loop_over_rounds(tmp_path: Path) -> None:
                         push[i, c] = (weights[c] * (p - 1) if c == label else p) / len(x)
                         controllers[client][c].balance += abs(float(push[i, c])) * (1 if c == label else -1)
                 optimizer.zero_grad()
-                logits.backward(push)  # type: ignore[no-untyped-call]
+                logits.backward(push)
                 optimizer.step()
             locals_.append(model)
         average(locals_, [client_weight(job, client) for client in range(3)], shared)

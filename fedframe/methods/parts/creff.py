@@ -104,7 +104,7 @@ class CReFF(Part):
         classes, _, dim = features.shape
         inputs = with_ones(features.flatten(0, 1))
         labels = torch.arange(classes).repeat_interleave(features.shape[1])
-        weight = (torch.rand(classes, dim + 1, generator=generator) * 2 - 1) * dim**-0.5
+        weight: Tensor = (torch.rand(classes, dim + 1, generator=generator) * 2 - 1) * dim**-0.5
         weight[:, -1] *= bias
         for _ in range(self.epochs):
             for rows in torch.randperm(len(labels), generator=generator).split(self.batch):  # type: ignore[no-untyped-call]
@@ -135,7 +135,7 @@ def class_gradients(features: Tensor, labels: Tensor, classifier: Tensor) -> Ten
     inputs, classes = with_ones(features), len(classifier)
     error = (inputs @ classifier.T).softmax(1) - F.one_hot(labels, classes)  # d CE / d logits
     found = features.new_zeros(classes, *classifier.shape)
-    for c in labels.unique().tolist():
+    for c in torch.bincount(labels, minlength=classes).nonzero().flatten().tolist():
         own = labels == c
         found[c] = error[own].T @ inputs[own] / own.sum()
     return found
@@ -154,4 +154,5 @@ def mismatch(features: Tensor, classifier: Tensor, wanted: Tensor, held: Tensor,
 
 def one_minus_cosine(a: Tensor, b: Tensor) -> Tensor:
     """1 - cos along the last dimension."""
-    return 1 - (a * b).sum(-1) / (a.norm(dim=-1) * b.norm(dim=-1) + TINY)
+    cosine: Tensor = (a * b).sum(-1) / (a.norm(dim=-1) * b.norm(dim=-1) + TINY)
+    return 1 - cosine

@@ -48,7 +48,8 @@ class FedUV(Part):
 def lacking_variance(probabilities: Tensor) -> Tensor:
     """L_V of (batch, classes)."""
     wanted = probabilities.shape[1] ** -0.5
-    return (wanted - (probabilities.var(0) + TINY).sqrt()).clamp_min(0).mean()
+    lacking: Tensor = wanted - (probabilities.var(0) + TINY).sqrt()
+    return lacking.clamp_min(0).mean()
 
 
 def crowding(features: Tensor) -> Tensor:
