@@ -6,7 +6,6 @@ for theirs; the model is solved again and sent to all nodes, which score it and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -29,6 +28,7 @@ from fedframe.runs.folder import RunFolder
 from fedframe.runs.join_forget import Change, check_forgettable, check_run, find_client
 from fedframe.runs.organiser import ABSENT, nodes_federation
 from fedframe.runs.progress import Display, choose_display
+from fedframe.runs.refit import KeptStatistics
 from fedframe.runs.result import RunResult
 from fedframe.runs.roster import Roster
 from fedframe.util.files import read_json, write_json
@@ -123,7 +123,7 @@ class FederationChange(Change):
         """The nodes that are connected."""
         return self.network(job)
 
-    def fill(self, stage: Path, job: Job) -> tuple[Any, Mapping[str, Any]]:
+    def fill(self, stage: Path, job: Job) -> tuple[KeptStatistics, dict[str, Any]]:
         """As for any run, and what is known of the nodes."""
         found = super().fill(stage, job)
         write_json(stage / NOTES, self.notes)
