@@ -20,10 +20,10 @@ from fedframe.errors import DamageError, DataError, SettingError
 from fedframe.jobs.build import JobMaker
 from fedframe.metrics.classifier import embeddings
 from fedframe.models import frames
-from fedframe.network.node_data import federation_without_data
 from fedframe.runs.changes import changed_since, refuse
-from fedframe.runs.federated import NOTES, how_it_ends, is_organisers, load_test_set, not_here, test_data
+from fedframe.runs.federated import NOTES, how_it_ends, is_organisers, not_here
 from fedframe.runs.folder import MODEL, RunFolder
+from fedframe.runs.organiser import nodes_federation
 from fedframe.runs.predictor import Predictor
 from fedframe.runs.roster import Roster
 from fedframe.runs.round_files import SUMMARY
@@ -72,11 +72,8 @@ class FinishedRun:
         """A federation's run as its organiser knows it: the clients' sizes, and test data if it has any of its own."""
         if not is_organisers(self.path):
             raise DataError(not_here(self.path))
-        members = read_json(self.path / NOTES)["members"]
-        train, tested = ([int(member[key]) for member in members] for key in ("train", "test"))
         form = DataSchema(shared.classes, shared.stored_shape, shared.columns, shared.mean, shared.std)
-        test = load_test_set(form, test_data(self.path), settings.label)
-        return federation_without_data(form, [member["name"] for member in members], train, tested, test)
+        return nodes_federation(form, read_json(self.path / NOTES), settings)
 
     @property
     def has_training_data(self) -> bool:

@@ -1,4 +1,4 @@
-"""Commands of a federation over a network: fedframe federation new, serve, start, status, stop, join."""
+"""Commands of a federation over a network: fedframe federation new, serve, start, update, status, stop, join."""
 
 from __future__ import annotations
 
@@ -115,6 +115,9 @@ def start(
     test_data: Annotated[
         Optional[str], typer.Option(help="test data of the organiser's own, for the generic score")
     ] = None,
+    without: Annotated[
+        Optional[str], typer.Option(help="nodes that come later, if the method can add them: west,east")
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="show nothing but errors")] = False,
 ) -> None:
     """Train, or go on after the last finished round."""
@@ -123,7 +126,23 @@ def start(
         from fedframe.federation.folder import FederationFolder
         from fedframe.federation.start import start as start_training
 
-        start_training(FederationFolder.open(folder), new=new, test_data=test_data, progress=not quiet)
+        late = [name.strip() for name in without.split(",")] if without else []
+        start_training(FederationFolder.open(folder), new=new, test_data=test_data, without=late, progress=not quiet)
+
+
+@federation.command()
+def update(
+    folder: Folder,
+    forget: Annotated[Optional[str], typer.Option(help="a node whose sums are taken out of the model")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="show nothing but errors")] = False,
+) -> None:
+    """Add nodes that came late to the finished training, solve again, and send the model to the nodes."""
+    require_flower()
+    with interruptible():
+        from fedframe.federation.folder import FederationFolder
+        from fedframe.federation.update import update as update_training
+
+        update_training(FederationFolder.open(folder), forget=forget, progress=not quiet)
 
 
 @federation.command()

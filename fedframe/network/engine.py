@@ -113,10 +113,11 @@ class NetworkEngine(Engine):
         """What the last request brought back of this piggybacked kind, once."""
         return self._piggyback_replies.pop(kind, None)
 
-    def hello(self, min_clients: int) -> dict[int, Message]:
-        """Ask every client who it is; waits for at least so many."""
+    def hello(self, min_clients: int, clients: Sequence[int] | None = None) -> dict[int, Message]:
+        """Ask every client, or these, who it is; waits for at least so many."""
         request = Message(HELLO, 0)
-        found, _ = self.gather_replies(request, {HELLO: list(range(len(self.node_of_client)))}, min_clients)
+        asked = range(len(self.node_of_client)) if clients is None else clients
+        found, _ = self.gather_replies(request, {HELLO: list(asked)}, min_clients)
         return {client: reply for (_, client), reply in found.items()}
 
     def expect(self, kind: str, shapes: Mapping[str, torch.Size]) -> None:

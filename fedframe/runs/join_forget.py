@@ -19,13 +19,15 @@ from torch import nn
 from fedframe.core.engine import Engine
 from fedframe.core.job import Job
 from fedframe.core.server import Server
+from fedframe.data.spec import DataSchema
 from fedframe.engines.local import local_engine
 from fedframe.errors import SettingError
 from fedframe.jobs.build import JobMaker
 from fedframe.methods.recipes import RECIPES, make_method
 from fedframe.runs.changes import changed_since, refuse
-from fedframe.runs.federated import how_it_ends, is_organisers, not_here
+from fedframe.runs.federated import NOTES, how_it_ends, is_organisers, not_here, update_command
 from fedframe.runs.folder import EXAMINATION, JOINED, RunFolder
+from fedframe.runs.organiser import NoNodes, nodes_federation
 from fedframe.runs.personalise import check_name, load_data, perform
 from fedframe.runs.personalise import summarise as summarise_client
 from fedframe.runs.predictor import Predictor
@@ -36,7 +38,7 @@ from fedframe.runs.roster import Joined, Roster
 from fedframe.runs.session import sanitize_log_line
 from fedframe.runs.staging import commit, new_stage, remove
 from fedframe.settings import FROM_PYTHON, REMOTE_DATA, Settings, short_method
-from fedframe.util.files import write_json, write_tensors
+from fedframe.util.files import read_json, write_json, write_tensors
 from fedframe.util.locate import resolve_paths
 from fedframe.util.text import duration, plural
 
@@ -69,8 +71,11 @@ def forget(
         if roster.find(name) is None:
             check_forgettable(folder, settings, number, name, roster)
         after = roster.without(number, name)
-        change = Change(folder, settings, after, display, run_data, model, changed_code)
+        kind = OrganisersChange if settings.data == REMOTE_DATA else Change
+        change = kind(folder, settings, after, display, run_data, model, changed_code)
         change.perform(f"Forgot client {name}", [f"clients/{number // 1000:03d}/{number:06d}"])
+        if settings.data == REMOTE_DATA:
+            change.note(f"The nodes have the model of before; send them the new one: {update_command(folder.path)}")
     return RunResult(folder.path, settings)
 
 
@@ -293,3 +298,20 @@ class Change:
         made = {path.stem for path in (stage / JOINED).glob("*.safetensors")}
         gone = names - made - {each["client"] for each in self.roster.changes}
         return ", ".join(sorted(gone))
+
+
+class OrganisersChange(Change):
+    """The same in an organiser's folder, without the nodes: only the shared model is made anew."""
+
+    def make_job(self) -> Job:
+        """The run's job, without nodes that were forgotten or never there."""
+        notes = read_json(self.folder.path / NOTES)
+        shared, _ = Predictor.load_shared(self.folder.path, None, "", code_check="none")
+        schema = DataSchema(shared.classes, shared.stored_shape, shared.columns, shared.mean, shared.std)
+        federation = nodes_federation(schema, notes, self.settings, self.roster.forgotten)
+        return JobMaker(self.settings, federation, None).make(self.folder.path)
+
+    def open_engine(self, job: Job) -> Engine:
+        """Nobody who could be asked."""
+        last = self.roster.changes[-1]["client"]
+        return NoNodes(job, f"{update_command(self.folder.path)} --forget {last}")

@@ -17,10 +17,10 @@ from torch import Size, Tensor
 from fedframe.core.engine import Engine
 from fedframe.core.job import Job
 from fedframe.core.kept_statistics import is_kept, kept_statistics, request_digest
-from fedframe.core.message import Message
+from fedframe.core.message import LOST, Message
 from fedframe.core.server import Progress, Server
 from fedframe.engines.inline import InlineEngine
-from fedframe.errors import DataError, SettingError
+from fedframe.errors import DataError, RunError, SettingError
 from fedframe.runs.folder import CLIENT_SCORES, SUMMARY, RunFolder
 from fedframe.runs.new_client_scores import score_new_clients
 from fedframe.runs.predictor import save_model
@@ -60,7 +60,11 @@ class KeptStatistics(Engine):
         missing = [unit for unit in units if unit not in found]
         answers = self.engine.run(request, missing) if missing else iter(())
         for unit in units:
-            yield kept_statistics(self.kept, unit, request) if unit in found else next(answers)
+            reply = kept_statistics(self.kept, unit, request) if unit in found else next(answers)
+            if reply.kind == LOST:  # without it the model would lose a client that nobody wanted to take out
+                name, reason = self.job.federation.names[unit], reply.numbers["reason"]
+                raise RunError(f"{name} has not sent its sums ({reason}); the run stays as it was. Try again later.")
+            yield reply
         for number, job in self.guests.items():
             kept = number in found
             yield kept_statistics(self.kept, number, request) if kept else guest_reply(job, request, number)
@@ -130,6 +134,8 @@ def conclude_again(server: Server, folder: RunFolder, progress: Progress) -> tup
     job = server.job
     before = read_json(folder.path / SUMMARY)
     final = server.conclude(progress)
+    if server.problems:
+        raise RunError(f"A client's sums were refused: {server.problems[0]}; the run stays as it was.")
     new = None
     if job.federation.with_new_clients is not None:
         new = score_new_clients(server, server.note, progress)

@@ -79,6 +79,10 @@ class Roster:
             return replace(self, joined=rest, changes=changes)
         return replace(self, forgotten={**self.forgotten, client: changes[-1]["at"]}, changes=changes)
 
+    def with_change(self, what: str, name: str) -> Roster:
+        """After something that is for the record only: a node of the training came late."""
+        return replace(self, changes=(*self.changes, change(what, name)))
+
     def adjust(self, federation: Federation, seed: int) -> Federation:
         """The training's federation without the clients that were forgotten."""
         return without_clients(federation, self.forgotten, seed)

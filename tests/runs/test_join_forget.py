@@ -19,6 +19,8 @@ from fedframe.errors import DataError, SettingError
 from fedframe.jobs.build import make_clients
 from fedframe.jobs.gather import gather
 from fedframe.runs.folder import RunFolder
+from fedframe.runs.join_forget import check_forgettable
+from fedframe.runs.roster import Roster
 from tests.helpers import Recorder, blobs, images, same_file
 
 DATA = blobs()
@@ -177,6 +179,12 @@ def test_other_methods_and_unfinished_runs_are_refused(tmp_path: Path, run: Path
     (run / "summary.json").unlink()
     with pytest.raises(SettingError, match="is not finished: finish it with 'fedframe resume"):
         fedframe.forget(run, 0, run_data=DATA)
+
+
+def test_securely_added_sums_are_not_taken_apart(run: Path) -> None:
+    settings = RunFolder(run).settings().model_copy(update={"secure": True})
+    with pytest.raises(SettingError, match="would show what 1 alone has sent; set up a federation without it"):
+        check_forgettable(RunFolder(run), settings, 1, "1", Roster())
 
 
 @pytest.mark.parametrize(
