@@ -15,6 +15,7 @@ from fedframe.core.hook_errors import call_in_place, named_errors
 from fedframe.core.method import combine
 from fedframe.errors import SettingError, nearest
 from fedframe.methods.analytic_recipe import ANALYTIC
+from fedframe.methods.newer_recipes import NEWER_RECIPES
 from fedframe.methods.part_settings import default_part, is_complete, make_part
 from fedframe.methods.parts import DEFAULTS, PARTS
 from fedframe.methods.parts.alone import Central, Local
@@ -210,6 +211,7 @@ RECIPES: dict[str, Recipe] = {
             parts=(FedMTL(),),
             part_defaults=AS_IT_IS,
         ),
+        *NEWER_RECIPES,
         ANALYTIC,
         *ROBUST_RECIPES,
         Recipe("local", "No federation: every client trains alone.", parts=(Local(),), part_defaults=AS_IT_IS),
