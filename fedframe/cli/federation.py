@@ -104,7 +104,9 @@ def serve(
 @federation.command()
 def start(
     folder: Folder,
-    new: Annotated[bool, typer.Option("--new", help="a new training, whether the last one was finished or not")] = False,
+    new: Annotated[
+        bool, typer.Option("--new", help="a new training, whether the last one was finished or not")
+    ] = False,
     test_data: Annotated[
         Optional[str], typer.Option(help="test data of the organiser's own, for the generic score")
     ] = None,
