@@ -331,7 +331,7 @@ def macro_auroc(predictions: Predictions) -> Measured | None:
     return Measured(value, spread or smoothed_error(value, int(fewest[fewest > 0].min())))
 
 
-def average_precision(own: Counts, others: Counts) -> Floats:
+def average_precision(own: Counts | Floats, others: Counts | Floats) -> Floats:
     """The sum over thresholds, from the highest, of precision times the step in recall (as scikit-learn)."""
     hits, false = own[..., ::-1].cumsum(-1), others[..., ::-1].cumsum(-1)
     with np.errstate(invalid="ignore"):
@@ -339,7 +339,7 @@ def average_precision(own: Counts, others: Counts) -> Floats:
     return np.asarray((precision * own[..., ::-1]).sum(-1) / np.maximum(own.sum(-1), 1))
 
 
-def sensitivity_at(own: Counts, others: Counts, specificity: float) -> Floats:
+def sensitivity_at(own: Counts | Floats, others: Counts | Floats, specificity: float) -> Floats:
     """The largest share of the class's own at or above a threshold that keeps so many of the others below it."""
     hits = own[..., ::-1].cumsum(-1) / np.maximum(own.sum(-1, keepdims=True), 1)
     false = others[..., ::-1].cumsum(-1) / np.maximum(others.sum(-1, keepdims=True), 1)

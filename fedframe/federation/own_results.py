@@ -18,6 +18,7 @@ from fedframe.core.job import Job
 from fedframe.core.measures import Predictions
 from fedframe.core.message import Message, Number
 from fedframe.core.model import load_tensors
+from fedframe.core.stage_costs import StageCosts
 from fedframe.core.told_gain import tell
 from fedframe.jobs.build import JobMaker
 from fedframe.runs.alone import NOT_ALONE, alone_settings
@@ -76,7 +77,7 @@ def keep_scores(member: Membership, job: Job, request: Message) -> dict[str, Pre
     write_json(job.folder / CLIENT_SCORES, table)
     history = RunFolder(job.folder).metrics()
     costs = {"seconds": 0.0, "cpu_seconds": 0.0, "peak_memory": 0}
-    summary = summarise(job, history, scores, None, costs, {}, {})
+    summary = summarise(job, history, scores, None, costs, {}, StageCosts())
     write_json(job.folder / SUMMARY, {**summary, "spread": spreads(table), "node": member.kit.name})
     return found
 
