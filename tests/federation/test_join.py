@@ -140,7 +140,12 @@ def test_the_last_request_is_the_end_and_what_to_do_then_comes_after_it(tmp_path
     answer(NodeRequest("run1", first, {"train": [1]}, number=1).to_bytes())
     last = replace(last, kind="client", numbers={**last.numbers, LAST: 1})
     answer(NodeRequest("run1", last, {"client": [1], "personalise": [1]}, number=2).to_bytes())
-    assert [text[:18] for text in said] == ["round 1: train in ", "the end: client, p", "The run is over. P"]
+    assert [text[:18] for text in said] == [
+        "round 1: train in ",
+        "the end: client, p",
+        "The run is over. P",
+        "This node's own sc",
+    ]
 
 
 @pytest.mark.slow
