@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -49,7 +50,7 @@ def test_a_run_starts_from_the_file_and_notes_its_digest(tmp_path: Path) -> None
     saved = {name: torch.full_like(value, 0.01) for name, value in build_net("mlp:4", SHAPE).state_dict().items()}
     save_file(saved, path)
 
-    def run(folder: str, **more: str) -> None:
+    def run(folder: str, **more: Any) -> None:
         fedframe.run(
             "fedavg", model="mlp:4", weights=str(path), freeze="backbone", rounds=1, clients=2, workers=1,
             data_share=0.1, personal=False, out=tmp_path / folder, **more,
