@@ -68,6 +68,8 @@ class Settings(BaseModel):
     augment: str = Field("none", description="none, flip, crop or crop+flip")
 
     model: str = Field("auto", description="net, or my_file.py:MyNet")
+    weights: str | None = Field(None, description="file of the net's initial weights: .safetensors, .pt or .pth")
+    weights_digest: str | None = Field(None, description="what that file must hold; noted by the first run")
     freeze: str = Field("none", description="what of the net does not learn: none, backbone, or its first N children")
 
     rounds: int = Field(30, ge=0, le=MOST, description="communication rounds (0: only what comes after them)")

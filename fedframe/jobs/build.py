@@ -24,6 +24,7 @@ from fedframe.errors import DataError, SettingError
 from fedframe.methods.recipes import make_method
 from fedframe.models import build_net, default_net
 from fedframe.models.freeze import check_freeze, frozen_modules
+from fedframe.models.weights import load_weights, weights_digest
 from fedframe.settings import FROM_PYTHON, Settings
 from fedframe.util.seeds import seed_for
 
@@ -53,6 +54,8 @@ class JobMaker:
             "clients": len(self.federation.all_clients),
             "partition": self.federation.partition or settings.partition,
         }
+        if settings.weights is not None:
+            resolved["weights_digest"] = confirm_weights(settings)
         if self.net == "auto":
             samples = len(self.federation.train.values)
             self.net = resolved["model"] = default_net(shape, samples, settings.device)
@@ -63,9 +66,11 @@ class JobMaker:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_for(self.settings.seed, "model"))
             backbone = build_net(self.net, shape)
+            left_out = load_weights(backbone, Path(settings.weights)) if settings.weights is not None else []
             classes = len(self.federation.source.classes)
             with named_errors(f"method = {settings.method!r}"):
                 self.template = self.method.build(backbone, int(backbone.dim), classes)  # type: ignore[arg-type]
+        self.federation = replace(self.federation, notes=(*self.federation.notes, *left_out))
         self.template.freeze(frozen_modules(backbone, settings.freeze))
         self.template.compute_type = COMPUTE_TYPES.get(self.settings.precision)
         if note := precision_note(self.settings.precision, self.settings.device):
@@ -178,6 +183,17 @@ def deal_out(settings: Settings, data: object) -> Federation:
         min_size=settings.min_client_size,
         local_test=settings.local_test,
     )
+
+
+def confirm_weights(settings: Settings) -> str:
+    """The digest of the file of weights, which must be the one that was noted before, if one was."""
+    found = weights_digest(Path(str(settings.weights)))
+    if settings.weights_digest not in (None, found):
+        raise SettingError(
+            f"weights = {settings.weights!r} is not the file of before: its digest is {found}, and "
+            f"{settings.weights_digest} was noted; put that file there."
+        )
+    return found
 
 
 def check_device(device: str) -> None:

@@ -40,6 +40,8 @@ def with_absolute_paths(settings: Settings) -> Settings:
         "data": resolve_paths(settings.data),
         "model": resolve_paths(settings.model),
     }
+    if settings.weights is not None:
+        resolved["weights"] = str(Path(settings.weights).expanduser().absolute())
     if settings.data_dir is not None:
         resolved["data_dir"] = str(Path(settings.data_dir).expanduser().absolute())
     return settings.model_copy(update=resolved)

@@ -59,7 +59,7 @@ class InputFinder:
 
     def find(self, settings: Settings, net: object = None) -> tuple[Input, ...]:
         """The inputs of a run with these settings; `net` is one that was given in Python."""
-        key = (settings.method, settings.data, settings.model, id(net))
+        key = (settings.method, settings.data, settings.model, settings.weights, id(net))
         if key not in self._found:
             self._found[key] = tuple(sorted(self._look(settings, net), key=lambda each: each.path))
         return self._found[key]
@@ -67,6 +67,7 @@ class InputFinder:
     def _look(self, settings: Settings, net: object) -> Iterator[Input]:
         files = {file: None for place in own_places(settings) for file in code_files(place)}
         files |= dict.fromkeys(data_files(settings.data))
+        files |= dict.fromkeys([Path(settings.weights)] if settings.weights else [])
         yield from (self._file(file) for file in files if file.is_file())
         folders = image_files(settings.data)
         if folders is not None:

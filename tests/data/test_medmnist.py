@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +24,8 @@ def write(path: Path, classes: int, *shape: int, labels: int = 1, leave_out: tup
         images.reshape(count, -1)[:, 0] = i * 80 + np.arange(count)
         arrays[f"{split}_images"] = images
         arrays[f"{split}_labels"] = (np.arange(count * labels) % classes).reshape(count, labels).astype(np.uint8)
-    np.savez(path, **{name: array for name, array in arrays.items() if name not in leave_out})
+    kept: dict[str, Any] = {name: array for name, array in arrays.items() if name not in leave_out}
+    np.savez(path, **kept)
     return path
 
 
