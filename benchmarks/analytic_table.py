@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from sklearn.datasets import load_breast_cancer
 from sklearn.linear_model import LogisticRegression
 
 from fedframe.jobs.build import JobMaker
@@ -57,7 +58,7 @@ def rows() -> Iterator[Row]:
     yield from grid("fashion", fashion, SPREAD[:1], SEEDS[:1])
     for noise in (None, 1.0, 2.0, 4.0, 0.5, 8.0):
         yield private(noise)
-    yield from grid("tables", "analytic --data breast_cancer --clients 5", ("iid",), SEEDS)
+    yield from grid("tables", "analytic --data csv:{made}/breast_cancer.csv --label kind --clients 5", ("iid",), SEEDS)
     made = "analytic --data csv:{made}/sites.csv --label ill --client-column site"
     yield from grid("tables", made, ("user",), SEEDS)
     yield from grid("tail", f"{fashion} --set analytic.tail=normalised", (TAIL,), SEEDS)
@@ -68,7 +69,12 @@ def rows() -> Iterator[Row]:
     yield from grid("fashion", fashion, SPREAD[1:], SEEDS[:1])
     yield from grid("fedavg", "fedavg --data fashion-mnist --rounds 2 --no-personal", SPREAD[:1], SEEDS[:1])
     yield from grid("tail", f"{fashion} --set analytic.tail=equal_priors", (TAIL,), SEEDS)
-    yield from grid("tables", "analytic --data breast_cancer --clients 5 --set analytic.width=0", ("iid",), SEEDS)
+    yield from grid(
+        "tables",
+        "analytic --data csv:{made}/breast_cancer.csv --label kind --clients 5 --set analytic.width=0",
+        ("iid",),
+        SEEDS,
+    )
     yield from grid("tables", f"{made} --set analytic.width=0", ("user",), SEEDS)
     yield from grid("cifar", cifar, SPREAD[1:], SEEDS[:1])
     yield from grid("tail-personal", "analytic --data fashion-mnist --set analytic.keep_sums=false", (TAIL,), SEEDS)
@@ -117,12 +123,22 @@ def write_sites(path: Path) -> None:
     path.write_text("\n".join(lines) + "\n")
 
 
+def write_breast_cancer(path: Path) -> None:
+    """scikit-learn's table of 569 tumours with 30 measurements."""
+    table = load_breast_cancer()
+    lines = [",".join([*(f"m{i}" for i in range(table.data.shape[1])), "kind"])]
+    for values, kind in zip(table.data, table.target, strict=True):
+        lines.append(",".join([*(f"{value:g}" for value in values), str(table.target_names[kind])]))
+    path.write_text("\n".join(lines) + "\n")
+
+
 # -- runs --------------------------------------------------------------------------------------------------------------
 def perform(row: Row, data_dir: Path, threads: int) -> dict[str, Any]:
     """Run it; what is kept of it."""
     with tempfile.TemporaryDirectory() as folder:
         made, out = Path(folder), Path(folder) / "run"
         write_sites(made / "sites.csv")
+        write_breast_cancer(made / "breast_cancer.csv")
         words = [word.format(data_dir=data_dir, made=made) for word in row.arguments.split()]
         environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
         command = [sys.executable, "-m", "fedframe", "run", *words, "--data-dir", str(data_dir), "--workers", "1"]
