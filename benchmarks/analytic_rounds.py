@@ -102,10 +102,7 @@ def main() -> None:
     shown = {name: value for name, value in asked.items() if name != "data_dir"}
     given = {**asked, "eval_every": 0, "personal": False, "workers": 1}
     for method in ("analytic", *methods):
-        table = (
-            read_json(results) if results.exists() else {"about": "python -m benchmarks.analytic_rounds", "runs": []}
-        )
-        if any(each["settings"] == shown and each["method"] == method for each in table["runs"]):
+        if any(each["settings"] == shown and each["method"] == method for each in read_table(results)["runs"]):
             continue
         with tempfile.TemporaryDirectory() as name:
             if method == "analytic":

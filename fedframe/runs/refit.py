@@ -21,10 +21,11 @@ from fedframe.core.message import LOST, Message
 from fedframe.core.server import Progress, Server
 from fedframe.engines.inline import InlineEngine
 from fedframe.errors import DataError, RunError, SettingError
-from fedframe.runs.folder import CLIENT_SCORES, SUMMARY, RunFolder
+from fedframe.runs.folder import CLIENT_SCORES, RunFolder
 from fedframe.runs.new_client_scores import score_new_clients
 from fedframe.runs.predictor import save_model
 from fedframe.runs.roster import Roster
+from fedframe.runs.round_files import SUMMARY
 from fedframe.runs.summary import client_table, spreads, summarise
 from fedframe.util.files import read_json, write_json, write_text
 
