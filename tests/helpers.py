@@ -71,3 +71,12 @@ def same_file(first: Path, second: Path) -> bool:
 def equal_states(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
     """Whether two sets of named tensors are bit for bit the same."""
     return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+def comparable_scores(run: Path) -> dict[str, Any]:
+    """A run's scores without F1, for which the server needs the confusion of every client: nodes send only the sum."""
+    scores: dict[str, Any] = read_json(run / "summary.json")["scores"]
+    return {
+        name: {key: value for key, value in each.items() if key not in ("f1", "f1_weighted")}
+        for name, each in scores.items()
+    }

@@ -43,6 +43,9 @@ DEFINITIONS = {
     "final": "of the saved models: after the server stage and, for personal, after the client stage; over all clients "
     "(personal: over at most personal_clients)",
     "weighted": "like final, but the mean is weighted by the clients' test samples",
+    "f1": "F1 of each client's own model on its own test data, unweighted mean over its classes, then over "
+    "clients; not where only sums over clients are known",
+    "f1_weighted": "like f1, but a client's classes weigh as many as their test samples",
     "spread": "over clients: standard deviation, mean of the worst tenth (rounded up), worst and best",
     "per_group": "like generic final, mean over the classes that are frequent (many: those with the first 75 % of "
     "the training samples), middling (medium: up to 95 %) or rare (few) in the training data",

@@ -23,7 +23,17 @@ from fedframe.jobs.build import Net
 from fedframe.runs.alone import alone_settings
 from fedframe.runs.federated import is_nodes
 from fedframe.runs.folder import CLIENT_SCORES, MODEL, RunFolder
-from fedframe.runs.gain import ALONE, GAIN, KEYS, ByModel, compare_client, score_at, with_pairs, write_gain
+from fedframe.runs.gain import (
+    ALONE,
+    GAIN,
+    KEYS,
+    ByModel,
+    compare_client,
+    score_at,
+    with_everyone,
+    with_pairs,
+    write_gain,
+)
 from fedframe.runs.round_files import SUMMARY
 from fedframe.settings import FROM_PYTHON, REMOTE_DATA, Settings
 from fedframe.util.allowed_code import check_named
@@ -46,7 +56,9 @@ def gain(folder: str | Path, *, data: object = None, model: Net | None = None, p
         raise DataError(f"{folder} is not finished; go on with 'fedframe resume {folder}' first.")
     settings = RunFolder(path).settings()
     table = RunFolder(path).read(CLIENT_SCORES)
-    if not any(value is not None for key in KEYS.values() for value in table[key]):
+    if settings.data == REMOTE_DATA and settings.secure:
+        table = with_everyone(table, RunFolder(path).names())
+    elif not any(value is not None for key in KEYS.values() for value in table[key]):
         raise DataError(f"No client of {folder} has test data of its own, so that there is nothing to compare.")
     if settings.data == REMOTE_DATA:
         return write_gain(path, settings.score_metric, known_rows(path, table))

@@ -36,12 +36,20 @@ def write_gain(folder: Path, metric: str, rows: Sequence[dict[str, Any]]) -> dic
 def told_rows(table: dict[str, Any], names: Sequence[str], told: Mapping[int, ToldGain]) -> list[dict[str, Any]]:
     """A federation's rows: what nodes have told of themselves, beside the scores that are known of all."""
     said = {names[client]: each for client, each in told.items()}
-    rows = []
+    table, rows = with_everyone(table, names), []
     for place, name in enumerate(table["clients"]):
         alone, gained = said.get(name, (None, None))
         row = compare_client(table, alone, place)
         rows.append(with_difference(row, gained, paired=True) if gained else row)
     return rows
+
+
+def with_everyone(table: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """The scores of clients with a row for everybody: where they are added up securely, nobody's are known."""
+    if table["clients"]:
+        return table
+    unknown = [None] * len(names)
+    return {"clients": list(names), "test_samples": unknown, **dict.fromkeys(KEYS.values(), unknown)}
 
 
 # -- one client --------------------------------------------------------------------------------------------------------
@@ -120,7 +128,8 @@ def lines_of(content: dict[str, Any], most: int = 50) -> list[str]:
     for row in sorted(rows, key=lambda row: -row["gain"]["value"] if row["gain"] else math.inf)[:most]:
         cells = [score_text(row[kind]) for kind in MODELS]
         gained = points(row["gain"]) if row["gain"] else ""
-        first = f"{row['client']!s:{width}}  {row['test_samples']:>6,}  " + "  ".join(f"{cell:>20}" for cell in cells)
+        tests = "" if row["test_samples"] is None else f"{row['test_samples']:,}"
+        first = f"{row['client']!s:{width}}  {tests:>6}  " + "  ".join(f"{cell:>20}" for cell in cells)
         lines.append(f"{first}  {gained:>22}  {row['verdict'] or ''}".rstrip())
     if len(rows) > most:
         lines.append(f"... and {len(rows) - most:,} more in {GAIN}")

@@ -15,7 +15,7 @@ from typing import Any
 from torch import Size, Tensor
 
 from fedframe.core.engine import Engine
-from fedframe.core.job import Job
+from fedframe.core.job import Job, count_personal
 from fedframe.core.kept_statistics import is_kept, kept_statistics, request_digest
 from fedframe.core.message import LOST, Message
 from fedframe.core.server import Progress, Server
@@ -27,12 +27,12 @@ from fedframe.runs.predictor import save_model
 from fedframe.runs.roster import Roster
 from fedframe.runs.round_files import SUMMARY
 from fedframe.runs.summary import client_table, spreads, summarise
-from fedframe.util.files import read_json, write_json, write_text
+from fedframe.util.files import read_json, write_json, write_sealed
 
 # What a run has cost, which later changes leave as it was.
 TIME_AND_MEMORY = ("seconds", "seconds_in_rounds", "cpu_seconds", "peak_memory_mb")
 BYTES = ("bytes_up", "bytes_down", "bytes_by_part", "bytes_once", "stages", "bytes_up_total", "bytes_down_total")
-COSTS = (*TIME_AND_MEMORY, *BYTES, "privacy", "changed_code")
+COSTS = (*TIME_AND_MEMORY, *BYTES, "privacy", "changed_code", "lines")
 
 
 @dataclass
@@ -153,6 +153,7 @@ def write_results(
 ) -> None:
     """The files of the changed run, in a folder of their own."""
     save_model(stage, server.job, server.model, server.fixed_overrides)
-    write_text(stage / CLIENT_SCORES, json.dumps(table) + "\n")
-    write_json(stage / SUMMARY, {**summary, "changes": list(roster.changes)})
+    write_sealed(stage / CLIENT_SCORES, json.dumps(table) + "\n")
+    kept = {"personal_models": count_personal(stage), "changes": list(roster.changes)}
+    write_json(stage / SUMMARY, {**summary, **kept})
     roster.write(stage)

@@ -156,9 +156,11 @@ def without_reply(job: Job, counted: int, personal: bool) -> dict[str, int]:
 def privacy_spent(job: Job, history: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     """What the run has spent of its clients' privacy, if it keeps count."""
     settings = job.settings
-    if settings.privacy_clip is None or not history or "epsilon" not in history[-1]:  # only the organiser keeps count
+    if settings.privacy_clip is None:
         return None
     release = release_of(job.method)
+    if release is None and (not history or "epsilon" not in history[-1]):  # only the organiser keeps count
+        return None
     single = "single updates" if release is None else "single clients' sums"
     covers = "the shared model" + (f" and {single}" if settings.privacy_at == "node" else "")
     spent = epsilon_of_release(job) if release is not None else history[-1]["epsilon"]

@@ -279,7 +279,7 @@ def test_runs_are_equal_for_any_number_of_workers_and_predict_and_personalise(tm
     ]
     assert same_file(tmp_path / "1" / "model.safetensors", tmp_path / "2" / "model.safetensors")
     for client in range(4):
-        name = Path("personal", "000", f"{client:06d}-0.safetensors")
+        name = Path("personal", "000", f"{client:06d}.safetensors")
         assert same_file(tmp_path / "1" / name, tmp_path / "2" / name)
     found = [int(label) for label in runs[0].model.predict(data["x_test"])]
     assert np.mean(np.array(found) == data["y_test"]) == pytest.approx(runs[0].scores["generic"]["final"])

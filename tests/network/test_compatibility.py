@@ -18,7 +18,7 @@ def test_measures_of_single_updates_are_refused_with_secure_aggregation(measure:
     check_measures(settings.model_copy(update={"measure": "collapse"}), data_is_local=True)
 
 
-@pytest.mark.parametrize(("measure", "named"), [("collapse", "collapse"), ("all", "cka,collapse")])
+@pytest.mark.parametrize(("measure", "named"), [("collapse", "collapse"), ("all", "cka,collapse,local")])
 def test_measures_of_samples_are_refused_where_data_stay_with_the_nodes(measure: str, named: str) -> None:
     settings = Settings(method="fedavg", measure=measure, engine="flower")
     with pytest.raises(SettingError, match=f"measure = {named} needs samples on the server"):

@@ -172,7 +172,7 @@ def test_table_that_does_not_fit_is_one_sentence(tmp_path: Path) -> None:
     assert fedframe.personalise(tmp_path / "run", late, label="outcome", progress=False).name == "late"
     fedframe.run("fedavg", clients=2, rounds=1, out=tmp_path / "digits", **SMALL)
     with pytest.raises(
-        DataError, match=r"a table, but the run was trained on arrays of shape \(8, 8, 1\); use data = npz"
+        DataError, match=r"a table, but what was agreed on, or trained, are arrays of shape \(8, 8, 1\); use data = npz"
     ):
         fedframe.personalise(tmp_path / "digits", late, progress=False)
 
