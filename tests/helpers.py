@@ -12,6 +12,7 @@ from fedframe.core.job import Job
 from fedframe.jobs.build import JobMaker
 from fedframe.jobs.gather import gather
 from fedframe.runs.progress import Display
+from fedframe.util.files import read_json
 
 
 def blobs(clients: int = 4, each: int = 24, classes: int = 3, dim: int = 5, seed: int = 0) -> dict[str, Any]:
