@@ -30,6 +30,7 @@ function gains(rows, tools) {
       Plot.ruleX([0], { stroke: theme.style("--dim"), strokeWidth: 1.5 }),
       Plot.ruleY(rows, { x1: (row) => row.gain[1], x2: (row) => row.gain[2], y: "client", stroke: colour, strokeWidth: 2.5 }),
       Plot.dot(rows, { x: (row) => row.gain[0], y: "client", fill: colour, r: 5 }),
+      Plot.text(rows, { x: (row) => row.gain[0], y: "client", text: (row) => `${row.gain[0] > 0 ? "+" : ""}${(100 * row.gain[0]).toFixed(1)}`, dy: -11, fill: theme.style("--ink"), stroke: theme.style("--card"), strokeWidth: 3 }),
     ],
   });
 }
