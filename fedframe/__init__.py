@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from fedframe.methods.recipes import Recipe
     from fedframe.runs.personalise import NewClient, personalise
     from fedframe.runs.predictor import Predictor
+    from fedframe.util.allowed_code import allow_code
 
 # Where each public name lives. torch takes seconds to import: a module is loaded when a name of it is first used, so
 # that `fedframe --help` answers at once.
@@ -60,8 +61,11 @@ EXPORTS = {
     "Server": "fedframe.core",
     "State": "fedframe.core",
     "Upload": "fedframe.core",
+    "allow_code": "fedframe.util.allowed_code",
     "compare": "fedframe.experiments.compare.run",
     "compare_each": "fedframe.experiments.compare.run",
+    "forget": "fedframe.runs.join_forget",
+    "join": "fedframe.runs.join_forget",
     "personalise": "fedframe.runs.personalise",
     "resume": "fedframe.api",
     "run": "fedframe.api",
@@ -88,8 +92,11 @@ __all__ = [
     "State",
     "Upload",
     "__version__",
+    "allow_code",
     "compare",
     "compare_each",
+    "forget",
+    "join",
     "measure",
     "personalise",
     "resume",

@@ -10,18 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 from fedframe.core.evaluation import EASIER_TASK
 from fedframe.errors import SettingError
-from fedframe.jobs.build import JobMaker, Net
+from fedframe.jobs.build import JobMaker, Net, check_given
 from fedframe.jobs.gather import gather
 from fedframe.jobs.inputs import InputFinder
 from fedframe.methods.recipes import MethodLike, confirm_method, method_text
-from fedframe.runs.changes import CodeCheck, changed_since, find_changes, refuse
+from fedframe.runs.changes import changed_since, find_changes, refuse
 from fedframe.runs.engine import check_engine
 from fedframe.runs.federated import how_it_ends, is_organisers, not_here, train_again
-from fedframe.runs.folder import EXAMINATION, MODEL, RunFolder
+from fedframe.runs.folder import EXAMINATION, MODEL, RunFolder, is_run_config
 from fedframe.runs.progress import Display, choose_display
 from fedframe.runs.result import RunResult
+from fedframe.runs.rewind import rewind
 from fedframe.runs.session import execute
-from fedframe.settings import FROM_PYTHON, REMOTE_DATA, data_text, short_method
+from fedframe.settings import FROM_PYTHON, REMOTE_DATA, data_text, read_config, short_method
+from fedframe.util.allowed_code import allow_edited, allow_typed, check_named
 from fedframe.util.text import interval, percent, plural, sentence
 
 if TYPE_CHECKING:
@@ -126,6 +128,11 @@ def run(
     given |= {
         name: value if isinstance(value, str) else FROM_PYTHON for name, value in named.items() if value is not None
     }
+    allow_typed(given.get("method"), given.get("model"))
+    if config is not None:
+        texts = [read_config(Path(config)).get(name) for name in ("method", "model") if given.get(name) is None]
+        # A file of one's own is what one would type; one that a run has left may be anybody's.
+        (check_named if is_run_config(Path(config)) else allow_typed)(*texts)
     asked = gather(given, config)
     if asked.data == REMOTE_DATA and config is not None:
         raise SettingError(
@@ -144,8 +151,8 @@ def run(
     with folder.removed_unless_begun():
         job = job_maker.make(folder.path)
         folder.write_inputs(inputs)
-        folder.write_settings(job.settings)
         folder.write_names(job.federation.names if job.federation.source.user_names is not None else None)
+        folder.write_settings(job.settings)  # last: with it the run has begun
         with choose_display(progress) as display:
             execute(job, folder, display)
     return Result(folder.path, job.settings, job_maker.net, "files", kept_object(data))
@@ -158,9 +165,14 @@ def resume(
     data: object = None,
     model: Net | None = None,
     changed_code: bool = False,
+    from_round: int | None = None,
+    without_private_state: bool = False,
     progress: bool | Display = True,
 ) -> Result:
     """Go on with a run that was stopped; a finished one is returned as it is.
+
+    Where files are damaged: `from_round` goes back to a round that is kept (the last two, and 0), in a finished run
+    too; `without_private_state` lets clients whose private state is damaged or missing start afresh.
 
     A method, data or a net that were objects are given again. A run whose files have changed since it began is
     refused, unless `changed_code` is true: then it goes on with them as they are now. A finished run is refused only
@@ -171,17 +183,25 @@ def resume(
     if settings.data == REMOTE_DATA and data is None:
         return resume_federation(run_folder)
     confirm_method(settings.method, method)
+    if changed_code:
+        allow_edited(settings.method, settings.model)
+    if from_round is not None:
+        check_named(settings.method, settings.model)  # before anything is taken away
+        rewind(run_folder, from_round)
     finished = run_folder.finished
     changed = None if finished else find_changes(run_folder, model, changed_code)
+    if finished:  # nothing of it is loaded before a model is asked for
+        check_given(settings, data, model)
+        net = settings.model if model is None else model
+        return Result(run_folder.path, settings, net, "none" if changed_code else "all", kept_object(data))
+    check_named(settings.method, settings.model)
     job_maker = JobMaker(settings, data, model)
-    if not finished:
-        job = job_maker.make(run_folder.path)
-        if changed is not None:  # after the job was made: code that cannot run must not take the record's place
-            changed.record(run_folder)
-        with choose_display(progress) as display:
-            execute(job, run_folder, display)
-    check: CodeCheck = "files" if not finished else "none" if changed_code else "all"
-    return Result(run_folder.path, job_maker.settings, job_maker.net, check, kept_object(data))
+    job = job_maker.make(run_folder.path)
+    if changed is not None:  # after the job was made: code that cannot run must not take the record's place
+        changed.record(run_folder)
+    with choose_display(progress) as display:
+        execute(job, run_folder, display, without_private_state=without_private_state)
+    return Result(run_folder.path, job_maker.settings, job_maker.net, "files", kept_object(data))
 
 
 def resume_federation(folder: RunFolder) -> Result:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from pathlib import Path
 
 
 class FedframeError(Exception):
@@ -16,6 +17,14 @@ class SettingError(FedframeError):
 
 class DataError(FedframeError):
     """A data file is missing, damaged or does not fit the run."""
+
+
+class DamageError(DataError):
+    """A file that Fedframe has written is not as it was: damaged, missing, or something else in its place."""
+
+    def __init__(self, text: str, path: Path | None = None) -> None:
+        super().__init__(text)
+        self.path = path
 
 
 class ProtocolError(DataError):

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
+import reprlib
 from collections.abc import Mapping
+from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from fedframe.errors import SettingError, nearest
+from fedframe.errors import DataError, SettingError, nearest
+from fedframe.util.plain_files import explained, read_bytes
 from fedframe.util.schedule import Schedule
 
+MOST = 1_000_000_000  # of whatever is counted: no run has more, and numbers beyond would not end
 Share = Annotated[float, Field(gt=0, le=1)]
 METRICS = (
     "accuracy",
@@ -22,9 +27,11 @@ METRICS = (
     "sensitivity",
     "specificity",
 )  # what generic, client and personal scores can be; higher is better in all of them
-MEASURES = ("collapse", "drift", "cka")  # what can be measured in rounds
+MEASURES = ("collapse", "drift", "cka", "local")  # what can be measured in rounds
 LOGGERS = ("tensorboard", "mlflow", "wandb")  # where a run can be logged to, beside its folder
 FROM_PYTHON = "python"  # what config.yaml says of data or a net that was an object; of a method also what it looks like
+MOST_CONFIG, DEEPEST = 1 << 20, 100  # bytes of a config file, and brackets within brackets
+BRACKET = re.compile(rb"[][{}]")
 REMOTE_DATA = "none"  # the data of a federation's run: they stay at the nodes, and each knows its own
 
 
@@ -44,8 +51,8 @@ class Settings(BaseModel):
         "auto",
         description="how samples are dealt to clients (auto: user if the data name users, else dirichlet:0.1)",
     )
-    clients: int | None = Field(None, ge=1, description="number of clients (default 20; all of them for user)")
-    min_client_size: int = Field(10, ge=1, description="fewest samples a client may hold")
+    clients: int | None = Field(None, ge=1, le=MOST, description="number of clients (default 20; all of them for user)")
+    min_client_size: int = Field(10, ge=1, le=MOST, description="fewest samples a client may hold")
     test_share: float = Field(0.2, gt=0, lt=1, description="test share of sources that have no test set")
     validate_share: float = Field(0.0, ge=0, lt=1, description="score on this share of every client's training data")
     data_share: Share = Field(1.0, description="share of the training samples that is kept, the same of every class")
@@ -61,12 +68,15 @@ class Settings(BaseModel):
     augment: str = Field("none", description="none, flip, crop or crop+flip")
 
     model: str = Field("auto", description="net, or my_file.py:MyNet")
+    weights: str | None = Field(None, description="file of the net's initial weights: .safetensors, .pt or .pth")
+    weights_digest: str | None = Field(None, description="what that file must hold; noted by the first run")
+    freeze: str = Field("none", description="what of the net does not learn: none, backbone, or its first N children")
 
-    rounds: int = Field(30, ge=0, description="communication rounds (0: only what comes after them)")
+    rounds: int = Field(30, ge=0, le=MOST, description="communication rounds (0: only what comes after them)")
     participation: Share = Field(1.0, description="share of the clients that take part in a round")
-    epochs: int = Field(2, ge=1, description="local epochs per round")
-    steps: int | None = Field(None, ge=1, description="local steps per round, instead of epochs")
-    batch: int = Field(32, ge=1, description="local batch size")
+    epochs: int = Field(2, ge=1, le=MOST, description="local epochs per round")
+    steps: int | None = Field(None, ge=1, le=MOST, description="local steps per round, instead of epochs")
+    batch: int = Field(32, ge=1, le=MOST, description="local batch size")
     optimizer: Literal["sgd", "adam", "adamw"] = Field("sgd", description="local optimiser: sgd, adam or adamw")
     lr: float = Field(
         0.1, gt=0, allow_inf_nan=False, description="local learning rate (default 0.001 for adam and adamw)"
@@ -115,11 +125,13 @@ class Settings(BaseModel):
         "server", description="client-level privacy: who adds the noise, the server or every client by itself"
     )
 
-    eval_every: int = Field(1, ge=0, description="evaluate every N rounds (0: only after the last)")
-    eval_batch: int = Field(256, ge=1, description="batch size of evaluation")
-    eval_clients: int = Field(200, ge=1, description="most clients scored between rounds (all after the last)")
+    eval_every: int = Field(1, ge=0, le=MOST, description="evaluate every N rounds (0: only after the last)")
+    eval_batch: int = Field(256, ge=1, le=MOST, description="batch size of evaluation")
+    eval_clients: int = Field(200, ge=1, le=MOST, description="most clients scored between rounds (all after the last)")
     personal: bool = Field(True, description="make and score a personal model per client after the last round")
-    personal_clients: int = Field(1000, ge=1, description="most clients that get a personal model (a fixed draw)")
+    personal_clients: int = Field(
+        1000, ge=1, le=MOST, description="most clients that get a personal model (a fixed draw)"
+    )
     save_personal: bool = Field(True, description="keep the personal models in the run folder")
     metric: str = Field(
         "auto",
@@ -133,16 +145,19 @@ class Settings(BaseModel):
     score_bins: int = Field(
         2048, ge=0, le=1 << 16, description="over a network: bins of the nodes' score histograms (0: send none)"
     )
-    measure: str = Field("", description="measure in rounds: collapse, drift, cka (separated by commas) or all")
+    measure: str = Field("", description="measure in rounds: collapse, drift, cka, local (separated by commas) or all")
 
-    seed: int = Field(0, ge=0, description="fixes the split, the initial model and every batch")
+    seed: int = Field(0, ge=0, lt=1 << 63, description="fixes the split, the initial model and every batch")
     engine: Literal["local", "flower", "flower-sim"] = Field(
         "local",
         description="who runs the clients: local, flower (node processes over TLS) or flower-sim (Ray)",
     )
-    nodes: int = Field(3, ge=1, description="node processes of the engine flower, or nodes of flower-sim")
+    nodes: int = Field(3, ge=1, le=MOST, description="node processes of the engine flower, or nodes of flower-sim")
     min_clients: int | None = Field(
-        None, ge=1, description="over a network: fewest replies of a round (default: half of those asked, at least 2)"
+        None,
+        ge=1,
+        le=MOST,
+        description="over a network: fewest replies of a round (default: half of those asked, at least 2)",
     )
     patience: float | None = Field(
         None, gt=0, description="over a network: seconds to wait for a reply (default: while the node is connected)"
@@ -150,8 +165,13 @@ class Settings(BaseModel):
     secure: bool = Field(
         False, description="over a network: the organiser sees sums over clients only, never one client's update"
     )
-    workers: int | None = Field(None, ge=1, description="worker processes (default: one per core; 1: this process)")
+    workers: int | None = Field(
+        None, ge=1, le=MOST, description="worker processes (default: one per core; 1: this process)"
+    )
     device: str = Field("cpu", description="cpu, cuda, cuda:1 or mps")
+    precision: Literal["float32", "bf16", "fp16"] = Field(
+        "float32", description="of the net's arithmetic: float32, bf16 or, on a GPU, fp16; weights stay float32"
+    )
     log: str = Field("", description="also log to tensorboard, mlflow or wandb (several: separated by commas)")
 
     @model_validator(mode="before")
@@ -299,7 +319,15 @@ def _sentence(problem: dict[str, Any]) -> str:
     default = Settings.model_fields[name].get_default(call_default_factory=True)
     hint = f"the default is {default}" if default is not None else "leave it out for the default"
     meaning = Settings.model_fields[name].description
-    return f"{name} = {problem['input']!r}: {reason}; {hint} ({meaning})."
+    return f"{name} = {shown(problem['input'])}: {reason}; {hint} ({meaning})."
+
+
+def shown(value: object) -> str:
+    """A value for a sentence: short, however large it is."""
+    try:
+        return reprlib.repr(value) if isinstance(value, dict | list | tuple | set) else repr(value)[:200]
+    except ValueError:  # a whole number of many thousand digits
+        return "a huge number"
 
 
 def merge_settings(*layers: Mapping[str, Any]) -> dict[str, Any]:
@@ -343,17 +371,43 @@ def merge_part_settings(*layers: Mapping[str, Mapping[str, Any]]) -> dict[str, d
     return merged
 
 
+def depth(content: bytes) -> int:
+    """How deep brackets are nested, also those in texts."""
+    found = accumulate(1 if bracket.group() in b"[{" else -1 for bracket in BRACKET.finditer(content))
+    return max(found, default=0)
+
+
 def read_config(path: Path) -> dict[str, Any]:
     """The settings in a YAML file, not yet checked."""
+    if not path.exists():
+        raise SettingError(f"There is no config file {path}.")
     try:
-        values = yaml.safe_load(path.read_text())
-    except FileNotFoundError as error:
-        raise SettingError(f"There is no config file {path}.") from error
+        content = read_bytes(path)
+    except DataError as error:
+        raise SettingError(f"The config file cannot be read: {error}") from error
+    return parse_config(content, path)
+
+
+def parse_config(content: bytes, path: Path) -> dict[str, Any]:
+    """The settings in the bytes of a YAML file, not yet checked."""
+    if len(content) > MOST_CONFIG or depth(content) > DEEPEST:  # YAML would take minutes to say so
+        raise SettingError(f"The config file {path} cannot be read: it is too large or nested too deeply for settings.")
+    try:
+        values = yaml.safe_load(content.decode())
+    except UnicodeDecodeError as error:
+        raise SettingError(
+            f"The config file {path} cannot be read: byte {error.start} is no text in UTF-8; save it as UTF-8."
+        ) from error
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise SettingError(f"The config file {path} cannot be read: line {line}: {error.problem}.") from error
-    except (OSError, yaml.YAMLError) as error:
-        raise SettingError(f"The config file {path} cannot be read: {' '.join(str(error).split())}") from error
+    except (
+        yaml.YAMLError,
+        ValueError,
+        RecursionError,
+        OverflowError,
+    ) as error:  # absurd numbers and dates, deep nesting
+        raise SettingError(f"The config file {path} cannot be read: {explained(error)}.") from error
     if values is None:
         return {}
     if not isinstance(values, dict):

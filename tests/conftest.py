@@ -2,6 +2,7 @@
 
 import os
 import signal
+import tempfile
 
 from hypothesis import HealthCheck, settings
 
@@ -12,6 +13,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # torch's threads spin while they wait for each other. With more threads than free cores that multiplies the time of a
 # test by up to five, so here they sleep. Set before anything imports torch; processes that tests start inherit it.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+# Code that tests run is allowed in a list of their own, not in that of whoever runs them.
+os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="fedframe-tests-")
 
 # No test may fail because the machine is busy: an example may take as long as it takes.
 settings.register_profile("fedframe", deadline=None, suppress_health_check=[HealthCheck.too_slow])

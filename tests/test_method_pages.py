@@ -159,6 +159,8 @@ def test_page_lists_every_setting_with_its_default(page: str) -> None:
             wanted |= {f"{part.name}.{f.name}": getattr(part, f.name) for f in dataclasses.fields(part)}
         for name, values in recipe.part_defaults.items():
             wanted |= {f"{name}.{key}": value for key, value in values.items()}
+        for name, values in recipe.new_runs.items():
+            wanted |= {f"{name}.{key}": value for key, value in values.items()}
         wanted |= recipe.defaults
     listed = {row[0]: row[1] for row in rows(section(PAGES[page], "## Settings")) if row[0] != "setting"}
     assert {*listed} == {*wanted}

@@ -27,7 +27,8 @@ from fedframe.metrics.embedding import METHODS
 from fedframe.metrics.sampling import sample_rows
 from fedframe.runs.changes import changed_since
 from fedframe.runs.folder import EXAMINATION, MODEL, RunFolder
-from fedframe.util.files import read_json, write_text
+from fedframe.util.files import read_json, write_sealed
+from fedframe.util.plain_files import read_bytes
 
 VERSION = 2  # raised when figures change their meaning, so that old files are made again
 MOST_CLASSES = 100  # of matrices
@@ -77,7 +78,7 @@ def examine(
         return kept
     found = measure_run(FinishedRun(path, net, data, changed_code), samples, seed, embedding)
     content: dict[str, Any] = significant({"made_of": asked, **found})
-    write_text(path / EXAMINATION, compact(content))
+    write_sealed(path / EXAMINATION, compact(content))
     return content
 
 
@@ -96,8 +97,7 @@ def model_digest(path: Path) -> str | None:
     """A hash of the saved model; None if there is none."""
     if not (path / MODEL).exists():
         return None
-    with (path / MODEL).open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+    return hashlib.blake2b(read_bytes(path / MODEL), digest_size=16).hexdigest()
 
 
 def measure_run(run: FinishedRun, samples: int, seed: int, embedding: str) -> dict[str, Any]:

@@ -16,17 +16,20 @@ from fedframe.core.layout import named_tensors
 from fedframe.core.model import Model, load_tensors
 from fedframe.data.federation import Federation
 from fedframe.data.spec import DataSchema
-from fedframe.errors import DataError, SettingError
+from fedframe.errors import DamageError, DataError, SettingError
 from fedframe.jobs.build import JobMaker
 from fedframe.metrics.classifier import embeddings
 from fedframe.models import frames
-from fedframe.network.node_data import federation_without_data
 from fedframe.runs.changes import changed_since, refuse
-from fedframe.runs.federated import NOTES, how_it_ends, is_organisers, load_test_set, not_here, test_data
-from fedframe.runs.folder import CHECKPOINT, MODEL, SUMMARY, RunFolder
+from fedframe.runs.federated import NOTES, how_it_ends, is_organisers, not_here
+from fedframe.runs.folder import MODEL, RunFolder
+from fedframe.runs.organiser import nodes_federation
 from fedframe.runs.predictor import Predictor
+from fedframe.runs.roster import Roster
+from fedframe.runs.round_files import SUMMARY
 from fedframe.settings import FROM_PYTHON, REMOTE_DATA, Settings
-from fedframe.util.files import read_json, read_tensors
+from fedframe.util.allowed_code import allow_edited, check_named
+from fedframe.util.files import read_json
 
 Net = nn.Module | Callable[..., nn.Module]
 
@@ -47,13 +50,18 @@ class FinishedRun:
         again = f"give it again: fedframe.measure.examine({str(folder)!r}, "
         if settings.data == FROM_PYTHON and data is None:
             raise SettingError(f"The data of {folder} came from Python; {again}data=...).")
-        if not changed_code:
+        if changed_code:
+            allow_edited(settings.method, settings.model)
+        else:
             refuse(changed_since(self.folder, net, data=data is None), self.path)
+        check_named(settings.method, settings.model)
         shared, self.shares_a_model = Predictor.load_shared(self.path, net, f"{again}net=MyNet())", code_check="none")
         if settings.data == REMOTE_DATA and data is None:
             data = self.without_data(shared, settings)
         with frames.loading_weights():  # class vectors are those that were saved: none are searched for
-            job = JobMaker(settings, data, net).make(self.path)
+            maker = JobMaker(settings, data, net)
+        maker.federation = Roster.read(self.path).adjust(maker.federation, settings.seed)
+        job = maker.make(self.path)
         self.check_fingerprint(job)
         self.model: Model = shared.model
         self.job: Job = replace(job, template=self.model)
@@ -64,11 +72,8 @@ class FinishedRun:
         """A federation's run as its organiser knows it: the clients' sizes, and test data if it has any of its own."""
         if not is_organisers(self.path):
             raise DataError(not_here(self.path))
-        members = read_json(self.path / NOTES)["members"]
-        train, tested = ([int(member[key]) for member in members] for key in ("train", "test"))
         form = DataSchema(shared.classes, shared.stored_shape, shared.columns, shared.mean, shared.std)
-        test = load_test_set(form, test_data(self.path), settings.label)
-        return federation_without_data(form, [member["name"] for member in members], train, tested, test)
+        return nodes_federation(form, read_json(self.path / NOTES), settings)
 
     @property
     def has_training_data(self) -> bool:
@@ -77,17 +82,15 @@ class FinishedRun:
 
     def check_fingerprint(self, job: Job) -> None:
         """Refuse data that are no longer those of the run: every figure would be wrong."""
-        if not (self.path / CHECKPOINT).exists():
-            return
-        _, notes = read_tensors(self.path / CHECKPOINT)
-        if notes["fingerprint"] != job.fingerprint():
+        found = self.folder.checkpoint()
+        if found is not None and found[2]["fingerprint"] != job.fingerprint():
             raise DataError(f"The data of {self.path} have changed since the run; put them back as they were.")
 
     @cached_property
     def summary(self) -> dict[str, Any]:
         """The content of summary.json; empty if there is none."""
         path = self.path / SUMMARY
-        return dict(read_json(path)) if path.exists() else {}
+        return self.folder.read(SUMMARY) if path.exists() else {}
 
     @cached_property
     def train_counts(self) -> list[int]:
@@ -112,13 +115,18 @@ class FinishedRun:
     def personal_clients(self) -> list[int]:
         """The clients whose own models were kept."""
         everyone = range(len(self.job.federation))
-        return [client for client in everyone if personal_path(self.path, client).exists()]
+        found = [client for client in everyone if personal_path(self.path, client).exists()]
+        kept = self.summary.get("personal_models", len(found))
+        if len(found) < kept:
+            text = f"{self.path / 'personal'} holds {len(found)} of the {kept} models that were kept there."
+            raise self.folder.with_remedy(DamageError(text, self.path / "personal"))
+        return found
 
     def personal_models(self, clients: Sequence[int]) -> Iterator[tuple[int, Model]]:
         """These clients' own models, one after the other in the same net; afterwards it is the shared one again."""
         try:
             for client in clients:
-                own, _ = read_tensors(personal_path(self.path, client))
+                own, _ = self.folder.read_model(personal_path(self.path, client))
                 load_tensors(self.model, {**self._shared, **own})
                 yield client, self.model.eval()
         finally:

@@ -7,10 +7,10 @@ from typing import Any
 
 from fedframe.core.evaluation import EASIER_TASK
 from fedframe.core.measures import METRICS, metric_name
-from fedframe.runs.folder import CLIENT_SCORES, SUMMARY, RunFolder
+from fedframe.runs.folder import CLIENT_SCORES, RunFolder
 from fedframe.runs.predictor import Predictor
+from fedframe.runs.round_files import SUMMARY
 from fedframe.settings import data_text, short_method
-from fedframe.util.files import read_json
 from fedframe.util.text import interval, percent, sentence
 from fedframe.util.version import __version__
 
@@ -19,7 +19,7 @@ MOST_CLIENTS = 50  # rows of a table
 
 def model_card(run: RunFolder, predictor: Predictor, client: int | str | None, file: str, checked: str) -> str:
     """The card of a model that was exported."""
-    summary = dict(read_json(run.path / SUMMARY)) if (run.path / SUMMARY).exists() else {}
+    summary = run.read(SUMMARY) if (run.path / SUMMARY).exists() else {}
     settings = run.settings()
     whose = "The shared model" if client is None else f"The own model of client {client}"
     shape = " x ".join(map(str, predictor.stored_shape))
@@ -63,7 +63,8 @@ def privacy_line(summary: Mapping[str, Any]) -> list[str]:
     spent = summary.get("privacy")
     if not spent:
         return ["- Differential privacy: none; a model can betray something about its training data."]
-    return [f"- Differential privacy of clients: epsilon {spent['epsilon']:.3g} at delta {spent['delta']:g}."]
+    hidden = {"samples": "single samples"}.get(spent.get("protects", ""), "clients")  # runs of before do not say it
+    return [f"- Differential privacy of {hidden}: epsilon {spent['epsilon']:.3g} at delta {spent['delta']:g}."]
 
 
 def score_lines(summary: Mapping[str, Any], client: int | str | None) -> list[str]:
@@ -120,7 +121,7 @@ def own_scores(run: RunFolder, client: int | str) -> list[str]:
 def client_row(run: RunFolder, client: int | str) -> dict[str, Any] | None:
     """A client's line of client_scores.json."""
     path = run.path / CLIENT_SCORES
-    table = dict(read_json(path)) if path.exists() else {}
+    table = run.read(CLIENT_SCORES) if path.exists() else {}
     names = [str(name) for name in table.get("clients", [])]
     if str(client) not in names:
         return None
@@ -150,7 +151,7 @@ def class_table(summary: Mapping[str, Any], client: int | str | None) -> list[st
 def client_table(run: RunFolder) -> list[str]:
     """How each client is served."""
     path = run.path / CLIENT_SCORES
-    table = dict(read_json(path)) if path.exists() else {}
+    table = run.read(CLIENT_SCORES) if path.exists() else {}
     names = table.get("clients", [])
     if not names:
         return []

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from typing import Annotated, NoReturn
+from typing import Annotated, NoReturn, Optional
 
 import typer
 
@@ -15,6 +15,7 @@ from fedframe.errors import FedframeError
 from fedframe.util.version import __version__
 
 TRACEBACK = "--traceback"
+ALLOW_CODE = "--allow-code"
 
 app = typer.Typer(
     name="fedframe",
@@ -30,6 +31,7 @@ def main() -> None:
     """Run a command; an error of ours, or of the user's own code, is one sentence and not a traceback."""
     whole = bool(os.environ.get("FEDFRAME_DEBUG")) or TRACEBACK in sys.argv
     sys.argv = [word for word in sys.argv if word != TRACEBACK]  # it may stand anywhere
+    sys.argv = permissions_first(sys.argv)
     try:
         app()
     except FedframeError as error:
@@ -47,6 +49,17 @@ def main() -> None:
         if whole or sentence is None:
             raise
         end(error, f"{sentence} (The whole traceback: {TRACEBACK})")
+
+
+def permissions_first(words: list[str]) -> list[str]:
+    """The words of a command with its `--allow-code PLACE` in front: it may stand anywhere, too."""
+    found, rest, left = [], words[:1], iter(words[1:])
+    for word in left:
+        if word == ALLOW_CODE:
+            found += [word, *([place] if (place := next(left, None)) is not None else [])]
+        else:
+            (found if word.startswith(f"{ALLOW_CODE}=") else rest).append(word)
+    return [*rest[:1], *found, *rest[1:]]
 
 
 def end(error: Exception, text: str) -> NoReturn:
@@ -70,8 +83,20 @@ def options(
     traceback: Annotated[
         bool, typer.Option(TRACEBACK, help="Show the whole traceback of an error; may stand anywhere in a command.")
     ] = False,
+    allow: Annotated[
+        Optional[list[str]],
+        typer.Option(
+            ALLOW_CODE,
+            help="Allow code that a run folder or a kit names: my_file.py or a module; may stand anywhere.",
+            metavar="PLACE",
+        ),
+    ] = None,
 ) -> None:
     """Options before a command."""
+    for place in allow or []:
+        from fedframe.util.allowed_code import allow_code
+
+        allow_code(place)
 
 
 @contextlib.contextmanager

@@ -24,6 +24,7 @@ def bench_command(
     list_: Annotated[bool, typer.Option("--list", help="list the scenes with about how long they take")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print rows and candidates, run nothing")] = False,
     rows: Annotated[str, typer.Option(help="only these rows, separated by ;  * stands for anything")] = "",
+    cases: Annotated[str, typer.Option(help="only these cases, separated by ;  * stands for anything")] = "",
     controls: Annotated[
         bool, typer.Option("--controls/--no-controls", help="run the controls, too; the baseline is always run")
     ] = True,
@@ -31,6 +32,9 @@ def bench_command(
     runs: Annotated[Path, typer.Option(help="folder of all scenes' runs")] = Path("runs", "bench"),
     out: Annotated[
         Optional[Path], typer.Option(help="folder of SCENE.json and SCENE.md (default: beside the runs)")
+    ] = None,
+    cells: Annotated[
+        Optional[Path], typer.Option(help="file of finished runs, to take from and to add to: SCENE.cells.zip")
     ] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:1")] = "cpu",
     data_dir: Annotated[Optional[str], typer.Option(help="folder of the public data sets (or FEDFRAME_DATA)")] = None,
@@ -49,7 +53,8 @@ def bench_command(
             return
         patterns = [name for name in rows.split(";") if name.strip()]
         machine = {"device": device, "data_dir": data_dir}
-        asked = Bench(scene, methods or [], patterns, controls, runs, out, machine)
+        some = [name for name in cases.split(";") if name.strip()]
+        asked = Bench(scene, methods or [], patterns, controls, runs, out, machine, some, cells)
         if dry_run:
             describe(asked)
         else:

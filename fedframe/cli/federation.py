@@ -1,4 +1,4 @@
-"""Commands of a federation over a network: fedframe federation new, serve, start, status, stop, join."""
+"""Commands of a federation over a network: fedframe federation new, serve, start, update, status, stop, join."""
 
 from __future__ import annotations
 
@@ -64,7 +64,9 @@ def new_command(
     require_flower()
     from fedframe.federation.create import form_from_data, form_from_description, new_federation
     from fedframe.jobs.gather import gather
+    from fedframe.util.allowed_code import allow_typed
 
+    allow_typed(method, settings.get("model"))
     asked = gather({**settings, "method": method, "set": part_settings(set_ or [])}, config)
     if like is not None:
         form = form_from_data(like, asked)
@@ -113,6 +115,9 @@ def start(
     test_data: Annotated[
         Optional[str], typer.Option(help="test data of the organiser's own, for the generic score")
     ] = None,
+    without: Annotated[
+        Optional[str], typer.Option(help="nodes that come later, if the method can add them: west,east")
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="show nothing but errors")] = False,
 ) -> None:
     """Train, or go on after the last finished round."""
@@ -121,7 +126,23 @@ def start(
         from fedframe.federation.folder import FederationFolder
         from fedframe.federation.start import start as start_training
 
-        start_training(FederationFolder.open(folder), new=new, test_data=test_data, progress=not quiet)
+        late = [name.strip() for name in without.split(",")] if without else []
+        start_training(FederationFolder.open(folder), new=new, test_data=test_data, without=late, progress=not quiet)
+
+
+@federation.command()
+def update(
+    folder: Folder,
+    forget: Annotated[Optional[str], typer.Option(help="a node whose sums are taken out of the model")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="show nothing but errors")] = False,
+) -> None:
+    """Add nodes that came late to the finished training, solve again, and send the model to the nodes."""
+    require_flower()
+    with interruptible():
+        from fedframe.federation.folder import FederationFolder
+        from fedframe.federation.update import update as update_training
+
+        update_training(FederationFolder.open(folder), forget=forget, progress=not quiet)
 
 
 @federation.command()
@@ -165,6 +186,18 @@ def join(
     ] = None,
     label: Annotated[Optional[str], typer.Option(help="label column of tabular data (default: as agreed)")] = None,
     device: Annotated[str, typer.Option(help="where this node trains: cpu, cuda or cuda:1")] = "cpu",
+    epsilon_limit: Annotated[
+        Optional[float],
+        typer.Option(help="epsilon of all private runs together beyond which this node answers no more"),
+    ] = None,
+    ledger: Annotated[
+        Optional[Path],
+        typer.Option(help="file of what private runs have spent, for several federations with these data"),
+    ] = None,
+    runs_limit: Annotated[int, typer.Option(help="runs in which this node takes part at most")] = 100,
+    peers: Annotated[
+        str, typer.Option(help="codes of the others' keys, as they have read them out: south=AB12-...,west=CD34-...")
+    ] = "",
     check: Annotated[bool, typer.Option("--check", help="only check the data and say what would leave")] = False,
     once: Annotated[bool, typer.Option("--once", help="leave when a run is over, instead of staying for more")] = False,
     tell_gain: Annotated[
@@ -174,7 +207,7 @@ def join(
     """Take part with this node's own data: check them, say what leaves, join and stay."""
     require_flower()
     with interruptible():
-        from fedframe.federation.join import Membership, make_node
+        from fedframe.federation.join import Limits, Membership, make_node, read_peers
         from fedframe.federation.kit import Kit
         from fedframe.federation.node_folder import check_node_folder
 
@@ -182,7 +215,8 @@ def join(
         folder = (out or (kit if kit.is_dir() else Path(f"{own.name}-node"))).absolute()
         if not check:  # before data are loaded for nothing
             check_node_folder(own, folder)
-        member = Membership(own, data, folder, test_share, label, device, tell_gain)
+        limits = Limits(epsilon_limit, ledger, runs_limit, read_peers(peers))
+        member = Membership(own, data, folder, test_share, label, device, tell_gain, limits)
         for line in (*member.check(), *member.describe_outgoing()):
             echo(line)
         if check:

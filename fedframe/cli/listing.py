@@ -15,8 +15,16 @@ from fedframe.core.part import filled_slots
 from fedframe.data import PARTITIONS, SOURCES
 from fedframe.methods.part_settings import default_part
 from fedframe.methods.parts import PARTS
-from fedframe.methods.recipes import RECIPES, find_recipes, first_line, outline_method, recipe_defaults
+from fedframe.methods.recipes import (
+    RECIPES,
+    find_recipes,
+    first_line,
+    new_run_settings,
+    outline_method,
+    recipe_defaults,
+)
 from fedframe.models import NETS
+from fedframe.util.allowed_code import allow_typed
 from fedframe.util.locate import locate
 
 
@@ -50,10 +58,11 @@ def print_method(name: str) -> None:
         if name.partition(":")[0] in described:
             console.print(f"{name}: {described[name.partition(':')[0]]}", markup=False, highlight=False)
             return
+    allow_typed(name)
     recipes = find_recipes(name)
     # A part that is no method by itself is shown alone.
     alone = name in PARTS and name not in RECIPES
-    shown = (default_part(PARTS[name]),) if alone else outline_method(name).parts
+    shown = (default_part(PARTS[name]),) if alone else outline_method(name, new_run_settings(name)).parts
     console.print(f"[bold]{name}[/bold]", *(recipe.summary for recipe in recipes), sep="\n", highlight=False)
     papers = [recipe.paper for recipe in recipes] + [part.paper for part in shown if part.name != "mean"]
     for paper in dict.fromkeys(paper for paper in papers if paper):

@@ -27,11 +27,11 @@ def measure(
 
         from fedframe.analysis import examine
         from fedframe.analysis.summary_text import summary_sections
-        from fedframe.runs.folder import EXAMINATION, SUMMARY, RunFolder
-        from fedframe.util.files import read_json
+        from fedframe.runs.folder import EXAMINATION, RunFolder
+        from fedframe.runs.round_files import SUMMARY
 
         found = examine(folder, samples=samples, seed=seed, embedding=embedding, again=again, changed_code=changed_code)
-        summary = read_json(folder / SUMMARY) if (folder / SUMMARY).exists() else {}
+        summary = RunFolder(folder).read(SUMMARY) if (folder / SUMMARY).exists() else {}
         margin = " " * 29
         width = min(120, max(80, shutil.get_terminal_size().columns))
         for heading, lines in summary_sections(found, summary, RunFolder(folder).metrics()):

@@ -1,4 +1,4 @@
-"""The papers' tables as a command."""
+"""The papers' tables and figures as a command."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from fedframe.cli.options import part_settings
 @app.command()
 def paper(
     table: Annotated[
-        Optional[str], typer.Argument(help="table, such as fedrane-1, or a file of your own; none: list them")
+        Optional[str],
+        typer.Argument(
+            help="table or figure, such as fedrane-1 or fedrane-fig5, or a file of your own; none: list them"
+        ),
     ] = None,
     scale: Annotated[float, typer.Option(help="share of the paper's work, by fewer rounds and fewer samples")] = 1.0,
     seeds: Annotated[int, typer.Option(help="runs per cell, with the seeds 0, 1, ...")] = 1,
@@ -30,15 +33,15 @@ def paper(
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:1")] = "cpu",
     data_dir: Annotated[Optional[str], typer.Option(help="folder of the public data sets (or FEDFRAME_DATA)")] = None,
     cores: Annotated[Optional[int], typer.Option(min=1, help="processor cores to use (default: all)")] = None,
-    out: Annotated[Path, typer.Option(help="folder of all tables and their runs")] = Path("runs", "papers"),
+    out: Annotated[Path, typer.Option(help="folder of all tables and figures and their runs")] = Path("runs", "papers"),
     quiet: Annotated[bool, typer.Option("--quiet", help="show nothing but errors")] = False,
 ) -> None:
-    """Run a table of a paper and print our numbers beside the paper's: fedframe paper fedrane-1 --scale 0.05."""
+    """Run a table of a paper beside its printed numbers, or draw a figure: fedframe paper fedrane-1 --scale 0.05."""
     parts = part_settings(set_ or [])
     with interruptible():
         from fedframe.experiments.grid.failures import refuse_failures
         from fedframe.experiments.papers.cells import Choice
-        from fedframe.experiments.papers.run import fill, print_planned_cells, print_tables
+        from fedframe.experiments.papers.run import fill_or_draw, print_planned_cells, print_tables
         from fedframe.experiments.papers.scale import Scale
 
         if table is None:
@@ -50,5 +53,5 @@ def paper(
         if dry_run:
             print_planned_cells(table, choice)
         else:
-            outcomes = fill(table, choice, cores=cores, progress=not quiet).outcomes.values()
+            outcomes = fill_or_draw(table, choice, cores=cores, progress=not quiet).outcomes.values()
             refuse_failures([outcome for outcome in outcomes if outcome.state == "failed"], len(outcomes))

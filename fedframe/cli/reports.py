@@ -79,10 +79,12 @@ def plot(
         typer.Option(help="curves, partition, confusion, gram, drift, collapse, clients or embedding"),
     ] = "curves",
     out: Annotated[Optional[Path], typer.Option(help="picture to write: .svg, .png or .pdf")] = None,
+    smooth: Annotated[int, typer.Option(help="draw means of so many evaluations (curves and collapse)")] = 1,
     changed_code: ChangedCode = False,
 ) -> None:
     """Draw a figure for a paper, by default accuracy over rounds as an SVG picture in the first run's folder."""
     with interruptible(), note_on_interrupt("No picture was written."):
         from fedframe.report.figures import draw
 
-        typer.echo(f"Picture: {draw(folders, what, out, notify=typer.echo, changed_code=changed_code)}")
+        picture = draw(folders, what, out, notify=typer.echo, changed_code=changed_code, smoothed=smooth)
+        typer.echo(f"Picture: {picture}")

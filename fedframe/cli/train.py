@@ -1,4 +1,4 @@
-"""Commands that train: run, resume, personalise."""
+"""Commands that train: run, resume, personalise, join, forget."""
 
 from __future__ import annotations
 
@@ -67,6 +67,13 @@ def resume(
     changed_code: Annotated[
         bool, typer.Option("--changed-code", help="go on although a file of your own has changed since")
     ] = False,
+    from_round: Annotated[
+        Optional[int], typer.Option(min=0, help="go back to this round: one of the last two, or 0 (damaged files)")
+    ] = None,
+    without_private_state: Annotated[
+        bool,
+        typer.Option("--without-private-state", help="clients whose private state is damaged or missing start afresh"),
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="show nothing but errors")] = False,
 ) -> None:
     """Go on with a run that was stopped: the result is the same as without the stop."""
@@ -75,10 +82,16 @@ def resume(
         from fedframe.runs.federated import is_nodes
         from fedframe.runs.folder import RunFolder
 
-        if RunFolder.open(folder).finished and not is_nodes(folder):
+        if RunFolder.open(folder).finished and from_round is None and not is_nodes(folder):
             typer.echo(f"{folder} is finished; its scores are in {folder / 'summary.json'}.")
             return
-        resume_run(folder, changed_code=changed_code, progress=not quiet)
+        resume_run(
+            folder,
+            changed_code=changed_code,
+            from_round=from_round,
+            without_private_state=without_private_state,
+            progress=not quiet,
+        )
 
 
 @app.command()
@@ -121,3 +134,44 @@ def personalise(
             changed_code=changed_code,
             progress=not quiet,
         )
+
+
+@app.command()
+def join(
+    folder: Annotated[Path, typer.Argument(help="run folder")],
+    data: Annotated[str, typer.Option(help="the client's own data, see 'fedframe list'")],
+    name: Annotated[str, typer.Option(help="what the client is called")],
+    test_share: Annotated[
+        Optional[float], typer.Option(help="held-out share of the data that scores (default: the run's local_test)")
+    ] = None,
+    label: Annotated[Optional[str], typer.Option(help="label column of tabular data (default: the run's)")] = None,
+    changed_code: ChangedCode = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="show nothing but errors")] = False,
+) -> None:
+    """Add a client to a finished run whose model is fitted from sums (a node's is 'federation join')."""
+    with interruptible():
+        from fedframe.runs.join_forget import join as join_run
+
+        join_run(
+            folder,
+            data,
+            name=name,
+            test_share=test_share,
+            label=label,
+            changed_code=changed_code,
+            progress=not quiet,
+        )
+
+
+@app.command()
+def forget(
+    folder: Annotated[Path, typer.Argument(help="run folder")],
+    client: Annotated[str, typer.Option(help="name or number of the client")],
+    changed_code: ChangedCode = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="show nothing but errors")] = False,
+) -> None:
+    """Take a client out of a finished run whose model is fitted from sums: as if it had never been there."""
+    with interruptible():
+        from fedframe.runs.join_forget import forget as forget_client
+
+        forget_client(folder, client, changed_code=changed_code, progress=not quiet)

@@ -15,6 +15,7 @@ from fedframe.core.message import Number
 from fedframe.core.model import copy_tensors, load_tensors
 from fedframe.core.optimizers import Optimizer
 from fedframe.core.part import Part
+from fedframe.core.precision import LossScale
 from fedframe.core.scratch import Scratch
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class ClientContext:
     plain_steps: bool = False  # whether the training under way does without the run's momentum and weight decay
     pull: float = 0.0  # the coefficient with which parts pull every step towards the server's weights
     hooks: StepHooks | None = None  # of the training under way
+    loss_scale: LossScale | None = None  # in float16
     stage: int = 0  # of several in which statistics are asked for
 
     # of the batch under way
@@ -94,8 +96,9 @@ class ClientContext:
         return self.runtime.compute_gradient(self)
 
     def apply_gradient(self) -> None:
-        """Take the optimiser's step along the gradient."""
-        self.optimizer.step()
+        """Take the optimiser's step along the gradient, unless that has overflowed in float16."""
+        if self.loss_scale is None or not self.loss_scale.overflowed:
+            self.optimizer.step()
 
     def train_missed_rounds(self, parts: Sequence[Part]) -> None:
         """Train the model as it stands for as long as an average client was in rounds, up to a bound.

@@ -15,6 +15,7 @@ from fedframe.core.job import Job
 from fedframe.core.method import Method, parts_with
 from fedframe.core.optimizers import make_optimizer, without_momentum_and_decay
 from fedframe.core.part import Part
+from fedframe.core.precision import LossScale
 from fedframe.data.augment import read_augment
 from fedframe.errors import RunError
 
@@ -60,7 +61,7 @@ def fit(
     try:
         if only is not None:
             for name, p in parameters.items():
-                p.requires_grad_(only(name))
+                p.requires_grad_(only(name) and not context.model.is_frozen(name))
         context.named = {name: p for name, p in parameters.items() if p.requires_grad}
         return loop_over_batches(context, epochs, steps, keeps_optimizer)
     finally:
@@ -75,6 +76,7 @@ def loop_over_batches(context: ClientContext, epochs: int, steps: int | None, ke
     assert hooks is not None
     settings = without_momentum_and_decay(job.settings) if context.plain_steps else job.settings
     context.optimizer = make_optimizer(settings, list(context.named.values()), context.lr)
+    context.loss_scale = LossScale() if job.settings.precision == "fp16" else None
     if keeps_optimizer:
         restore_optimizer(context)
     # After training, a backbone that learns nothing stays as it is: no statistics of the batch, nothing at random.
@@ -149,7 +151,7 @@ def checked_penalty(penalty: Tensor, part: Part, context: ClientContext) -> Tens
 def gradient_step(context: ClientContext) -> Tensor:
     """One optimiser step on one batch; returns the batch's loss."""
     loss = compute_gradient(context)
-    context.optimizer.step()
+    context.apply_gradient()
     return loss
 
 
@@ -168,7 +170,10 @@ def compute_gradient(context: ClientContext) -> Tensor:
         loss = loss + checked_penalty(returned_number(part.penalty(context), part, "penalty"), part, context)
     context.gradients += 1
     context.optimizer.zero_grad()
-    loss.backward()  # type: ignore[no-untyped-call]
+    if context.loss_scale is None:
+        loss.backward()  # type: ignore[no-untyped-call]
+    else:
+        context.loss_scale.backward(loss, context.named.values())
     for part in hooks.corrections:
         call_in_place(part, "correct", context)
     if context.job.settings.clip is not None:

@@ -26,7 +26,8 @@ from fedframe.core.message import CULPRIT, STAGE, Message, Number, all_finite
 from fedframe.core.model import copy_tensors, load_tensors
 from fedframe.core.part import Part
 from fedframe.core.personal import make_personal_models
-from fedframe.core.privacy import clipped, local_noise
+from fedframe.core.precision import full_precision
+from fedframe.core.privacy import clipped, local_noise, node_deviation
 from fedframe.core.received import Received
 from fedframe.core.scratch import Scratch
 from fedframe.core.tally import make_tally, tally_size
@@ -103,11 +104,12 @@ class ClientRuntime:
         settings = self.job.settings
         if settings.privacy_clip is None:
             return
-        update = clipped(context.reply["update"], settings.privacy_clip)
+        update = context.reply["update"]
+        if settings.privacy_at == "node" and not all_finite(update):
+            update = torch.zeros_like(update)  # that a client's training went wrong would tell of its data, too
+        update = clipped(update, settings.privacy_clip)
         if settings.privacy_at == "node":
-            # With secure aggregation only sums over this many clients are seen: each adds its share of the noise.
-            together = self.job.fewest(self.job.clients_per_round) if settings.secure else 2
-            deviation = settings.privacy_clip * settings.privacy_noise / (together - 1) ** 0.5
+            deviation = settings.privacy_clip * node_deviation(self.job, self.job.clients_per_round)
             purpose = f"noise {context.round} {context.client}"
             update = local_noise(update, deviation, self.job.home or self.job.folder, purpose, request.tensors["model"])
         context.reply["update"] = update
@@ -152,7 +154,8 @@ class ClientRuntime:
         self.catch_up(context)  # features of untrained private layers would spoil the sums over all clients
         self.model.eval()
         part, declared = self.job.method.slot("server_stage"), self.job.expected("statistics", context.stage)
-        tensors = part.statistics(context)
+        with full_precision(self.model):
+            tensors = part.statistics(context)
         for name in tensors.keys() - declared.keys():
             shape = tuple(tensors[name].shape)
             stage = f", stage={context.stage}" if context.stage else ""

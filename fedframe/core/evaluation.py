@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fedframe.core.client_runtime import NO_SCORE
-from fedframe.core.job import PIECE
+from fedframe.core.job import PIECE, Job
 from fedframe.core.measures import METRICS, Evidence, Measured, Predictions, metric_name, share_of
 from fedframe.core.message import Message
 from fedframe.core.stage_costs import COUNTS_BYTES
@@ -143,15 +143,15 @@ class Scores:
 def score_round(server: Server) -> Scores:
     """What is measured between rounds: the shared model and, where clients have more than that, their own."""
     scores = score_shared(server, "local")
-    if not has_own_models(server):
+    if not has_own_models(server.job):
         return scores
     watched = [int(client) for client in server.job.watched]
     return with_personal(scores, score_clients(server, "own", watched, lambda done, total: None, watched))
 
 
-def has_own_models(server: Server) -> bool:
+def has_own_models(job: Job) -> bool:
     """Whether clients have models between rounds that are more than the shared one."""
-    return bool(server.job.roles.private) or server.job.method.optional_slot("load_personal") is not None
+    return bool(job.roles.private) or job.method.optional_slot("load_personal") is not None
 
 
 def score_generic(server: Server) -> tuple[Scores, Predictions]:

@@ -29,6 +29,7 @@ from fedframe.data.augment import Augment, read_augment
 from fedframe.errors import SettingError, nearest
 from fedframe.settings import Settings, read_class_weights
 from fedframe.util.files import write_tensors
+from fedframe.util.schedule import Schedule
 from fedframe.util.seeds import seed_for
 
 PIECE = 2048  # test samples in one unit of scoring: small enough to share among workers, large enough to be worth it
@@ -180,14 +181,20 @@ class Job:
         return per_round(self.settings.participation, len(self.federation))
 
     def fewest(self, asked: int) -> int:
-        """How many replies make a round over a network."""
+        """How many replies make a round over a network; secure sums need as many as must agree on who is in them."""
         least = self.settings.min_clients
-        return min(asked, least if least is not None else max(2, -(-asked // 2)))
+        least = least if least is not None else max(2, -(-asked // 2))
+        return min(asked, max(least, agreeing(asked)) if self.settings.secure else least)
+
+    def learning_rate(self, round: int) -> float:
+        """The clients' learning rate in a round."""
+        settings = self.settings
+        return settings.lr * Schedule.read(settings.lr_schedule).factor(round, settings.rounds)
 
     @property
     def everyone(self) -> list[int]:
-        """All clients, largest first."""
-        return self.largest_first(np.arange(len(self.federation)))
+        """All clients that have not left, largest first."""
+        return self.largest_first(self.federation.present)
 
     def largest_first(self, clients: npt.NDArray[np.int64]) -> list[int]:
         """Clients by falling size: long work starts early."""
@@ -281,11 +288,10 @@ class Job:
     @cached_property
     def personal_groups(self) -> list[Sequence[int]]:
         """The clients that get a personal model, in groups: all, or a fixed draw when there are very many."""
-        total, most = len(self.federation), self.settings.personal_clients
-        chosen = np.arange(total)
-        if total > most:
+        chosen, most = self.federation.present, self.settings.personal_clients
+        if len(chosen) > most:
             generator = torch.Generator().manual_seed(seed_for(self.settings.seed, "personal"))
-            chosen = torch.randperm(total, generator=generator)[:most].numpy()
+            chosen = chosen[torch.randperm(len(chosen), generator=generator)[:most].numpy()]
         return groups(self, self.largest_first(chosen))
 
     def own_tensors(self, model: Model, received: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -323,9 +329,23 @@ def per_round(participation: float, clients: int) -> int:
     return max(1, int(participation * clients + 0.5))
 
 
+def agreeing(clients: int) -> int:
+    """Of how many clients in a secure sum: how many must have been told the same list of survivors.
+
+    More than two thirds, so that two lists cannot both find as many, unless a third of the clients lie. With three
+    clients that would be all of them, and nobody could ever be away: two of three hold off an organiser alone.
+    """
+    return 2 if clients == 3 else 2 * clients // 3 + 1
+
+
 def personal_path(folder: Path, client: int) -> Path:
     """Where a client's own model is kept."""
     return folder / "personal" / f"{client // 1000:03d}" / f"{client:06d}.safetensors"
+
+
+def count_personal(folder: Path) -> int:
+    """How many clients' own models are kept."""
+    return sum(1 for _ in (folder / "personal").glob("[0-9]*/[0-9]*.safetensors"))
 
 
 def gather_rows(ragged: Ragged, clients: Tensor) -> Tensor:

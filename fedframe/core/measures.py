@@ -264,9 +264,15 @@ def class_f1(confusion: Counts | Floats) -> Floats:
         return np.where(both > 0, 2 * hits / both, np.nan)
 
 
+def mean_f1(confusion: Counts, weighted: bool = False) -> float:
+    """The mean over classes of F1; weighted, by the samples of each class."""
+    each, sizes = class_f1(confusion), confusion.sum(1)
+    return float((each[sizes > 0] * sizes[sizes > 0]).sum() / sizes.sum()) if weighted else float(np.nanmean(each))
+
+
 def macro_f1(confusion: Counts) -> Measured:
     """The mean over classes of F1; its error by resampling the samples."""
-    value = float(np.nanmean(class_f1(confusion)))
+    value = mean_f1(confusion)
     count = int(confusion.sum())
     drawn = np.random.default_rng(0).multinomial(count, confusion.ravel() / count, RESAMPLES)
     spread = float(np.nanmean(class_f1(drawn.reshape(RESAMPLES, *confusion.shape)), axis=-1).std(ddof=1))
@@ -325,7 +331,7 @@ def macro_auroc(predictions: Predictions) -> Measured | None:
     return Measured(value, spread or smoothed_error(value, int(fewest[fewest > 0].min())))
 
 
-def average_precision(own: Counts, others: Counts) -> Floats:
+def average_precision(own: Counts | Floats, others: Counts | Floats) -> Floats:
     """The sum over thresholds, from the highest, of precision times the step in recall (as scikit-learn)."""
     hits, false = own[..., ::-1].cumsum(-1), others[..., ::-1].cumsum(-1)
     with np.errstate(invalid="ignore"):
@@ -333,7 +339,7 @@ def average_precision(own: Counts, others: Counts) -> Floats:
     return np.asarray((precision * own[..., ::-1]).sum(-1) / np.maximum(own.sum(-1), 1))
 
 
-def sensitivity_at(own: Counts, others: Counts, specificity: float) -> Floats:
+def sensitivity_at(own: Counts | Floats, others: Counts | Floats, specificity: float) -> Floats:
     """The largest share of the class's own at or above a threshold that keeps so many of the others below it."""
     hits = own[..., ::-1].cumsum(-1) / np.maximum(own.sum(-1, keepdims=True), 1)
     false = others[..., ::-1].cumsum(-1) / np.maximum(others.sum(-1, keepdims=True), 1)

@@ -83,10 +83,12 @@ def validate_reply(
     expected: Mapping[str, torch.Size],
     most: int | None = None,
     numbers: Collection[str] = (),
+    withheld: bool = False,
 ) -> str | None:
     """Say why a reply must not reach the model, or None when it may; `most` is how many samples its client has.
 
-    `expected` are its tensors, `numbers` the plain numbers that parts have declared beside `samples` and `loss`.
+    `expected` are its tensors, `numbers` the plain numbers that parts have declared beside `samples` and `loss`. Where
+    nothing without noise leaves a client, the loss may be withheld.
 
     Names, shapes and types are checked before values, so that a hostile reply costs nothing.
     """
@@ -109,7 +111,8 @@ def validate_reply(
     odd = sorted(set(reply.numbers) - {*REPLY_NUMBERS, *numbers})
     if odd and reply.unit >= 0:  # a sum over clients, made on the server, has others
         return f"numbers not asked for: {', '.join(name[:80] for name in odd[:5])}"
-    for name, value in (("loss", loss), *((name, reply.numbers.get(name)) for name in numbers)):
+    said = () if withheld and loss is None else (("loss", loss),)
+    for name, value in (*said, *((name, reply.numbers.get(name)) for name in numbers)):
         if not isinstance(value, (int, float)) or not math.isfinite(value):
             return f"{name} is {value!r}, not a finite number"
     return None

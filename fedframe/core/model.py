@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -33,11 +33,35 @@ class Model(nn.Module):
         self.sizes: dict[
             str, int
         ] = {}  # what shapes of uploads depend on beside these, noted by the part that sends them
+        self.frozen: tuple[str, ...] = ()  # paths of modules that keep their weights and stay in evaluation mode
+        self.compute_type: torch.dtype | None = None  # of the backbone's arithmetic; None: that of its weights
+
+    def freeze(self, paths: Collection[str]) -> None:
+        """Let the weights of these modules of the backbone stay as they are; "" is all of it."""
+        self.frozen = tuple(f"backbone.{path}".rstrip(".") for path in paths)
+        for path in self.frozen:
+            self.get_submodule(path).requires_grad_(False)
+        self.train(self.training)
+
+    def is_frozen(self, name: str) -> bool:
+        """Whether a tensor belongs to a frozen module."""
+        return any(name.startswith(f"{path}.") for path in self.frozen)
+
+    def train(self, mode: bool = True) -> Self:
+        """Training mode, but for what is frozen."""
+        super().train(mode)
+        for path in self.frozen:
+            self.get_submodule(path).eval()
+        return self
 
     def forward(self, inputs: Tensor) -> Tensor:
         """The backbone's feature; what happens to it next is up to the method."""
-        feature: Tensor = self.backbone(inputs)
-        return feature
+        if self.compute_type is None:
+            feature: Tensor = self.backbone(inputs)
+            return feature
+        with torch.autocast(inputs.device.type, self.compute_type):
+            feature = self.backbone(inputs)
+        return feature.float()
 
 
 @dataclass(frozen=True)
@@ -63,8 +87,10 @@ def assign_roles(model: nn.Module, private: Collection[str], buffers: BufferPoli
     fixed: list[str] = []
     for name, tensor in named_tensors(model).items():
         trainable = name in parameters and parameters[name].requires_grad
-        averages = name not in parameters and tensor.is_floating_point() and buffers == "average"
-        private_buffer = name not in parameters and tensor.is_floating_point() and buffers == "private"
+        still = isinstance(model, Model) and model.is_frozen(name)
+        buffer = name not in parameters and tensor.is_floating_point() and not still
+        averages = buffer and buffers == "average"
+        private_buffer = buffer and buffers == "private"
         if name in private or private_buffer:
             kept.append(name)
         elif trainable:

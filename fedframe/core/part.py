@@ -124,6 +124,9 @@ class Part:
     memory: ClassVar[tuple[str, ...]] = ()  # what it keeps in `context.memory` between rounds; `ditto/*` for any name
     takes_over: ClassVar[tuple[Slot, ...]] = ()  # slots that it fills in place of any other part
     compares_with_server: ClassVar[bool] = False  # whether it relates local weights to the server's
+    # Whether the server stage takes nothing from clients but sums of their statistics: then a client can be added later
+    # or taken out, and the result is that of a run with it, or without it.
+    from_sums: ClassVar[bool] = False
     sgd_steps: ClassVar[bool] = True  # whether a local step is lr times a gradient; a part that fills `step` may differ
 
     @property
@@ -142,6 +145,15 @@ class Part:
         linear layers and single numbers of the model: samples of many clients can then be processed at once.
         """
         return False
+
+    @property
+    def protects(self) -> Literal["clients", "samples"] | None:
+        """What the noise of the privacy settings hides in `statistics`, if the part itself adds it.
+
+        All clients' statistics are then one release with the noise multiplier `privacy_noise`. None: statistics have no
+        noise, and privacy settings are refused.
+        """
+        return None
 
     # -- checks, before anything runs ----------------------------------------------------------------------------------
     def check_method(self, method: Method) -> None:
@@ -290,8 +302,8 @@ class Part:
         return ()
 
 
-ATTRIBUTES = ("name", "paper", "rank", "memory", "takes_over", "compares_with_server", "sgd_steps")
-PROPERTIES = ("shares_a_model", "server_samples", "samplewise")
+ATTRIBUTES = ("name", "paper", "rank", "memory", "takes_over", "compares_with_server", "from_sums", "sgd_steps")
+PROPERTIES = ("shares_a_model", "server_samples", "samplewise", "protects")
 HOOKS: tuple[str, ...] = tuple(
     name for name, value in vars(Part).items() if callable(value) and not name.startswith("_")
 )

@@ -26,6 +26,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib.util
+import math
 import os
 import secrets
 from dataclasses import replace
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from fedframe.core.job import Job
     from fedframe.core.message import Message
     from fedframe.core.method import Method
+    from fedframe.core.part import Part
     from fedframe.settings import Settings
 
 SLACK = 1 - 1e-6  # rounding must not leave an update longer than the bound
@@ -66,15 +68,30 @@ def check_private(settings: Settings, method: Method, averages_buffers: bool) ->
     if averages_buffers:
         raise SettingError("privacy_clip does not cover BatchNorm's statistics; use buffers = private or fixed.")
     merge = method.slot("merge")
+    releasing = release_of(method)
     uploading = [
-        part for hook in ("uploads", "statistics", "select_clients", "before_merge") for part in method.parts_with(hook)
+        part
+        for hook in ("uploads", "statistics", "select_clients", "before_merge")
+        for part in method.parts_with(hook)
+        if part is not releasing
     ]
+    if releasing is not None and settings.rounds:
+        raise SettingError(
+            f"{releasing.name!r} is private as one release of its own, and rounds = {settings.rounds} would be more; "
+            f"use the method {releasing.name} alone, with rounds = 0."
+        )
     unfit = [merge] if not method.parts_with("server_step") or merge.memory else []
     for part in (*uploading, *unfit):
         raise SettingError(
             f"privacy_clip covers the mean of updates, and {part.name!r} of {method.name!r} takes more than that from "
             "clients; leave one of them out, or use a method such as fedavg, fedprox or fedadam."
         )
+
+
+def release_of(method: Method) -> Part | None:
+    """The part whose statistics after the last round are one private release, if there is one."""
+    part = method.optional_slot("server_stage")
+    return part if part is not None and part.protects is not None else None
 
 
 # -- updates -----------------------------------------------------------------------------------------------------------
@@ -126,6 +143,18 @@ def fresh_generator() -> np.random.Generator:
     return np.random.default_rng(secrets.randbits(256))
 
 
+def node_deviation(job: Job, clients: int) -> float:
+    """Deviation of the noise that a client adds by itself, in units of the bound; 0 if the server adds it.
+
+    With secure aggregation only sums over so many of `clients` are seen: each adds its share of the noise.
+    """
+    settings = job.settings
+    if settings.privacy_clip is None or settings.privacy_at != "node":
+        return 0.0
+    together = job.fewest(clients) if settings.secure else 2
+    return settings.privacy_noise / math.sqrt(together - 1)
+
+
 # -- on the server -----------------------------------------------------------------------------------------------------
 def clip_update(reply: Message, settings: Settings) -> Message:
     """The reply with its update no longer than the privacy settings allow, where the server sees single ones."""
@@ -163,8 +192,38 @@ def epsilon(noise_multiplier: float, delta: float, rounds: int, drawn: int, clie
     return float(accountant.compose(event, rounds).get_epsilon(delta))
 
 
+@lru_cache(maxsize=4096)
+def composed_epsilon(events: tuple[tuple[float, int], ...], delta: float) -> float:
+    """What updates with these noise multipliers, so many of each, reveal together of the client that they are of.
+
+    No draw of clients is counted on: it is what a client has sent, whoever knew of it.
+    """
+    if not events:
+        return 0.0
+    if any(noise <= 0 for noise, _ in events):
+        return math.inf
+    import dp_accounting
+    from dp_accounting.rdp import RdpAccountant
+
+    accountant = RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_SPECIAL)
+    for noise_multiplier, count in events:
+        accountant.compose(dp_accounting.GaussianDpEvent(noise_multiplier), count)
+    return float(accountant.get_epsilon(delta))
+
+
+def withholds_figures(settings: Settings) -> bool:
+    """Whether nothing but noised updates may leave a client: no loss, no counts, no scores."""
+    return settings.privacy_clip is not None and settings.privacy_at == "node"
+
+
 def epsilon_spent(job: Job, round: int) -> float:
     """What a run has spent up to a round."""
     settings, hidden = job.settings, job.settings.privacy_at == "server"
     drawn, clients = job.clients_per_round, len(job.federation)
     return epsilon(settings.privacy_noise, settings.privacy_delta, round, drawn, clients, hidden)
+
+
+def epsilon_of_release(job: Job) -> float:
+    """What the one release of all clients' statistics spends."""
+    clients, settings = len(job.federation), job.settings
+    return epsilon(settings.privacy_noise, settings.privacy_delta, 1, clients, clients, False)

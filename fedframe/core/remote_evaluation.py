@@ -27,17 +27,20 @@ from fedframe.core.evaluation import (
 )
 from fedframe.core.measures import Evidence
 from fedframe.core.message import LAST, LOST, Message
+from fedframe.core.privacy import withholds_figures
 from fedframe.core.stage_costs import StageCost
 from fedframe.core.tally import Tally, is_plausible, tally_size
 from fedframe.core.told_gain import told as told_gain
 
 if TYPE_CHECKING:
+    from fedframe.core.job import Job
     from fedframe.core.server import Server
 
 NAMES = ("hits", "samples", "diverged")  # what a client counts; the last only of a model that it has just made
 SCORES = ("value", "error")  # the run's metric with its error, where it is not accuracy
-
-
+# What is summed over clients under secure aggregation: how many have a score, their scores, these times their test
+# samples, the test samples, and how many own models have diverged.
+SUMMED_COUNTS = ("scored", "scores", "weighted", "samples", "diverged")
 TALLIES = {"tally/shared": "client", "tally/personal": "personal"}  # what a client's tallies are tallies of
 ALL = -1  # the unit of a reply that stands for several clients
 
@@ -77,10 +80,12 @@ class RemoteEvaluation:
 
     def resume(self, server: Server) -> None:
         """Have the watched clients score the model as it stands when it is sent to them the next time."""
+        if withholds_figures(server.job.settings):
+            return
         watched = [int(client) for client in server.job.watched]
         if server.job.shares_a_model:
             self.engine.piggyback("client", watched)
-        if has_own_models(server):
+        if has_own_models(server.job):
             self.engine.piggyback("own", watched)
 
     def late(self, server: Server) -> Scores | None:
@@ -89,6 +94,9 @@ class RemoteEvaluation:
         shared, own = self.engine.pop_replies("client"), self.engine.pop_replies("own")
         if shared is None and own is None:
             return None
+        if server.job.settings.secure:
+            scores = summed_scores(server, Scores(), "client", shared or ())
+            return scores if own is None else summed_scores(server, scores, "personal", own)
         # A client that did not reply to the request itself has been named by now.
         received, own_received = ([reply for reply in replies or () if reply.kind != LOST] for replies in (shared, own))
         scores = client_scores(Scores(), usable(server, request, received))
@@ -108,27 +116,36 @@ class RemoteEvaluation:
     def final(self, server: Server, progress: Callable[[int, int], None]) -> Scores:
         """Clients score the final model when it is sent to them, and make their own with the same request."""
         job = server.job
+        if withholds_figures(job.settings):
+            return self.final_without_figures(server, progress)
         scores = server.last_scores if server.last_scores is not None else score_generic(server)[0]
         everyone = [int(client) for group in job.personal_groups for client in group]
         kind = "personalise" if job.settings.personal else "client"
         if kind == "personalise" and job.shares_a_model:
-            self.engine.piggyback("client", range(len(job.federation)))
+            self.engine.piggyback("client", job.federation.present.tolist())
         request = server.build_request(kind, server.round + 1)
         if not job.settings.score_bins:
             request = replace(request, numbers={**request.numbers, LAST: 1})
-        units = everyone if kind == "personalise" else range(len(job.federation)) if job.shares_a_model else ()
+        units = everyone if kind == "personalise" else job.federation.present.tolist() if job.shares_a_model else ()
         with server.stages.measure("client_stage") if kind == "personalise" else nullcontext(StageCost()) as cost:
             cost.sent(request, len(units))
             replies = [*counted(self.engine.run(request, units), progress, len(units))]
         for reply in replies:
-            cost.add("up", "counts", reply.nbytes)
-        fine = usable(server, request, replies)
+            if reply.unit == ALL:
+                cost.received(reply)
+            else:
+                cost.add("up", "counts", reply.nbytes)
+        fine = usable(server, request, replies) if not job.settings.secure else []
         last = self.late(server)
         if server.late is None:  # no server stage: the model of the last round is the final one
             server.late = last
         pooled = self.gather_tallies(server) if job.settings.score_bins else {}
         last_replies = self.end_run(server) if job.settings.score_bins else replies
-        if kind == "client":
+        if job.settings.secure:
+            if last is not None and last.client is not None:
+                scores = with_mean(scores, "client", last.client, last.client_weighted, last.client_count)
+            scores = summed_scores(server, scores, "client" if kind == "client" else "personal", replies)
+        elif kind == "client":
             scores = client_scores(scores, fine)
         else:
             own = scores_of_own(server, fine)
@@ -137,6 +154,18 @@ class RemoteEvaluation:
             scores = with_personal(scores, own) if own.by_client else scores
         told = {reply.unit: said for reply in last_replies if (said := told_gain(reply.numbers)) is not None}
         return replace(scores, pooled={**scores.pooled, **pooled}, told=told)
+
+    def final_without_figures(self, server: Server, progress: Callable[[int, int], None]) -> Scores:
+        """Clients make their own models and keep them; how these do has no noise, and does not leave."""
+        job = server.job
+        kind = "personalise" if job.settings.personal else "end"
+        request = server.build_request(kind, server.round + 1)
+        request = replace(request, numbers={**request.numbers, LAST: 1})
+        with server.stages.measure("client_stage") if job.settings.personal else nullcontext(StageCost()) as cost:
+            cost.sent(request, len(job.everyone))
+            for reply in counted(self.engine.run(request, job.everyone), progress, len(job.everyone)):
+                server.is_lost(reply, request)
+        return server.last_scores if server.last_scores is not None else score_generic(server)[0]
 
     def gather_tallies(self, server: Server) -> dict[str, Evidence]:
         """Pooled predictions from the clients' tallies: they are summed, under secure aggregation by the clients."""
@@ -162,6 +191,43 @@ class RemoteEvaluation:
         request = server.build_request("end", server.round + 1)
         request = replace(request, numbers={**request.numbers, LAST: 1})
         return [reply for reply in self.engine.run(request, server.job.everyone) if reply.kind != LOST]
+
+
+def scored_with(job: Job, round: int) -> list[str]:
+    """The scores that the agreed program asks for with the training of a round, however often it was resumed."""
+    every = job.settings.eval_every
+    if withholds_figures(job.settings) or round < 2 or not every or (round - 1) % every:
+        return []
+    return [*(["client"] if job.shares_a_model else []), *(["own"] if has_own_models(job) else [])]
+
+
+def summed_scores(server: Server, scores: Scores, what: str, replies: Iterable[Message]) -> Scores:
+    """The scores with a mean over clients of which only the sum is known, if it has come and can be one."""
+    for reply in replies:
+        if reply.kind == LOST or "counts" not in reply.tensors:
+            continue
+        found = dict(zip(SUMMED_COUNTS, reply.tensors["counts"].double().tolist(), strict=True))
+        most, slack = len(server.job.federation), 1e-6
+        fine = -slack <= found["scores"] <= found["scored"] + slack and found["scored"] <= most + slack
+        fine = fine and -slack <= found["weighted"] <= found["samples"] + slack and 0 <= found["diverged"] <= most
+        if not fine:
+            server.note(f"Round {reply.round}, {reply.kind}: the clients' counts, summed, were refused.")
+            continue
+        count = round(found["scored"])
+        if not count:
+            continue
+        scores = with_mean(scores, what, found["scores"] / count, found["weighted"] / found["samples"], count)
+        if diverged := round(found["diverged"]):
+            server.note(f"Personal models that came out with NaN or infinite weights: {diverged} of {count}.")
+            scores = replace(scores, personal_diverged=diverged)
+    return scores
+
+
+def with_mean(scores: Scores, what: str, mean: float, weighted: float | None, count: int) -> Scores:
+    """The scores with a mean over clients."""
+    if what == "client":
+        return replace(scores, client=mean, client_weighted=weighted, client_count=count)
+    return replace(scores, personal=mean, personal_weighted=weighted, personal_count=count)
 
 
 def client_scores(scores: Scores, fine: list[Message]) -> Scores:

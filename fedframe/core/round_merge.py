@@ -33,6 +33,7 @@ class RoundMerge:
         self.keeps = self.prepares or not server.sums_updates
         self.buffers = RunningMean(server.layout.size - server.layout.trainable)
         self.losses = RunningMean(1)
+        self._has_losses = False  # clients whose every figure would need noise send none
         self.clients = 0  # whose updates are merged
         self._summed = False  # whether a reply stands for several clients
         self._waiting: list[WeightedReply] = []  # for parts that change updates before they are merged
@@ -57,6 +58,11 @@ class RoundMerge:
         """Whether a sum over clients was dropped: one member can do that, so it must not end the run."""
         return self._summed and bool(self.limits.dropped)
 
+    @property
+    def mean_loss(self) -> float:
+        """The mean loss of the clients' training; NaN where none was sent."""
+        return float(self.losses.mean()) if self._has_losses else float("nan")
+
     def step(self) -> tuple[Tensor, Tensor]:
         """The step of the trainable weights and that of the buffers."""
         for reply, weight in prepared(self.server, self._waiting):
@@ -74,7 +80,9 @@ class RoundMerge:
             self._waiting.append((kept, weight))
         else:
             self._merge(kept, weight)
-        self.losses.add(torch.tensor([float(reply.numbers["loss"])]), self.limits.samples(reply))
+        if "loss" in reply.numbers:
+            self.losses.add(torch.tensor([float(reply.numbers["loss"])]), self.limits.samples(reply))
+            self._has_losses = True
         server.uploads.add(reply, weight)
         for observer in server.observers:
             observer.on_reply(reply)

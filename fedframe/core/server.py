@@ -15,10 +15,11 @@ from fedframe.core.engine import Engine
 from fedframe.core.evaluation import Scores
 from fedframe.core.hook_errors import call_in_place, checked_merger, named_errors, returned_tensor, wrong_return
 from fedframe.core.job import Job
+from fedframe.core.kept_statistics import request_digest
 from fedframe.core.message import ALL, CULPRIT, LOST, STAGE, Message, all_finite, validate_reply
 from fedframe.core.part import Merger, State
 from fedframe.core.part_check import class_location
-from fedframe.core.privacy import epsilon_spent, secret_generator, server_noise
+from fedframe.core.privacy import epsilon_spent, secret_generator, server_noise, withholds_figures
 from fedframe.core.round_merge import RoundMerge
 from fedframe.core.round_record import Observer, RoundRecord
 from fedframe.core.server_view import ServerView
@@ -123,7 +124,7 @@ class Server(ServerView):
             )
         for part in self.job.method.parts_with("after_merge"):
             call_in_place(part, "after_merge", self, merge.clients)
-        record.loss = float(merge.losses.mean())
+        record.loss = merge.mean_loss
         record.seconds = time.perf_counter() - began
         return record
 
@@ -218,7 +219,8 @@ class Server(ServerView):
             return False
         limit = self.engine.sample_limit(reply.unit)
         numbers = self.job.numbers if request.kind == "train" else ()
-        problem = validate_reply(reply, request, expected, limit, numbers)
+        withheld = withholds_figures(self.job.settings)
+        problem = validate_reply(reply, request, expected, limit, numbers, withheld)
         if problem is not None:
             self.problems.append(problem)
             self.culprit = self.culprit or (str(reply.numbers[CULPRIT]) if CULPRIT in reply.numbers else None)
@@ -275,7 +277,9 @@ class Server(ServerView):
         request = self.build_request(kind, self.round + 1)
         if kind == "statistics" and self.stage:
             request = replace(request, numbers={**request.numbers, STAGE: self.stage})
-        everyone = self.job.largest_first(np.arange(len(self.job.federation)))
+        everyone = self.job.everyone
+        if kind == "statistics":
+            self.request_digest = request_digest(self.job, request)
         # Measures are scoring, which is not counted, as in rounds.
         cost = self.stages.setdefault("server_stage", StageCost()) if kind == "statistics" else StageCost()
         cost.sent(request, len(everyone))

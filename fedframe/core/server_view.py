@@ -14,7 +14,6 @@ from fedframe.core.model import Model, load_tensors
 from fedframe.core.part import ModelSize
 from fedframe.core.reply_limits import ReplyLimits
 from fedframe.core.server_state import StateTensors
-from fedframe.util.schedule import Schedule
 from fedframe.util.seeds import generator_for
 
 
@@ -30,6 +29,7 @@ class ServerView:
         self.figures: dict[str, float] = {}  # what parts want to see in the round's line of metrics
         self.round = 0  # the last finished round
         self.stage = 0  # of those in which statistics are asked for after it: which is under way
+        self.request_digest = ""  # of the request for statistics under way
         self.uploads = UploadSums({})  # what parts have had clients send in the round under way
         self.limits = ReplyLimits(job, note)  # on what a single reply can do
         self._net: tuple[Model, Tensor] | None = None  # made when a part first asks for it
@@ -51,8 +51,7 @@ class ServerView:
 
     def learning_rate(self, round: int) -> float:
         """The clients' learning rate in a round."""
-        settings = self.job.settings
-        return settings.lr * Schedule.read(settings.lr_schedule).factor(round, settings.rounds)
+        return self.job.learning_rate(round)
 
     def total(self, name: str) -> Tensor:
         """The sum over this round's replies of an upload that is declared as `sum` or `weighted_sum`, in float64."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zipfile
 import zlib
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import Dataset, TensorDataset
 
+from fedframe.data.medmnist import is_medmnist, rename_medmnist, val_choice
 from fedframe.data.source import ArrayInputs, Ints, Samples
 from fedframe.data.spec import DataSpec, RawData
 from fedframe.errors import DataError, SettingError
@@ -96,12 +98,26 @@ def _column(values: Any, what: str) -> npt.NDArray[Any]:
     if array.dtype.kind in "bui":
         return array.astype(np.int64)
     if array.dtype.kind == "S":
-        return np.char.decode(array, "utf-8")
+        try:
+            return np.char.decode(array, "utf-8")
+        except UnicodeDecodeError as error:
+            raise DataError(f"{what} holds bytes that are no text in UTF-8 ({error.object[:20]!r}).") from None
     if array.dtype.kind == "O" and all(isinstance(value, str) for value in array.tolist()):
-        return array.astype(str)
+        array = array.astype(str)
+    if array.dtype.kind == "U":
+        check_text(array, what)
     if array.dtype.kind != "U":
         raise DataError(f"{what} holds values of type {array.dtype}; whole numbers or texts would do.")
     return array
+
+
+def check_text(array: npt.NDArray[Any], what: str) -> None:
+    """Refuse texts that cannot be written down: halves of characters, which bytes in a wrong encoding leave behind."""
+    for value in np.unique(array).tolist():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise DataError(f"{what} holds {value[:40]!a}, which is no text in Unicode; decode it anew.") from None
 
 
 def from_arrays(name: str, arrays: Mapping[str, Any], where: str) -> RawData:
@@ -199,8 +215,8 @@ def _read_dataset(dataset: Dataset[Any]) -> tuple[Any, Any]:
 
 
 def load_npz(spec: DataSpec) -> RawData:
-    """Arrays x_train, y_train and, if there, x_test, y_test, user_train, user_test in one file; pickles are refused."""
-    spec.allow_options(())
+    """Arrays by our names (ARRAY_NAMES) or by MedMNIST's in one file; pickles are refused."""
+    spec.allow_options(("val",))
     path = spec.file
     if path.is_file() and path.stat().st_size and path.open("rb").read(2) not in (b"PK", b"\x93N"):
         raise DataError(f"{path} is no npz file; np.savez(path, x_train=..., y_train=...) writes one.")
@@ -218,4 +234,10 @@ def load_npz(spec: DataSpec) -> RawData:
                 f"{path} holds Python objects, which are never opened; save plain arrays of numbers or texts."
             ) from None
         raise DataError(f"{path} is damaged or no npz file ({error}).") from None
+    choice = val_choice(spec)
+    if is_medmnist(arrays):
+        arrays, notes = rename_medmnist(arrays, choice, str(path))
+        return replace(from_arrays(path.stem, arrays, str(path)), notes=notes)
+    if "val" in spec.options:
+        raise SettingError(f"data {spec.text!r}: val is about files with val_images, which this is not; leave it out.")
     return from_arrays(path.stem, arrays, str(path))

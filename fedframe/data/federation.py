@@ -52,9 +52,15 @@ class Federation:
     # Rows of source.train that the server holds.
     server_rows: torch.Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
     with_new_clients: Federation | None = None  # also the clients that are held out of training, last
+    left: frozenset[int] = frozenset()  # clients that have left: they keep their number and have no samples
 
     def __len__(self) -> int:
         return len(self.train)
+
+    @property
+    def present(self) -> Ints:
+        """The numbers of the clients that have not left."""
+        return np.setdiff1d(np.arange(len(self)), sorted(self.left))
 
     @property
     def all_clients(self) -> Federation:
@@ -133,4 +139,5 @@ def make_federation(
         local_tests = grouped(np.where(mask, owner, -1), rows, count)
         owner = np.where(mask, -1, owner)
     names = ClientNames(count, assigned.users, source.user_names if assigned.users is not None else None)
-    return Federation(source, grouped(owner, rows, count), local_tests, pool, names, partition, assigned.notes)
+    notes = (*source.notes, *assigned.notes)
+    return Federation(source, grouped(owner, rows, count), local_tests, pool, names, partition, notes)

@@ -6,14 +6,15 @@ All images of a set get one size. They are decoded at once or, where they would 
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +37,20 @@ MIN_ITEMS_FOR_PROGRESS = 2000  # fewer are decoded in a second or two
 Item = TypeVar("Item")
 
 
+@dataclass(frozen=True)
+class StoredImage:
+    """An encoded image that is no file of its own but part of one, such as a table's row."""
+
+    name: str  # for error messages
+    read: Callable[[], bytes]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+ImageFile = Path | StoredImage
+
+
 def pillow() -> ModuleType:
     """Import PIL.Image, or say how to install it."""
     try:
@@ -45,7 +60,12 @@ def pillow() -> ModuleType:
     return Image
 
 
-def common_shape(paths: Sequence[Path], size: int | None) -> tuple[int, int, int]:
+def open_image(image: ModuleType, file: ImageFile) -> Any:
+    """Open an image; its pixels are not decoded yet."""
+    return image.open(io.BytesIO(file.read()) if isinstance(file, StoredImage) else file)
+
+
+def common_shape(paths: Sequence[ImageFile], size: int | None) -> tuple[int, int, int]:
     """(H, W, C) of a set: the requested size, or the images' own if they all agree, or 64x64.
 
     One channel if all images are grey, else three.
@@ -55,7 +75,7 @@ def common_shape(paths: Sequence[Path], size: int | None) -> tuple[int, int, int
     sizes, grey = set(), True
     for path in paths[::step]:
         try:
-            with image.open(path) as file:
+            with open_image(image, path) as file:
                 sizes.add((file.height, file.width))
                 grey &= file.mode in GREY
         except (OSError, ValueError, image.DecompressionBombError) as error:
@@ -64,14 +84,17 @@ def common_shape(paths: Sequence[Path], size: int | None) -> tuple[int, int, int
     return height, width, 1 if grey else 3
 
 
-def conversion_notes(paths: Sequence[Path], shape: tuple[int, int, int]) -> tuple[str, ...]:
+def conversion_notes(paths: Sequence[ImageFile], shape: tuple[int, int, int]) -> tuple[str, ...]:
     """Notes on images of another size or colour mode that are converted to this shape."""
     image = pillow()
     checked = paths[:: max(1, len(paths) // MAX_HEADERS)]
     sizes: Counter[str] = Counter()
     recoloured = 0
     for path in checked:
-        with contextlib.suppress(OSError, ValueError), image.open(path) as file:  # decoding reports what is wrong
+        with (
+            contextlib.suppress(OSError, ValueError),
+            open_image(image, path) as file,
+        ):  # decoding reports what is wrong
             if (file.height, file.width) != shape[:2]:
                 sizes[f"{file.height}x{file.width}"] += 1
             recoloured += (file.mode in GREY) != (shape[2] == 1)
@@ -88,13 +111,13 @@ def conversion_notes(paths: Sequence[Path], shape: tuple[int, int, int]) -> tupl
     return tuple(found)
 
 
-def decode(path: Path, shape: tuple[int, int, int]) -> npt.NDArray[np.uint8]:
+def decode(path: ImageFile, shape: tuple[int, int, int]) -> npt.NDArray[np.uint8]:
     """Decode one file: scaled to cover the shape, then cropped at the centre."""
     image = pillow()
     height, width, channels = shape
     mode = "L" if channels == 1 else "RGB"
     try:
-        with image.open(path) as file:
+        with open_image(image, path) as file:
             file.draft(mode, (2 * width, 2 * height))  # lets the JPEG decoder skip detail that scaling would discard
             picture = file.convert(mode)
             if picture.size != (width, height):
@@ -112,7 +135,7 @@ def decode(path: Path, shape: tuple[int, int, int]) -> npt.NDArray[np.uint8]:
 class LazyImages:
     """Images decoded on access, with a cache of the newest 64 MB."""
 
-    def __init__(self, paths: Sequence[Path], shape: tuple[int, int, int]) -> None:
+    def __init__(self, paths: Sequence[ImageFile], shape: tuple[int, int, int]) -> None:
         self._paths, self._shape = paths, shape
         self._cache: dict[int, torch.Tensor] = {}
         self._capacity = max(1, CACHE_SIZE // int(np.prod(shape)))
@@ -160,7 +183,7 @@ def with_progress(items: Sequence[Item], what: str) -> Iterator[Item]:
         yield from items
 
 
-def image_inputs(paths: Sequence[Path], shape: tuple[int, int, int], lazy: bool | None = None) -> Inputs:
+def image_inputs(paths: Sequence[ImageFile], shape: tuple[int, int, int], lazy: bool | None = None) -> Inputs:
     """Images decoded into memory if they take up to 512 MB, else lazy ones."""
     if lazy or (lazy is None and len(paths) * int(np.prod(shape)) > MAX_IN_MEMORY):
         return LazyImages(paths, shape)

@@ -11,6 +11,7 @@ import torch
 from fedframe.data.arrays import from_python, load_npz
 from fedframe.data.cifar import load_cifar10, load_cifar100
 from fedframe.data.femnist import load_femnist
+from fedframe.data.hub import load_hub
 from fedframe.data.images import load_imagefolder, load_list
 from fedframe.data.mnist import load_digits, load_emnist_letters, load_fashion_mnist, load_mnist
 from fedframe.data.source import ArrayInputs, Ints, Samples, Source, statistics
@@ -32,9 +33,10 @@ SOURCES: dict[str, str] = {
     "tiny-imagenet": "photographs in 200 classes, 100,000 + 10,000 of 64x64",
     "imagefolder:PATH": "own images in folders: class/image or client/class/image",
     "list:FILE": "own images named in a text file: path, label and, if there, user",
-    "npz:PATH": "own arrays: x_train, y_train (or x, y) and, if there, x_test, y_test, user_train, user_test",
+    "npz:PATH": "own arrays: x_train, y_train (or x, y) and, if there, x_test, y_test, user_train, user_test; MedMNIST",
     "csv:PATH": "own table with a header line: a label column, a client column if there",
     "parquet:PATH": "own table, as csv",
+    "hf:NAME_OR_PATH": "a data set of the Hugging Face hub, or one in a folder: images or arrays, by 'datasets'",
 }
 
 LOADERS: dict[str, Loader] = {
@@ -51,6 +53,7 @@ LOADERS: dict[str, Loader] = {
     "npz": load_npz,
     "csv": load_csv,
     "parquet": load_parquet,
+    "hf": load_hub,
 }
 
 
@@ -90,7 +93,7 @@ def load_source(
 def load_raw(data: object) -> RawData:
     """Load the samples of a parsed spec, a Source or Python objects, before test split and normalisation."""
     if isinstance(data, Source):
-        return RawData(data.name, data.train, data.test, data.classes, data.user_names, data.columns)
+        return RawData(data.name, data.train, data.test, data.classes, data.user_names, data.columns, data.notes)
     return LOADERS[data.name](data) if isinstance(data, DataSpec) else from_python(data)
 
 
@@ -130,8 +133,8 @@ def _prepare(raw: RawData, seed: int, test_share: float, data_share: float) -> S
     columns = raw.columns
     if columns is not None:
         train, test, columns = fit_encoding(train, test, columns)
-    mean, std = statistics(_values(train, seed))
-    return Source(raw.name, train, test, raw.classes, mean, std, raw.user_names, columns)
+    mean, std = statistics(training_values(train, seed))
+    return Source(raw.name, train, test, raw.classes, mean, std, raw.user_names, columns, raw.notes)
 
 
 def _split_test(samples: Samples, raw: RawData, share: float, rng: np.random.Generator) -> tuple[Samples, Samples]:
@@ -148,7 +151,7 @@ def _split_test(samples: Samples, raw: RawData, share: float, rng: np.random.Gen
     return samples.subset(torch.from_numpy(left)), samples.subset(torch.from_numpy(right))
 
 
-def _values(train: Samples, seed: int) -> torch.Tensor:
+def training_values(train: Samples, seed: int) -> torch.Tensor:
     """The training inputs, or a limited sample of inputs that are not in memory."""
     if isinstance(train.x, ArrayInputs):
         return train.x.tensor

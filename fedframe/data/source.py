@@ -87,6 +87,7 @@ class Source:
     std: torch.Tensor  # as mean; never 0
     user_names: tuple[str, ...] | None = None
     columns: tuple[str, ...] | None = None  # tables: what each input number means, "age" or "sex=female"
+    notes: tuple[str, ...] = ()  # for the user, e.g. what was done with a validation split
 
     @property
     def input_shape(self) -> tuple[int, ...]:

@@ -45,6 +45,8 @@ class DataSpec:
             raise SettingError(f"data {self.text!r} needs a path behind the colon, e.g. {self.name}:my-data.")
         if not self.path.exists():
             raise DataError(f"data {self.text!r}: there is no {self.path.absolute()}.")
+        if not (self.path.is_file() or self.path.is_dir()):  # reading a pipe would never end
+            raise DataError(f"data {self.text!r}: {self.path} is a pipe or a device; give a file or a folder.")
         return self.path
 
     def allow_options(self, known: Collection[str]) -> None:

@@ -22,9 +22,11 @@ from fedframe.errors import DataError, SettingError
 from fedframe.jobs.build import Net
 from fedframe.runs.alone import alone_settings
 from fedframe.runs.federated import is_nodes
-from fedframe.runs.folder import CLIENT_SCORES, MODEL, SUMMARY, RunFolder
+from fedframe.runs.folder import CLIENT_SCORES, MODEL, RunFolder
 from fedframe.runs.gain import ALONE, GAIN, KEYS, ByModel, compare_client, score_at, with_pairs, write_gain
+from fedframe.runs.round_files import SUMMARY
 from fedframe.settings import FROM_PYTHON, REMOTE_DATA, Settings
+from fedframe.util.allowed_code import check_named
 from fedframe.util.files import read_json
 
 MOST_BYTES = 4 << 30  # of models that clients have trained alone: beyond that they are scored and not kept
@@ -43,13 +45,13 @@ def gain(folder: str | Path, *, data: object = None, model: Net | None = None, p
     if not (path / SUMMARY).exists():
         raise DataError(f"{folder} is not finished; go on with 'fedframe resume {folder}' first.")
     settings = RunFolder(path).settings()
-    table = read_json(path / CLIENT_SCORES)
+    table = RunFolder(path).read(CLIENT_SCORES)
     if not any(value is not None for key in KEYS.values() for value in table[key]):
         raise DataError(f"No client of {folder} has test data of its own, so that there is nothing to compare.")
     if settings.data == REMOTE_DATA:
         return write_gain(path, settings.score_metric, known_rows(path, table))
     train_alone(path, settings, data, model, progress)
-    alone = read_json(path / ALONE / CLIENT_SCORES)
+    alone = RunFolder(path / ALONE).read(CLIENT_SCORES)
     scores = {name: score_at(alone, "personal", place) for place, name in enumerate(alone["clients"])}
     rows = [compare_client(table, scores.get(name), place) for place, name in enumerate(table["clients"])]
     net = model if model is not None and not isinstance(model, str) else None
@@ -72,6 +74,7 @@ def train_alone(path: Path, settings: Settings, data: object, model: Net | None,
     if (folder / "config.yaml").exists():
         resume(folder, data=data, model=model, progress=progress)
         return
+    check_named(settings.method, settings.model)  # what `run` is given counts as typed, and this was read
     for name, given in (("data", data), ("model", model)):
         if getattr(settings, name) == FROM_PYTHON and given is None:
             raise SettingError(f"The {name} of {path} came from Python; give it again there: gain(folder, {name}=...).")

@@ -16,6 +16,7 @@ import yaml
 from fedframe.data.spec import DataSchema
 from fedframe.errors import DataError, SettingError
 from fedframe.federation.hosts import plain_host
+from fedframe.network.node_request import PROTOCOL
 from fedframe.settings import Settings, check
 from fedframe.util.files import write_text
 
@@ -57,6 +58,7 @@ class Agreement:
         }
         values = {
             "federation": self.name,
+            "protocol": PROTOCOL,
             "host": self.host,
             "port": self.port,
             "members": list(self.members),
@@ -70,6 +72,10 @@ class Agreement:
         """Read it; a damaged one is a clear error that names its source."""
         try:
             values: dict[str, Any] = yaml.safe_load(text)
+            if (protocol := int(values.get("protocol", PROTOCOL))) > PROTOCOL:
+                raise SettingError(
+                    f"it is of protocol {protocol}, and this Fedframe speaks {PROTOCOL}; install a newer one."
+                )
             data = values["data"]
             mean, std = (torch.tensor(data[name], dtype=torch.float32) for name in ("mean", "std"))
             columns = tuple(data["columns"]) if data["columns"] is not None else None

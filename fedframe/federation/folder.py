@@ -37,8 +37,8 @@ Members: {members}. They meet at {address}.
 2. Open port {port} of this machine for TCP from the nodes. Nothing else needs to be reachable.
 3. Here: `fedframe federation serve {folder}` (in a terminal of its own, or as a service). It waits for the nodes.
 4. At every node: `fedframe federation join NAME-kit.zip --data {data} --check` checks the data (any that
-   Fedframe reads) and prints what would leave; the same without `--check` joins and stays. With `--tell-gain`
-   it trains alone first, and tells at the end what joining gives.
+   Fedframe reads) and prints what would leave; the same without `--check` joins and stays. With `--tell-gain` it trains
+   alone first, and tells at the end what joining gives.
 5. Here: `fedframe federation status {folder}` shows who is connected.
 6. Here: `fedframe federation start {folder}` trains: {method}, {rounds} rounds. With test data of your own,
    `--test-data {test}`, the shared model is scored on them. Stop it with Ctrl-C, go on with the

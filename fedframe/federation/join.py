@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import re
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,16 +17,18 @@ from filelock import FileLock
 from fedframe.core.batches import plain_batches
 from fedframe.core.job import Job
 from fedframe.core.message import STAGE, Message, Number
+from fedframe.core.privacy import withholds_figures
 from fedframe.core.server import Server
 from fedframe.data.federation import Federation
 from fedframe.data.new_client import load_new_client
 from fedframe.engines.inline import InlineEngine
-from fedframe.errors import DataError
+from fedframe.errors import DataError, SettingError
 from fedframe.federation.kit import Kit
 from fedframe.federation.node_folder import explain_os_errors, lock_node_folder
 from fedframe.federation.own_results import keep_gain, keep_scores, record_replies, told
 from fedframe.jobs.build import JobMaker, check_device
 from fedframe.network.flower.node import Node, NodeConfig
+from fedframe.network.ledger import EpsilonLedger
 from fedframe.network.node import NodeRuntime, run_folder
 from fedframe.network.node_data import as_client_of
 from fedframe.network.node_request import HELLO
@@ -32,15 +36,65 @@ from fedframe.runs.federated import OWN
 from fedframe.runs.folder import RunFolder
 from fedframe.runs.predictor import save_model
 from fedframe.settings import Settings
+from fedframe.util.allowed_code import check_named
 from fedframe.util.files import write_json
 from fedframe.util.locate import resolve_paths
 
 if TYPE_CHECKING:
-    from fedframe.network.masks import Masker
+    from fedframe.network.masker import Masker
 
 WHEN = {"train": "a round", "statistics": "at last"}
 OUTGOING_LOG = "leaves.log"  # what left this node, answer by answer
+LEDGER = "epsilon.jsonl"  # what private runs have spent, in the node's folder unless --ledger says otherwise
 DEFAULT_TEST_SHARE = 0.25
+DEFAULT_RUNS = 100  # in which a node takes part
+PEER_CODE = re.compile("[0-9A-F]{4}(-[0-9A-F]{4}){5}")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the people at a node have decided for themselves, whatever the organiser asks."""
+
+    epsilon: float | None = None  # of all runs together
+    ledger: Path | None = None  # where these are written down; none: in the node's folder
+    runs: int = DEFAULT_RUNS
+    peers: Mapping[str, str] = field(default_factory=dict)  # codes of the others' keys, as they have read them out
+
+    def check(self, kit: Kit) -> None:
+        """Refuse limits that could not hold."""
+        settings = kit.agreement.settings
+        if self.epsilon is not None and not (self.epsilon > 0 and math.isfinite(self.epsilon)):
+            raise SettingError(f"epsilon_limit = {self.epsilon:g}: must be a number above 0, such as 8.")
+        if self.epsilon is not None and settings.privacy_clip is None:
+            raise SettingError(
+                "epsilon_limit: this agreement has no privacy_noise, so that no epsilon bounds what a run reveals; "
+                "leave --epsilon-limit out, or agree on --privacy-clip 1 --privacy-noise 1 --privacy-at node."
+            )
+        if self.runs < 1:
+            raise SettingError(f"runs_limit = {self.runs}: must be 1 or more.")
+        for name in self.peers:
+            if name not in kit.agreement.members or name == kit.name:
+                raise SettingError(f"peers: {name[:40]!r} is no other member; use {name_example(kit)}=CODE.")
+        if self.peers and not settings.secure:
+            raise SettingError("peers: codes are of keys for secure aggregation, which is not agreed; leave it out.")
+
+
+def name_example(kit: Kit) -> str:
+    """The name of another member."""
+    return next(name for name in kit.agreement.members if name != kit.name)
+
+
+def read_peers(text: str) -> dict[str, str]:
+    """Codes by member, as they are typed: south=AB12-...,west=CD34-..."""
+    found = {}
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        name, equals, code = item.partition("=")
+        if not equals or not PEER_CODE.fullmatch(code.strip().upper()):
+            raise SettingError(
+                f"peers: {item[:60]!r} is no member with its code; write south=AB12-CD34-... as it was read out."
+            )
+        found[name.strip()] = code.strip().upper()
+    return found
 
 
 class Membership:
@@ -55,9 +109,11 @@ class Membership:
         label: str | None = None,
         device: str = "cpu",
         tell_gain: bool = False,
+        limits: Limits | None = None,
     ) -> None:
-        self.kit, self.folder, self.tell_gain = kit, folder, tell_gain
+        self.kit, self.folder, self.tell_gain, self.limits = kit, folder, tell_gain, limits or Limits()
         self.asked = {"data": resolve_paths(data), "test_share": test_share, "label": label, "device": device}
+        self.limits.check(kit)
         agreement = kit.agreement
         self.settings: Settings = agreement.settings.model_copy(update={"device": device})  # each node chooses its own
         check_device(device)  # before data are loaded for nothing
@@ -72,6 +128,7 @@ class Membership:
         )
         self.alone = federation  # the same data as a federation of this node only
         self.federation: Federation = as_client_of(federation, kit.number, agreement.members)
+        check_named(self.settings.method, self.settings.model)
         self.maker = JobMaker(self.settings, self.federation, None)
         self.done = False
 
@@ -110,21 +167,26 @@ class Membership:
             replies = [next(iter(engine.run(request, [self.kit.number]))) for request in requests]
             engine.close()
         lines = ["What leaves this node: names, shapes and numbers, never a sample and never a label."]
-        once = "the numbers of training and test samples, the versions of Fedframe and torch, a digest of the net"
-        lines.append(f"  once     {once}{', a public key' if self.settings.secure else ''}")
+        noised = withholds_figures(self.settings)
+        once = "the versions of Fedframe and torch, a digest of the net"
+        once = once if noised else f"the numbers of training and test samples, {once}"
+        lines.append(f"  once     {once}{', public keys' if self.settings.secure else ''}")
         for reply in replies:
             lines += [f"  {WHEN[reply.kind]}  {text}" for text in self.describe_reply(reply)]
-        lines.append("  a round  right predictions and samples of the own test data")
-        bins, summed = (
-            self.settings.score_bins,
-            ", which only the sum over clients shows" if self.settings.secure else "",
-        )
-        histograms = f", and histograms of the scores of both models there in {bins:,} bins{summed}" if bins else ""
-        lines.append(f"  at last  right predictions of the own model on the own test data{histograms}")
-        if self.tell_gain:
-            lines.append(
-                "  at last  what this node has alone and gains by joining: two scores with intervals (--tell-gain)"
+        if noised:
+            lines.append("  No loss, no number of samples and no score: these have no noise.")
+        else:
+            bins, summed = (
+                self.settings.score_bins,
+                ", which only the sum over clients shows" if self.settings.secure else "",
             )
+            lines.append(f"  a round  right predictions and samples of the own test data{summed}")
+            histograms = f", and histograms of the scores of both models there in {bins:,} bins{summed}" if bins else ""
+            lines.append(f"  at last  right predictions of the own model on the own test data{histograms}")
+            if self.tell_gain:
+                lines.append(
+                    "  at last  what this node has alone and gains by joining: two scores with intervals (--tell-gain)"
+                )
         if job.remembers:
             lines.append("What stays here between rounds: this client's private state, and at the end its own model.")
         return lines
@@ -133,14 +195,15 @@ class Membership:
         """What a reply holds, or what is sent in its place."""
         if self.settings.secure:
             size = torch.Size([1 + sum(tensor.numel() for tensor in reply.tensors.values())])
-            names = ", ".join([*reply.tensors, "loss"])
+            names = ", ".join([*reply.tensors, *([] if withholds_figures(self.settings) else ["loss"])])
             return [
                 f"{describe_tensor('masked', size, 8)}: {names}, which only the sum over clients shows; what masks "
-                "were made of, once all masked replies are there",
-                "numbers: samples",
+                "were made of, in encrypted shares, and once enough members have signed who is left",
+                "numbers: none" if withholds_figures(self.settings) else "numbers: samples",
             ]
         tensors = [describe_tensor(name, t.shape, t.element_size()) for name, t in reply.tensors.items()]
-        return [*tensors, f"numbers: {', '.join(reply.numbers)}"]
+        numbers = [] if withholds_figures(self.settings) else list(reply.numbers)
+        return [*tensors, f"numbers: {', '.join(numbers) or 'none'}"]
 
     # -- taking part ---------------------------------------------------------------------------------------------------
     lock: FileLock | None = None  # held while this process takes part: see `make_node`
@@ -151,9 +214,18 @@ class Membership:
             self.masker(notify) if self.settings.secure else None
         )  # now: keys are compared before the training begins
         masker = (lambda: made) if made is not None else None
+        ledger = self.ledger()
+        delta = self.settings.privacy_delta
+        if ledger is not None:
+            notify(ledger.describe(delta))
         afterwards: list[str] = []  # what is printed after the line on the last request
         runtime = NodeRuntime(
-            self.make_job, [self.kit.number], lambda job, request: self.finish(job, request, afterwards.append), masker
+            self.make_job,
+            [self.kit.number],
+            lambda job, request: self.finish(job, request, afterwards.append),
+            masker,
+            ledger,
+            self.limits.runs,
         )
 
         def handle(payload: bytes) -> bytes:
@@ -166,19 +238,28 @@ class Membership:
                 took = f"{', '.join(node_request.tasks)} in {time.monotonic() - began:.1f} s"
                 round = node_request.request.round
                 when = f"round {round}" if round <= self.settings.rounds else "the end"
-                notify(f"{when}: {took}, {len(content):,} bytes back")
+                spent = f", epsilon {ledger.spent(delta):.3g}" if ledger is not None else ""
+                notify(f"{when}: {took}, {len(content):,} bytes back{spent}")
             while afterwards:
                 notify(afterwards.pop(0))
             return content
 
         return handle
 
+    def ledger(self) -> EpsilonLedger | None:
+        """What private runs have spent; none where the agreement has no privacy."""
+        if self.settings.privacy_clip is None:
+            return None
+        return EpsilonLedger((self.limits.ledger or self.folder / LEDGER).absolute(), self.limits.epsilon)
+
     def masker(self, notify: Callable[[str], None]) -> Masker:
         """This node's key for secure aggregation; it is made here and never leaves."""
-        from fedframe.network.masks import Masker, fingerprint
+        from fedframe.network.masker import Masker
+        from fedframe.network.masks import fingerprint
 
-        made = Masker(self.folder, notify)
-        notify(f"This node's key for adding up: {fingerprint(made.public)}. Tell the others, and compare theirs.")
+        made = Masker(self.folder, notify, self.limits.peers)
+        code = fingerprint(made.public)
+        notify(f"This node's key for adding up: {code}. Tell the others, and join with theirs (--peers).")
         return made
 
     def make_job(self, run: str) -> Job:
@@ -186,9 +267,9 @@ class Membership:
         path = run_folder(self.folder, run)
         path.mkdir(parents=True, exist_ok=True)
         folder = RunFolder(path)
-        folder.write_settings(self.maker.settings)
         folder.write_names(self.federation.names)
         write_json(path / OWN, {"node": self.kit.name, **self.asked})
+        folder.write_settings(self.maker.settings)
         return self.maker.make(path, self.folder)
 
     def finish(self, job: Job, request: Message, notify: Callable[[str], None]) -> dict[str, Number]:

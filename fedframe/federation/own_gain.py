@@ -14,9 +14,10 @@ from fedframe.federation.join import Membership
 from fedframe.federation.kit import Kit
 from fedframe.federation.own_results import keep_gain, train_alone
 from fedframe.runs.federated import OWN, home
-from fedframe.runs.folder import CLIENT_SCORES, SUMMARY
+from fedframe.runs.folder import CLIENT_SCORES
 from fedframe.runs.gain import compare_client, write_gain
 from fedframe.runs.predictor import Predictor
+from fedframe.runs.round_files import SUMMARY
 from fedframe.util.files import read_json
 
 

@@ -18,12 +18,14 @@ from fedframe.core.job import Job
 from fedframe.core.measures import Predictions
 from fedframe.core.message import Message, Number
 from fedframe.core.model import load_tensors
+from fedframe.core.stage_costs import StageCosts
 from fedframe.core.told_gain import tell
 from fedframe.jobs.build import JobMaker
 from fedframe.runs.alone import NOT_ALONE, alone_settings
-from fedframe.runs.folder import CLIENT_SCORES, SUMMARY, RunFolder
+from fedframe.runs.folder import CLIENT_SCORES, RunFolder
 from fedframe.runs.gain import ALONE, compare_client, score_at, with_pairs, write_gain
 from fedframe.runs.progress import choose_display
+from fedframe.runs.round_files import SUMMARY
 from fedframe.runs.session import execute
 from fedframe.runs.summary import client_table, spreads, summarise
 from fedframe.settings import Settings
@@ -75,7 +77,7 @@ def keep_scores(member: Membership, job: Job, request: Message) -> dict[str, Pre
     write_json(job.folder / CLIENT_SCORES, table)
     history = RunFolder(job.folder).metrics()
     costs = {"seconds": 0.0, "cpu_seconds": 0.0, "peak_memory": 0}
-    summary = summarise(job, history, scores, None, costs, {}, {})
+    summary = summarise(job, history, scores, None, costs, {}, StageCosts())
     write_json(job.folder / SUMMARY, {**summary, "spread": spreads(table), "node": member.kit.name})
     return found
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import secrets
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedframe.core.job import Job
 from fedframe.core.message import Number
-from fedframe.errors import RunError, SettingError
+from fedframe.errors import RunError, SettingError, nearest
 from fedframe.federation.agreement import Agreement
 from fedframe.federation.folder import FederationFolder
 from fedframe.federation.serve import connect_superlink
 from fedframe.jobs.build import JobMaker
+from fedframe.methods.recipes import make_method
 from fedframe.network.compatibility import check_claimed_samples
 from fedframe.network.engine import NetworkEngine, check_hello, masking_keys
 from fedframe.network.flower.superlink_client import ServerTask, SuperLinkClient
@@ -22,11 +23,13 @@ from fedframe.network.flower.transport import FlowerTransport
 from fedframe.network.node import template_digest
 from fedframe.network.node_data import federation_without_data
 from fedframe.network.node_request import HELLO
-from fedframe.runs.federated import NOTES, load_test_set, start_command
+from fedframe.runs.federated import NOTES, start_command
 from fedframe.runs.folder import RunFolder
+from fedframe.runs.organiser import ABSENT, nodes_federation
 from fedframe.runs.progress import Display, choose_display
 from fedframe.runs.result import RunResult
 from fedframe.runs.session import execute, sanitize_log_line
+from fedframe.util.allowed_code import check_named
 from fedframe.util.files import read_json, write_json
 from fedframe.util.locate import resolve_paths
 
@@ -48,10 +51,20 @@ class SuperLinkTransport(FlowerTransport):
 
 
 def start(
-    folder: FederationFolder, *, new: bool = False, test_data: str | None = None, progress: bool | Display = True
+    folder: FederationFolder,
+    *,
+    new: bool = False,
+    test_data: str | None = None,
+    without: Sequence[str] = (),
+    progress: bool | Display = True,
 ) -> RunResult:
-    """Train, or resume the last training if it was not finished; one that was is not repeated unless `new`."""
+    """Train, or resume the last training if it was not finished; one that was is not repeated unless `new`.
+
+    `without` are nodes that may come later.
+    """
     agreement = folder.agreement()
+    check_named(agreement.settings.method, agreement.settings.model)
+    check_without(agreement, without)
     with folder.exclusive("start", "trains"), choose_display(progress) as display:
         last = last_run(folder) if not new else None
         if last is not None and RunFolder(last).finished:
@@ -73,7 +86,7 @@ def start(
 
         try:
             if path is None:
-                notes |= {"members": ask_members(agreement, transport, notes["run"], folder, notify)}
+                notes |= {"members": ask_members(agreement, transport, notes["run"], folder, notify, without)}
             job, run = prepare_run(agreement, folder, path, notes)
         except BaseException:
             transport.close()
@@ -129,15 +142,47 @@ def ask_members(
     run: str,
     folder: FederationFolder,
     notify: Callable[[str], None],
+    without: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
-    """How many samples each member has; waits until all have replied, as all take part in the first round."""
+    """How many samples each member has; waits until all have replied but those that may come later."""
     count = len(agreement.members)
     blank = federation_without_data(agreement.form, agreement.members, [1] * count, [0] * count, None)
     job = JobMaker(agreement.settings, blank, None).make(folder.path)
     engine = NetworkEngine(job, transport, agreement.members, run, notify)
-    replies = engine.hello(count)
+    replies = engine.hello(count - len(without), [k for k, name in enumerate(agreement.members) if name not in without])
     check_hello(job, replies, template_digest(job))
-    return [member_record(name, replies[client].numbers) for client, name in enumerate(agreement.members)]
+    return [
+        member_record(name, replies[client].numbers) if name not in without else absent_record(name)
+        for client, name in enumerate(agreement.members)
+    ]
+
+
+def check_without(agreement: Agreement, without: Sequence[str]) -> None:
+    """Refuse to train without nodes where they could not be added later."""
+    for name in without:
+        if name not in agreement.members:
+            raise SettingError(f"without = {name!r} is no node of this federation; {nearest(name, agreement.members)}")
+    if not without:
+        return
+    settings = agreement.settings
+    stage = make_method(settings.method, settings.set).optional_slot("server_stage")
+    if stage is None or not stage.from_sums or settings.rounds:
+        raise SettingError(
+            f"without = {','.join(without)}: {settings.method} trains in rounds, to which nobody can be added later; "
+            "leave --without out and wait for all nodes."
+        )
+    if settings.secure:
+        raise SettingError(
+            f"without = {','.join(without)}: with secure = true a node that comes later could not be added, because "
+            "the sums with it, beside those without it, would show its own; leave --without out and wait for all nodes."
+        )
+    if len(agreement.members) - len(without) < 1:
+        raise SettingError("without: no node is left to train with; leave one out of the list.")
+
+
+def absent_record(name: str) -> dict[str, Any]:
+    """What is kept of a member that has not come yet."""
+    return {"name": name, "train": 0, "test": 0, ABSENT: True}
 
 
 def member_record(name: str, hello: Mapping[str, Number]) -> dict[str, Any]:
@@ -154,10 +199,7 @@ def prepare_run(
     agreement: Agreement, folder: FederationFolder, path: Path | None, notes: dict[str, Any]
 ) -> tuple[Job, RunFolder]:
     """The job of a run, and its folder: the given one, or a new one."""
-    members = notes["members"]
-    train_sizes, test_sizes = ([int(member[key]) for member in members] for key in ("train", "test"))
-    test = load_test_set(agreement.form, notes.get("test_data"), agreement.settings.label)  # the organiser's own
-    federation = federation_without_data(agreement.form, agreement.members, train_sizes, test_sizes, test)
+    federation = nodes_federation(agreement.form, notes, agreement.settings)
     maker = JobMaker(agreement.settings, federation, None)
     check_claimed_samples(maker.make(folder.path))
     if path is None:
@@ -166,8 +208,8 @@ def prepare_run(
             number += 1
         folder.runs.mkdir(mode=0o700, exist_ok=True)  # models and scores of every member: readable by its owner only
         run = RunFolder.create(folder.runs / str(number), maker.settings)
-        run.write_settings(maker.settings, start_command("../..", notes.get("test_data")))
         run.write_names(federation.names)
+        run.write_settings(maker.settings, start_command("../..", notes.get("test_data")))
         write_json(run.path / NOTES, notes)
     else:
         run = RunFolder.open(path)

@@ -15,6 +15,7 @@ from fedframe.core.job import Job
 from fedframe.core.method import Method
 from fedframe.core.model import count_parameters, has_batch_norm
 from fedframe.core.part import ALL_DATA, stacks
+from fedframe.core.precision import COMPUTE_TYPES, check_precision, precision_note
 from fedframe.core.privacy import check_private
 from fedframe.data import Federation, Source, load_source, make_federation
 from fedframe.data.augment import read_augment
@@ -22,6 +23,8 @@ from fedframe.data.holdout import hold_out_clients, hold_out_server_samples, hol
 from fedframe.errors import DataError, SettingError
 from fedframe.methods.recipes import make_method
 from fedframe.models import build_net, default_net
+from fedframe.models.freeze import check_freeze, frozen_modules
+from fedframe.models.weights import load_weights, weights_digest
 from fedframe.settings import FROM_PYTHON, Settings
 from fedframe.util.seeds import seed_for
 
@@ -33,15 +36,12 @@ class JobMaker:
     """Turns settings into a job: loads the data, deals it out, builds the initial model that the seed fixes."""
 
     def __init__(self, settings: Settings, data: object, net: Net | None) -> None:
-        for name, value, given in (("data", settings.data, data), ("model", settings.model, net)):
-            if value == FROM_PYTHON and (given is None or isinstance(given, str)):
-                raise SettingError(
-                    f"This run's {name} came from Python; give it again there: "
-                    f"fedframe.resume(folder, {name}=...) or fedframe.run(config=..., {name}=...)."
-                )
+        check_given(settings, data, net)
         self.method = make_method(settings.method, settings.set)
         check_parts(self.method, settings)
         check_device(settings.device)
+        check_precision(settings.precision, settings.device)
+        check_freeze(settings.freeze)
         read_augment(settings.augment)  # refuse a wrong one before the data are loaded
         self.federation = make_clients(settings, settings.data if data is None else data)
         for part in self.method.parts:
@@ -54,6 +54,8 @@ class JobMaker:
             "clients": len(self.federation.all_clients),
             "partition": self.federation.partition or settings.partition,
         }
+        if settings.weights is not None:
+            resolved["weights_digest"] = confirm_weights(settings)
         if self.net == "auto":
             samples = len(self.federation.train.values)
             self.net = resolved["model"] = default_net(shape, samples, settings.device)
@@ -64,9 +66,15 @@ class JobMaker:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_for(self.settings.seed, "model"))
             backbone = build_net(self.net, shape)
+            left_out = load_weights(backbone, Path(settings.weights)) if settings.weights is not None else []
             classes = len(self.federation.source.classes)
             with named_errors(f"method = {settings.method!r}"):
                 self.template = self.method.build(backbone, int(backbone.dim), classes)  # type: ignore[arg-type]
+        self.federation = replace(self.federation, notes=(*self.federation.notes, *left_out))
+        self.template.freeze(frozen_modules(backbone, settings.freeze))
+        self.template.compute_type = COMPUTE_TYPES.get(self.settings.precision)
+        if note := precision_note(self.settings.precision, self.settings.device):
+            self.federation = replace(self.federation, notes=(*self.federation.notes, note))
         if self.settings.rounds and not count_parameters(self.template):
             note = f"rounds = {settings.rounds} is left out: {settings.method} has nothing that learns in rounds."
             self.settings = self.settings.model_copy(update={"rounds": 0})
@@ -89,6 +97,16 @@ class JobMaker:
     def make(self, folder: Path, home: Path | None = None) -> Job:
         """The job, once its folder is known, and for a node the one that it has for all runs."""
         return Job(self.settings, self.method, self.federation, self.template, folder, home)
+
+
+def check_given(settings: Settings, data: object, net: Net | None) -> None:
+    """Refuse a run whose data or net came from Python and are not given again."""
+    for name, value, given in (("data", settings.data, data), ("model", settings.model, net)):
+        if value == FROM_PYTHON and (given is None or isinstance(given, str)):
+            raise SettingError(
+                f"This run's {name} came from Python; give it again there: "
+                f"fedframe.resume(folder, {name}=...) or fedframe.run(config=..., {name}=...)."
+            )
 
 
 def check_parts(method: Method, settings: Settings) -> None:
@@ -165,6 +183,17 @@ def deal_out(settings: Settings, data: object) -> Federation:
         min_size=settings.min_client_size,
         local_test=settings.local_test,
     )
+
+
+def confirm_weights(settings: Settings) -> str:
+    """The digest of the file of weights, which must be the one that was noted before, if one was."""
+    found = weights_digest(Path(str(settings.weights)))
+    if settings.weights_digest not in (None, found):
+        raise SettingError(
+            f"weights = {settings.weights!r} is not the file of before: its digest is {found}, and "
+            f"{settings.weights_digest} was noted; put that file there."
+        )
+    return found
 
 
 def check_device(device: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from fedframe.core.part import Part
 from fedframe.errors import SettingError, nearest
-from fedframe.methods.recipes import outline_method, recipe_defaults
+from fedframe.methods.recipes import new_run_settings, outline_method, recipe_defaults
 from fedframe.settings import Settings, check, merge_part_settings, merge_settings, read_config
 from fedframe.util.locate import resolve_paths
 
@@ -28,7 +28,8 @@ def gather(given: Mapping[str, Any], config: str | Path | None) -> Settings:
     if {**file, **given}.get("optimizer", "sgd") != "sgd":  # what the recipe says of SGD does not suit another
         brought = {name: value for name, value in brought.items() if name not in RATES_OF_SGD}
     values = merge_settings(brought, file, given)
-    values["set"] = merge_part_settings(*(named_settings(each.get("set") or {}, method) for each in (file, given)))
+    asked = (named_settings(each.get("set") or {}, method) for each in (file, given))
+    values["set"] = merge_part_settings(new_run_settings(method), *asked)
     return with_absolute_paths(check(values))
 
 
@@ -39,6 +40,8 @@ def with_absolute_paths(settings: Settings) -> Settings:
         "data": resolve_paths(settings.data),
         "model": resolve_paths(settings.model),
     }
+    if settings.weights is not None:
+        resolved["weights"] = str(Path(settings.weights).expanduser().absolute())
     if settings.data_dir is not None:
         resolved["data_dir"] = str(Path(settings.data_dir).expanduser().absolute())
     return settings.model_copy(update=resolved)

@@ -31,7 +31,8 @@ from fedframe.errors import FedframeError
 from fedframe.methods.recipes import PYTHON, find_recipes
 from fedframe.models import NETS
 from fedframe.settings import Settings
-from fedframe.util.locate import code_files, in_library, is_generated
+from fedframe.util.code_files import code_files, in_library
+from fedframe.util.locate import is_generated
 
 SMALL = 1 << 20  # bytes: a file up to this size is always read, because its time of change may be too coarse
 NOT_OURS = ("fedframe.", "torch.")  # how the modules begin whose code is not the user's own
@@ -58,7 +59,7 @@ class InputFinder:
 
     def find(self, settings: Settings, net: object = None) -> tuple[Input, ...]:
         """The inputs of a run with these settings; `net` is one that was given in Python."""
-        key = (settings.method, settings.data, settings.model, id(net))
+        key = (settings.method, settings.data, settings.model, settings.weights, id(net))
         if key not in self._found:
             self._found[key] = tuple(sorted(self._look(settings, net), key=lambda each: each.path))
         return self._found[key]
@@ -66,6 +67,7 @@ class InputFinder:
     def _look(self, settings: Settings, net: object) -> Iterator[Input]:
         files = {file: None for place in own_places(settings) for file in code_files(place)}
         files |= dict.fromkeys(data_files(settings.data))
+        files |= dict.fromkeys([Path(settings.weights)] if settings.weights else [])
         yield from (self._file(file) for file in files if file.is_file())
         folders = image_files(settings.data)
         if folders is not None:
@@ -106,6 +108,9 @@ def own_places(settings: Settings) -> list[str]:
 def data_files(data: str) -> list[Path]:
     """The files that data of one's own are read from, without images."""
     kind, colon, _ = data.partition(":")
+    if colon and kind == "hf":
+        folder = read_spec(data).path
+        return sorted(folder.resolve().rglob("*")) if folder is not None and folder.is_dir() else []
     if not colon or kind not in ("npz", "csv", "parquet", "list"):
         return []
     request = read_spec(data)

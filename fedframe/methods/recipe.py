@@ -21,6 +21,8 @@ class Recipe:
     parts: tuple[Part, ...] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
     part_defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # of parts that others may replace
+    # Settings of parts that a new run names: an older one, whose settings do not, keeps the part's own default.
+    new_runs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     alone: Recipe | None = None  # what it is where nothing is joined to it
 
     def __post_init__(self) -> None:

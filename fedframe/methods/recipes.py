@@ -15,6 +15,7 @@ from fedframe.core.hook_errors import call_in_place, named_errors
 from fedframe.core.method import combine
 from fedframe.errors import SettingError, nearest
 from fedframe.methods.analytic_recipe import ANALYTIC
+from fedframe.methods.newer_recipes import NEWER_RECIPES
 from fedframe.methods.part_settings import default_part, is_complete, make_part
 from fedframe.methods.parts import DEFAULTS, PARTS
 from fedframe.methods.parts.alone import Central, Local
@@ -54,7 +55,7 @@ from fedframe.methods.parts.ratioloss import RatioLoss
 from fedframe.methods.parts.scaffold import Scaffold
 from fedframe.methods.recipe import Recipe as Recipe
 from fedframe.methods.robust_recipes import ROBUST_RECIPES
-from fedframe.settings import merge_settings
+from fedframe.settings import merge_part_settings, merge_settings
 from fedframe.util.locate import locate
 
 # Of methods whose rounds leave every client a model of its own: it is scored as it is.
@@ -210,6 +211,7 @@ RECIPES: dict[str, Recipe] = {
             parts=(FedMTL(),),
             part_defaults=AS_IT_IS,
         ),
+        *NEWER_RECIPES,
         ANALYTIC,
         *ROBUST_RECIPES,
         Recipe("local", "No federation: every client trains alone.", parts=(Local(),), part_defaults=AS_IT_IS),
@@ -377,6 +379,11 @@ def first_line(part: type[Part]) -> str:
 def recipe_defaults(name: str) -> dict[str, Any]:
     """The run settings that a method brings along; where two recipes differ, the later one counts."""
     return merge_settings(*(recipe.defaults for recipe in find_recipes(name)))
+
+
+def new_run_settings(name: str) -> dict[str, dict[str, Any]]:
+    """The settings of parts that a new run of a method names, whatever their defaults are."""
+    return merge_part_settings(*(recipe.new_runs for recipe in find_recipes(name)))
 
 
 def make_method(name: str, settings: Mapping[str, Mapping[str, Any]]) -> Method:

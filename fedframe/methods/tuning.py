@@ -40,16 +40,38 @@ MAIN: dict[str, tuple[str, tuple[Any, ...]]] = {
     "pfedme": ("lam", (5.0, 50.0)),
     "apple": ("mu", (0.01, 1.0)),
     "fedmtl": ("lam", (0.01, 0.0001)),
+    "fedlc": ("tau", (1.0, 0.1)),
+    "feddecorr": ("beta", (0.01, 1.0)),
+    "fedntd": ("beta", (0.3, 3.0)),
+    "feduv": ("variance", (1.0, 5.0)),
+    "feddr_plus": ("beta", (0.7, 0.99)),
+    "creff": ("match_lr", (1.0, 0.01)),
+    "fedgrab": ("proportional", (1.0, 30.0)),
+    "fedgloss": ("rho", (0.05, 0.01)),
 }
 # Recipes whose first part with a main setting is not the one that decides; None: the rate alone is tuned.
-MAIN_PART: dict[str, str | None] = {"fedavg_etf": "gmv", "fedetf": "temperature"}
+MAIN_PART: dict[str, str | None] = {
+    "fedavg_etf": "gmv",
+    "fedetf": "temperature",
+    "feddr_plus": "feddr_plus",
+    "fedgela": "temperature",
+}
 
 # Part -> factor on the common grid of rates. The squared error is a mean over classes, so its gradient is 2/C of the
 # plain one (SphereFed, Eq. 5); with ten classes the best rates are about ten times those of cross-entropy.
 RATE_FACTOR: dict[str, float] = {"mse": 10.0}
 
 # Part -> processor time of a round relative to plain local SGD, measured by `benchmarks/cost.py` or counted in passes.
-COST: dict[str, float] = {"moon": 1.9, "lra": 1.4, "fedsam": 2.0, "ditto": 2.0, "pfedme": 5.0, "fedmmd": 1.5}
+COST: dict[str, float] = {
+    "moon": 1.9,
+    "lra": 1.4,
+    "fedsam": 2.0,
+    "ditto": 2.0,
+    "pfedme": 5.0,
+    "fedmmd": 1.5,
+    "fedntd": 1.3,
+    "feddr_plus": 1.3,
+}
 
 
 @dataclass(frozen=True)

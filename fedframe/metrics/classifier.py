@@ -77,3 +77,18 @@ def gram(W: Tensor) -> dict[str, Any]:
 def ideal_cosine(classes: int) -> float | None:
     """The cosine between any two vectors of a simplex ETF."""
     return -1 / (classes - 1) if classes > 1 else None
+
+
+def frame_statistics(W: Tensor) -> dict[str, float]:
+    """FedLoGe's Table 6: mean and variance of the class vectors' norms, and of the angles of all pairs in degrees."""
+    W = W.double()
+    norms = W.norm(dim=1)
+    unit = W / norms.clamp_min(torch.finfo(torch.float64).tiny)[:, None]
+    upper = torch.ones(len(W), len(W), dtype=torch.bool).triu(1)
+    angles = torch.rad2deg((unit @ unit.T)[upper].clamp(-1, 1).acos())
+    return {
+        "norm_mean": float(norms.mean()),
+        "norm_variance": float(norms.var(correction=0)),
+        "angle_mean": float(angles.mean()),
+        "angle_variance": float(angles.var(correction=0)),
+    }

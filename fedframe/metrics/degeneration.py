@@ -54,6 +54,12 @@ def sorted_curves(features: Tensor, labels: Tensor, classes: int) -> dict[str, A
     }
 
 
+def zero_shares(W: Tensor, means: Tensor) -> Tensor:
+    """By rank of the class means, falling: the share of classes whose vector has a zero there. It is (dim,)."""
+    order = means.abs().argsort(dim=1, descending=True, stable=True)
+    return (W.gather(1, order) == 0).double().mean(0)
+
+
 def evenly_spaced(count: int, most: int) -> Tensor:
     """At most `most` integers below `count`, evenly spaced, including the first and the last."""
     return torch.linspace(0, count - 1, min(count, most), dtype=torch.float64).round().long()

@@ -21,6 +21,7 @@ from fedframe.metrics.cka import CKA_CLIENTS, common_inputs, layer_grams, mean_c
 from fedframe.metrics.classifier import class_vectors, embeddings, predict_classes
 from fedframe.metrics.collapse import collapse
 from fedframe.metrics.drift import classifier_cosines, classifier_norm_differences, mean_over_pairs, update_cosines
+from fedframe.metrics.last_round import LastRoundMeasure
 from fedframe.metrics.local_models import LocalModels
 from fedframe.metrics.prototypes import prototype_consistency
 from fedframe.metrics.sampling import affordable_clients, balanced_rows, sample_clients
@@ -147,6 +148,7 @@ MEASURES: dict[str, Callable[[Job], RoundMeasure]] = {
     "collapse": CollapseMeasure,
     "drift": DriftMeasure,
     "cka": CkaMeasure,
+    "local": LastRoundMeasure,
 }
 
 

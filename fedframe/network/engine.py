@@ -11,6 +11,7 @@ import contextlib
 import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,11 +20,12 @@ from fedframe.core.client_runtime import ClientRuntime
 from fedframe.core.engine import Engine
 from fedframe.core.job import Job
 from fedframe.core.message import Message, has_numbers, validate_reply
+from fedframe.core.privacy import withholds_figures
 from fedframe.core.remote_evaluation import RemoteEvaluation
 from fedframe.core.tally import tally_size
 from fedframe.errors import DataError, DivergedError, RunError
-from fedframe.network.node import SUMMED_KINDS, upload_digest, versions
-from fedframe.network.node_request import HELLO, UNMASK, NodeRequest, RequestNumbers, decode_replies
+from fedframe.network.node import upload_digest, versions
+from fedframe.network.node_request import AGREE, HELLO, UNMASK, NodeRequest, RequestNumbers, decode_replies
 from fedframe.network.transport import PendingRequest, Transport
 
 if TYPE_CHECKING:
@@ -50,6 +52,7 @@ class NetworkEngine(Engine):
         self.seen = torch.zeros(len(node_of_client), dtype=torch.int64)
         self.keys: dict[int, str] = {}  # clients' public keys, for secure aggregation
         self.summed: list[int] = []
+        self.masked_shapes: dict[str, torch.Size] = {}  # names and shapes of what is summed under masks at present
         self.expected: dict[str, dict[str, torch.Size]] = {}  # names and shapes of replies; the server fills it
         self.durations: list[float] = []  # seconds that each request took
         self._piggybacked: dict[str, list[int]] = {}
@@ -67,26 +70,36 @@ class NetworkEngine(Engine):
                 yield self._runtime.perform(request, unit)
             return
         piggybacked, self._piggybacked = self._piggybacked, {}
+        self._piggyback_replies = {kind: [] for kind in piggybacked}
+        if self.job.settings.secure and (piggybacked or units):
+            from fedframe.network.secure_aggregation import run_securely, summed_kinds
+
+            if piggybacked or request.kind in summed_kinds(self.job):
+                yield from run_securely(self, request, units, piggybacked)
+                return
         wanted = {**piggybacked, **({request.kind: list(units)} if units else {})}
-        group = None
-        if self.job.settings.secure and request.kind in SUMMED_KINDS and units:
-            from fedframe.network.secure_aggregation import masking_group_for, sum_securely
-
-            group = masking_group_for(self, request, units)
-        found, reasons = self.gather_replies(request, wanted, self.job.fewest(len(units)), group)
-
-        def reply(kind: str, client: int) -> Message:
-            reason = reasons.get(self.node_of_client[client], NO_REPLY)
-            return found.get((kind, client)) or Message.lost(request, client, reason)
-
-        self._piggyback_replies = {
-            kind: [reply(kind, client) for client in clients] for kind, clients in piggybacked.items()
-        }
-        if group is not None:
-            yield from sum_securely(self, request, [reply(request.kind, unit) for unit in units], group)
-            return
+        found, reasons = self.gather_replies(request, wanted, self.job.fewest(len(units)))
+        for kind, clients in piggybacked.items():
+            for client in clients:
+                self._piggyback_replies[kind].append(self.reply_or_lost(request, kind, client, found, reasons))
         for unit in units:
-            yield reply(request.kind, unit)
+            yield self.reply_or_lost(request, request.kind, unit, found, reasons)
+
+    def reply_or_lost(
+        self,
+        request: Message,
+        kind: str,
+        client: int,
+        found: Mapping[tuple[str, int], Message],
+        reasons: Mapping[str, str],
+    ) -> Message:
+        """A client's reply, or a message that stands in for it with the reason."""
+        reason = reasons.get(self.node_of_client[client], NO_REPLY)
+        return found.get((kind, client)) or Message.lost(request, client, reason)
+
+    def add_piggyback_reply(self, reply: Message) -> None:
+        """Keep a reply to piggybacked work until it is asked for."""
+        self._piggyback_replies.setdefault(reply.kind, []).append(reply)
 
     def piggyback(self, kind: str, clients: Sequence[int]) -> None:
         """Have these clients do this too with the next request, before it."""
@@ -100,10 +113,11 @@ class NetworkEngine(Engine):
         """What the last request brought back of this piggybacked kind, once."""
         return self._piggyback_replies.pop(kind, None)
 
-    def hello(self, min_clients: int) -> dict[int, Message]:
-        """Ask every client who it is; waits for at least so many."""
+    def hello(self, min_clients: int, clients: Sequence[int] | None = None) -> dict[int, Message]:
+        """Ask every client, or these, who it is; waits for at least so many."""
         request = Message(HELLO, 0)
-        found, _ = self.gather_replies(request, {HELLO: list(range(len(self.node_of_client)))}, min_clients)
+        asked = range(len(self.node_of_client)) if clients is None else clients
+        found, _ = self.gather_replies(request, {HELLO: list(asked)}, min_clients)
         return {client: reply for (_, client), reply in found.items()}
 
     def expect(self, kind: str, shapes: Mapping[str, torch.Size]) -> None:
@@ -200,14 +214,17 @@ class NetworkEngine(Engine):
         reply, shapes = found.get((request.kind, client)), self.expected.get(request.kind)
         if reply is None:
             return NO_REPLY
-        if shapes is None:
+        if request.kind in (AGREE, UNMASK) or (shapes is None and group is None):
             return None
         max_samples = len(self.job.federation.train[client])
-        if group is None:
-            return validate_reply(reply, request, shapes, max_samples)
+        if group is None and shapes is not None:
+            withheld = withholds_figures(self.job.settings)
+            return validate_reply(reply, request, shapes, max_samples, withheld=withheld)
         from fedframe.network.secure_aggregation import masked_vector
 
-        vector = masked_vector(reply, 1 + sum(shape.numel() for shape in shapes.values()), max_samples)
+        assert group is not None
+        size = 1 + sum(shape.numel() for shape in self.masked_shapes.values())
+        vector = masked_vector(reply, size, max_samples, group)
         return vector if isinstance(vector, str) else None
 
     def check_diverged(
@@ -252,7 +269,7 @@ class NetworkEngine(Engine):
             described = group.to_json() if group is not None else None
             number = self.numbers.next() if request.kind != HELLO else 0
             node_request = NodeRequest(
-                self.run_name, request, asked, self.merged_rounds(request, asked), described, number
+                self.run_name, addressed(request, asked), asked, self.merged_rounds(request, asked), described, number
             )
             reasons.pop(node, None)
             deadline = time.monotonic() + (patience if patience is not None else float("inf"))
@@ -293,7 +310,7 @@ class NetworkEngine(Engine):
 
     def merged_rounds(self, request: Message, asked: Mapping[str, Sequence[int]]) -> dict[int, int]:
         """The last round of each client that was merged: its node forgets the states of later ones."""
-        if request.kind in (HELLO, UNMASK):  # asked before a resumed run knows which rounds it has
+        if request.kind in (HELLO, AGREE, UNMASK):  # asked before a resumed run knows which rounds it has
             return {}
         return {client: int(self.seen[client]) for clients in asked.values() for client in clients}
 
@@ -317,6 +334,14 @@ class NetworkEngine(Engine):
             )
 
 
+def addressed(request: Message, asked: Mapping[str, Sequence[int]]) -> Message:
+    """A request for seeds with the shares that are for these clients alone; any other as it is."""
+    if request.kind != UNMASK:
+        return request
+    mine = tuple(f"{client}/" for client in asked[UNMASK])
+    return replace(request, tensors={name: t for name, t in request.tensors.items() if name.startswith(mine)})
+
+
 def request_title(request: Message) -> str:
     """Name what is awaited, for people."""
     return "The nodes' first reply" if request.kind == HELLO else f"Round {request.round}, {request.kind}"
@@ -328,9 +353,10 @@ def check_hello(job: Job, replies: Mapping[int, Message], digest: str) -> None:
         name = job.federation.names[client]
         for what, own in versions().items():
             if reply.numbers.get(what) != own:
+                named = {"version": "Fedframe", "protocol": "a Fedframe of protocol"}.get(what, what)
                 raise RunError(
-                    f"{name} has {'Fedframe' if what == 'version' else what} {str(reply.numbers.get(what))[:40]!r} and "
-                    f"the server {own!r}: install the same versions of Fedframe and torch everywhere."
+                    f"{name} has {named} {str(reply.numbers.get(what, '1'))[:40]!r} and the server {own!r}: install "
+                    "the same versions of Fedframe and torch everywhere."
                 )
         if reply.numbers.get("template") != digest:
             raise RunError(
@@ -341,7 +367,7 @@ def check_hello(job: Job, replies: Mapping[int, Message], digest: str) -> None:
                 f"{name} would send other tensors than the server expects: install the same Fedframe, and the same "
                 "files of your own, everywhere."
             )
-        if job.settings.secure and not re.fullmatch("[0-9a-f]{64}", str(reply.numbers.get("key"))):
+        if job.settings.secure and not re.fullmatch("[0-9a-f]{128}", str(reply.numbers.get("key"))):
             raise RunError(f"{name} has sent no key, and secure = true needs one of everybody; look at its log.")
 
 

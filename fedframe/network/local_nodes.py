@@ -21,7 +21,7 @@ from fedframe.util.files import read_json, write_json
 from fedframe.util.locate import own_error
 
 if TYPE_CHECKING:
-    from fedframe.network.masks import Masker
+    from fedframe.network.masker import Masker
 
 RUN = "trial"  # a local deployment's folder is one run's
 ERROR = "error.json"  # in a node's folder: what ends the run
@@ -120,7 +120,7 @@ def load_node_runtime(folder: Path) -> NodeRuntime:
         return JobMaker(check(given["settings"]), share, None).make(Path(given["folder"]), folder)
 
     def masker() -> Masker:
-        from fedframe.network.masks import Masker
+        from fedframe.network.masker import Masker
 
         return Masker(folder, lambda text: print(text, flush=True))
 

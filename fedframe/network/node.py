@@ -15,20 +15,31 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fedframe.core.client_runtime import ClientRuntime
+from fedframe.core.client_runtime import NO_SCORE, ClientRuntime
 from fedframe.core.job import Job
 from fedframe.core.layout import named_tensors
 from fedframe.core.message import CULPRIT, LAST, STAGE, Message, Number, all_finite, has_numbers
+from fedframe.core.privacy import withholds_figures
 from fedframe.errors import ProtocolError
+from fedframe.network.admission import Admission, Slot
 from fedframe.network.envelope import decode_envelope
-from fedframe.network.node_request import HELLO, UNMASK, NodeRequest, encode_replies, refuse_stale
+from fedframe.network.ledger import EpsilonLedger
+from fedframe.network.node_request import (
+    AGREE,
+    COUNT_KINDS,
+    HELLO,
+    PROTOCOL,
+    UNMASK,
+    NodeRequest,
+    encode_replies,
+    refuse_stale,
+)
 from fedframe.util.version import __version__
 
 if TYPE_CHECKING:
-    from fedframe.network.masks import Masker, MaskingGroup
+    from fedframe.network.masker import Masker
+    from fedframe.network.masks import MaskingGroup
 
-SUMMED_KINDS = ("train", "statistics", "measure")  # of which, with secure aggregation, only sums are revealed
-COUNT_KINDS = ("client", "own", "personalise")  # kinds of work whose reply is how many predictions were right
 OnFinished = Callable[[Job, Message], Mapping[str, Number] | None]  # returns what the last reply says beside
 MakeJob = Callable[[str], Job]
 
@@ -42,9 +53,12 @@ class NodeRuntime:
         clients: Sequence[int],
         on_finished: OnFinished | None = None,
         masker: Callable[[], Masker] | None = None,
+        ledger: EpsilonLedger | None = None,
+        most_runs: int | None = None,
     ) -> None:
         self.make_job, self.clients, self.on_finished = make_job, frozenset(clients), on_finished
-        self.make_masker = masker
+        self.make_masker, self.ledger, self.most_runs = masker, ledger, most_runs
+        self.admission: Admission | None = None  # the rules of the run under way
         self.masker: Masker | None = None
         self.run, self.client_runtime = "", None  # type: tuple[str, ClientRuntime | None]
         self.last_answer = (b"", b"")  # a digest of the last request, and its answer
@@ -60,7 +74,7 @@ class NodeRuntime:
         if strangers:
             raise ProtocolError(f"The clients {sorted(strangers)[:5]} are not at this node.")
         runtime = self.runtime_for(node_request.run)
-        if set(node_request.tasks) - {HELLO, UNMASK}:
+        if set(node_request.tasks) - {HELLO, AGREE, UNMASK}:
             check_request(runtime.job, node_request.request)
         if set(node_request.tasks) != {HELLO}:
             refuse_stale(runtime.job.folder, self.clients, node_request.number)
@@ -74,27 +88,42 @@ class NodeRuntime:
 
     def perform(self, runtime: ClientRuntime, node_request: NodeRequest) -> list[Message]:
         """Do all tasks of a request."""
+        group = self.masking_group(runtime.job, node_request)
+        assert self.admission is not None
+        admitted = self.admission.admit(
+            node_request.request,
+            node_request.tasks,
+            node_request.seen,
+            group.context if group is not None else "",
+        )
         for client, round in node_request.seen.items():
             if client in self.clients and runtime.job.remembers:
                 runtime.job.store.forget_after(client, round)
-        group = self.masking_group(runtime.job, node_request)
-        replies = [
-            self.reply(runtime, node_request.request, kind, client, group)
+        replies = {
+            (kind, client): self.reply(runtime, node_request.request, kind, client, group)
             for kind, clients in node_request.tasks.items()
             for client in clients
-        ]
+        }
+        if group is not None:
+            replies = self.masked(runtime.job, node_request, group, replies, admitted)
+        for each, reply in replies.items():
+            if each in admitted:
+                self.admission.seal(admitted[each][0], each[1], reply)
         if self.on_finished is not None and node_request.request.numbers.get(LAST):
             said = self.on_finished(runtime.job, node_request.request)
-            if said and replies:
-                replies[-1] = replace(replies[-1], numbers={**replies[-1].numbers, **said})
-        return replies
+            if said and replies and not withholds_figures(runtime.job.settings):
+                last = next(reversed(replies))
+                replies[last] = replace(replies[last], numbers={**replies[last].numbers, **said})
+        return [*replies.values()]
 
     def runtime_for(self, run: str) -> ClientRuntime:
         """The runtime of this run; another run starts from nothing."""
         if self.client_runtime is None or run != self.run:
             if not run.isalnum() or len(run) > 64:
                 raise ProtocolError("A run is named by letters and digits.")
-            self.run, self.client_runtime = run, ClientRuntime(self.make_job(run))
+            job = self.make_job(run)
+            self.admission = Admission(job, run, self.ledger, self.most_runs)
+            self.run, self.client_runtime = run, ClientRuntime(job)
         return self.client_runtime
 
     def masking_group(self, job: Job, node_request: NodeRequest) -> MaskingGroup | None:
@@ -102,21 +131,62 @@ class NodeRuntime:
         if not job.settings.secure:
             return None
         from fedframe.network.masks import MaskingGroup, mask_context
+        from fedframe.network.secure_aggregation import check_group, main_kind, summed_kinds
 
         if self.masker is None:
             if self.make_masker is None:
                 raise ProtocolError("This node cannot add up securely.")
             self.masker = self.make_masker()
-        kinds = set(node_request.tasks) & {UNMASK, *SUMMED_KINDS}
-        if not kinds:
+        asking = set(node_request.tasks) & {AGREE, UNMASK}
+        summed = set(node_request.tasks) & set(summed_kinds(job))
+        if not asking and not summed:
             return None
+        if len(asking) + bool(summed) > 1:
+            raise ProtocolError("Masks are asked about by a request of its own.")
         group = MaskingGroup.from_json(node_request.group)
         names = job.federation.names
+        if max(group.keys) >= len(names):
+            raise ProtocolError("Somebody would be added up who is no member.")
         self.masker.check_keys(group, self.clients, lambda client: str(names[client]))
-        context = mask_context(node_request.run, node_request.request, group.keys, group.scale)
-        if kinds != {UNMASK} and group.context != context:
-            raise ProtocolError("Masks would not be bound to this request.")
+        if summed:
+            main = main_kind(node_request.request, summed)
+            check_group(job, main, group)
+            if group.context != mask_context(node_request.run, node_request.request, group.keys, summed):
+                raise ProtocolError("Masks would not be bound to this request.")
+            if any(set(node_request.tasks[kind]) != set(node_request.tasks[main]) for kind in summed):
+                raise ProtocolError("What is added up together must be asked of the same clients.")
         return group
+
+    def masked(
+        self,
+        job: Job,
+        node_request: NodeRequest,
+        group: MaskingGroup,
+        replies: dict[tuple[str, int], Message],
+        admitted: Mapping[tuple[str, int], tuple[Slot, int]],
+    ) -> dict[tuple[str, int], Message]:
+        """The replies with those that are summed as one masked vector for each client."""
+        from fedframe.network.secure_aggregation import COUNTS, main_kind, masked_reply, summed_kinds
+
+        assert self.masker is not None
+        summed = [kind for kind in node_request.tasks if kind in summed_kinds(job)]
+        if not summed:
+            return replies
+        main = main_kind(node_request.request, summed)
+        found = {each: reply for each, reply in replies.items() if each[0] not in summed}
+        for client in node_request.tasks[main]:
+            reply = replies[main, client]
+            counts = {f"{COUNTS}{kind}": count_tensor(replies[kind, client]) for kind in summed if kind in COUNT_KINDS}
+            if main in COUNT_KINDS:
+                reply = Message(main, reply.round, client, numbers={"samples": 1, "loss": 0.0})
+            reply = replace(reply, tensors={**reply.tensors, **counts})
+            if not has_numbers(reply):  # the organiser learns no more of it than this
+                found[main, client] = Message(main, reply.round, client, numbers={"loss": "nan"})
+                continue
+            slot, again = admitted[main, client]
+            purpose = f"{self.run}-{slot.name}" + (f"-again{again}" if again else "")
+            found[main, client] = masked_reply(job, purpose, reply, group, self.masker)
+        return found
 
     def reply(
         self, runtime: ClientRuntime, request: Message, kind: str, client: int, group: MaskingGroup | None
@@ -124,28 +194,39 @@ class NodeRuntime:
         """The reply to one task for one client; counts leave the node as totals, not class by class."""
         if kind == HELLO:
             return hello_reply(runtime.job, client, self.masker.public if self.masker is not None else None)
-        if kind == UNMASK:
+        if kind in (AGREE, UNMASK):
             if group is None or self.masker is None:
                 raise ProtocolError("This federation has not agreed on secure aggregation.")
-            from fedframe.network.secure_aggregation import seeds_reply
+            from fedframe.network.secure_aggregation import seeds_reply, signature_reply
 
-            asked = max(len(group.keys), runtime.job.clients_per_round)
-            return seeds_reply(request, client, group, self.masker, runtime.job.fewest(asked))
+            make = signature_reply if kind == AGREE else seeds_reply
+            return make(request, client, group, self.masker, runtime.job.fewest(len(group.keys)))
         if kind != request.kind:  # a piggybacked task is no part of a round: it has the plain learning rate
             request = replace(request, kind=kind, numbers={**request.numbers, "lr": runtime.job.settings.lr})
         reply = runtime.perform(request, client)
-        if kind in COUNT_KINDS:
+        if withholds_figures(runtime.job.settings):
+            reply = noised_alone(reply)
+        elif kind in COUNT_KINDS and group is None:
             reply = replace(reply, tensors={name: tensor.sum() for name, tensor in reply.tensors.items()})
         # The organiser gets no names of files that are at the node.
         kept = {name: value for name, value in reply.numbers.items() if name != CULPRIT}
-        reply = replace(reply, numbers={name: finite_or_text(value) for name, value in kept.items()})
-        if group is not None and self.masker is not None and kind in SUMMED_KINDS:
-            if not has_numbers(reply):  # the organiser learns no more of it than this
-                return Message(kind, reply.round, client, numbers={"loss": "nan"})
-            from fedframe.network.secure_aggregation import masked_reply
+        return replace(reply, numbers={name: finite_or_text(value) for name, value in kept.items()})
 
-            reply = masked_reply(runtime.job, self.run, reply, group, self.masker, int(request.numbers.get(STAGE, 0)))
-        return reply
+
+def count_tensor(reply: Message) -> torch.Tensor:
+    """Right predictions of a reply as numbers of which a sum over clients makes means: see `SUMMED_COUNTS`."""
+    samples, hits = (float(reply.tensors[name].sum()) for name in ("samples", "hits"))
+    value = float(reply.tensors["value"]) if "value" in reply.tensors else hits / max(samples, 1.0)
+    scored = float(samples > 0 and value != NO_SCORE)
+    diverged = float(reply.tensors["diverged"].sum()) if "diverged" in reply.tensors else 0.0
+    found = [scored, scored * value, scored * value * samples, scored * samples, diverged]
+    return torch.tensor(found, dtype=torch.float64)
+
+
+def noised_alone(reply: Message) -> Message:
+    """What may leave of a reply where noise is promised: the update, which has it, and nothing that has none."""
+    tensors = {"update": reply.tensors["update"]} if reply.kind == "train" else {}
+    return replace(reply, tensors=tensors, numbers={"samples": 1} if reply.kind == "train" else {})
 
 
 def finite_or_text(value: Number) -> Number:
@@ -155,9 +236,12 @@ def finite_or_text(value: Number) -> Number:
 
 def hello_reply(job: Job, client: int, key: str | None = None) -> Message:
     """Who a client is: how many samples it has, and whether its program and initial model are the federation's."""
+    sizes = len(job.federation.train[client]), len(job.federation.local_test[client])
+    if withholds_figures(job.settings) and sizes[0]:  # all weigh alike, and numbers of samples have no noise
+        sizes = (1, 0)
     numbers: dict[str, Number] = {
-        "train": len(job.federation.train[client]),
-        "test": len(job.federation.local_test[client]),
+        "train": sizes[0],
+        "test": sizes[1],
         **versions(),
         "template": template_digest(job),
         "uploads": upload_digest(job),
@@ -169,7 +253,11 @@ def hello_reply(job: Job, client: int, key: str | None = None) -> Message:
 
 def versions() -> dict[str, str]:
     """The versions that must be the same everywhere; which processors torch was built for may differ."""
-    return {"version": __version__, "torch": str(torch.__version__).partition("+")[0]}
+    return {
+        "version": __version__,
+        "torch": str(torch.__version__).partition("+")[0],
+        "protocol": str(PROTOCOL),
+    }
 
 
 def template_digest(job: Job) -> str:

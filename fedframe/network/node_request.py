@@ -23,10 +23,13 @@ from fedframe.errors import DataError, ProtocolError
 from fedframe.network.envelope import decode_envelope, encode_envelope, invalid_envelope
 from fedframe.util.files import read_json, write_json
 
+PROTOCOL = 2  # what nodes and organiser say to each other; 1 had no signed lists of survivors
 HELLO = "hello"  # asks who a client is: no model, no work
+AGREE = "agree"  # asks for a signature under the list of those whose masked replies have arrived
 UNMASK = "unmask"  # asks for the seeds of masks once masked replies have arrived: with secure aggregation only
 KINDS = (
     HELLO,
+    AGREE,
     UNMASK,
     "client",
     "own",
@@ -36,6 +39,7 @@ KINDS = (
     "measure",
     "end",
 )  # all that a node can be asked
+COUNT_KINDS = ("client", "own", "personalise")  # kinds of work whose reply is how many predictions were right
 NUMBERS_FOLDER = "letters"  # in a run's folder, at the organiser and at the node; in a local deployment both are one
 NUMBERS_PER_SESSION = 1 << 28  # more than a session ever sends; times the seconds of some centuries it is below 2**63
 Tasks = Mapping[str, Sequence[int]]  # client numbers by kind of work, in the order in which it is done

@@ -22,7 +22,8 @@ from fedframe.report.page.build import examined, page_data
 from fedframe.report.page.runs import COMPARISON, Subject, folders_inside, open_runs
 from fedframe.report.page.section import finite
 from fedframe.report.page.template import render
-from fedframe.runs.folder import CLIENT_SCORES, CONFIG, DRIFT, EXAMINATION, METRICS, SUMMARY
+from fedframe.runs.folder import CLIENT_SCORES, CONFIG, EXAMINATION
+from fedframe.runs.round_files import DRIFT, METRICS, SUMMARY
 from fedframe.util.version import __version__
 
 WATCHED = (CONFIG, METRICS, DRIFT, SUMMARY, CLIENT_SCORES, EXAMINATION)

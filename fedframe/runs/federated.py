@@ -39,6 +39,11 @@ def start_command(folder: str, data: str | None) -> str:
     return f"fedframe federation start {shlex.quote(folder)} --new{given}"
 
 
+def update_command(run: Path) -> str:
+    """The organiser's command that adds late nodes to a finished run and sends its model to all."""
+    return f"fedframe federation update {shlex.quote(home(run).as_posix())}"
+
+
 def how_it_ends(run: Path) -> str:
     """What to do with a run that is not over yet."""
     if is_organisers(run):

@@ -3,7 +3,8 @@
 config.yaml              every setting, re-runnable with --config
 metrics.jsonl            a line per round
 drift.jsonl              a line per round: each client's update beside the global one (with `measure: drift`)
-checkpoint.safetensors   what a resumed run starts from
+local_models.safetensors class vectors and some features of the last round's local models (with `measure: local`)
+checkpoint.safetensors   what a resumed run starts from, and checkpoint.previous.safetensors that of a round earlier
 model.safetensors        the shared model with all that is needed to predict
 summary.json             final scores with their definitions, time, memory
 client_scores.json       the final scores client by client
@@ -14,15 +15,18 @@ log.txt                  what happened on the way (a worker replaced, an update 
 clients.json             the clients' names, where the data name them
 letters/                 how many requests went to clients behind a network, and which was the newest there
 clients/, personal/      private state and personal models, where a method has them
-sums/                    single clients' sums, where a classifier was fitted from them: what it takes to fit without one
+sums/                    single clients' statistics, where a model was fitted from them: to fit it without one
+roster.json              who has joined or was forgotten after the training, and when
 personal/joined/         personal models of clients that came after the training, by name
+
+Every file that is read back has a checksum (`util/checksums.py`); what does not fit it is a DamageError that says what
+can still be done.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -31,7 +35,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from torch import Tensor
 
 try:
     import fcntl
@@ -39,20 +42,20 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 from fedframe.core.job import personal_path
-from fedframe.errors import DataError, RunError, SettingError, nearest
+from fedframe.errors import DamageError, DataError, RunError, SettingError, nearest
 from fedframe.jobs.inputs import Input, changed_inputs
 from fedframe.methods.recipes import method_label
-from fedframe.settings import REMOTE_DATA, Settings, check, from_python, read_config, short_method
-from fedframe.util.files import read_json, read_tensors, write_json, write_tensors, write_text
+from fedframe.runs.round_files import RoundFiles
+from fedframe.runs.staging import apply, is_pending
+from fedframe.settings import REMOTE_DATA, Settings, check, from_python, parse_config, short_method
+from fedframe.util.checksums import BLANK, IN_YAML, crc, digits, intact, sealed
+from fedframe.util.files import read_json, write_bytes, write_json
+from fedframe.util.plain_files import read_bytes
 from fedframe.util.version import __version__
 
 PATIENCE = 3.0  # seconds to wait for the workers of a killed run to end
 CONFIG = "config.yaml"
-METRICS = "metrics.jsonl"
-DRIFT = "drift.jsonl"
-CHECKPOINT = "checkpoint.safetensors"
 MODEL = "model.safetensors"
-SUMMARY = "summary.json"
 CLIENT_SCORES = "client_scores.json"
 EXAMINATION = "examination.json"
 INPUTS = "inputs.json"
@@ -60,19 +63,17 @@ LOG = "log.txt"
 NAMES = "clients.json"
 JOINED = Path("personal", "joined")
 LOCK = ".lock"
+BEFORE_CONFIG = {INPUTS, NAMES, LOCK, LOG}  # what a run that died at its very start may leave: config.yaml comes last
 
 
-class RunFolder:
+class RunFolder(RoundFiles):
     """One run's files."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
 
     @classmethod
     def create(cls, out: str | Path | None, settings: Settings) -> RunFolder:
         """A new folder; one that holds a run already is refused, because nothing is ever overwritten."""
         path = Path(out) if out is not None else free_name(settings)
-        if out is not None and path.is_dir() and any(path.iterdir()) and not (path / CONFIG).exists():
+        if out is not None and path.is_dir() and not (path / CONFIG).exists() and not cls(path).is_unborn():
             raise SettingError(f"{path} holds other files; choose a new folder for --out, such as {path / 'run'}.")
         if (path / CONFIG).exists():
             raise SettingError(
@@ -85,13 +86,23 @@ class RunFolder:
             raise SettingError(f"Cannot make the folder {path} ({error.strerror}); choose another --out.") from error
         return cls(path)
 
+    def is_unborn(self) -> bool:
+        """Whether the folder holds no more than a run leaves that died before it had its settings."""
+        names = {path.name for path in self.path.iterdir()}
+        return all(name in BEFORE_CONFIG or (name.startswith(".") and name.endswith(".part")) for name in names)
+
     @classmethod
     def open(cls, path: str | Path) -> RunFolder:
         """An existing run."""
         folder = Path(path)
         if not (folder / CONFIG).exists():
             raise DataError(f"{folder} is not a run folder: it has no {CONFIG}; 'fedframe run' makes one.")
-        return cls(folder)
+        found = cls(folder)
+        if is_pending(folder):  # of a process that was killed while it moved what counts already
+            with found.alone():
+                if is_pending(folder):
+                    apply(folder)
+        return found
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
@@ -125,11 +136,25 @@ class RunFolder:
             yield
         except BaseException:
             files = {path.name for path in self.path.iterdir()}
-            if files <= {CONFIG, INPUTS, NAMES, LOCK, LOG}:  # whatever is trained has metrics.jsonl from the start
+            if files <= {CONFIG, *BEFORE_CONFIG}:  # whatever is trained has metrics.jsonl from the start
                 for name in files:
                     (self.path / name).unlink()
                 self.path.rmdir()
             raise
+
+    def mend(self) -> list[str]:
+        """Put damaged lines back from the checkpoint; gives sentences on what was damaged, none if all is well."""
+        damage = self.damaged_lines()
+        if damage is None:
+            return []
+        kept = self.rounds_kept()
+        if not kept:
+            raise self.with_remedy(damage)
+        with self.alone():  # a run that goes on adds lines
+            mended = self.keep_metrics_until(max(kept))[1]
+        if (left := self.damaged_lines()) is not None:
+            raise self.with_remedy(left)
+        return mended
 
     # -- settings ------------------------------------------------------------------------------------------------------
     def write_settings(self, settings: Settings, again: str | None = None) -> None:
@@ -139,19 +164,41 @@ class RunFolder:
             again = f"fedframe run --config {CONFIG}"
             if settings.data == REMOTE_DATA:
                 again = "its organiser's fedframe federation start FOLDER --new (data are at the nodes)"
-        head = f"# Fedframe {__version__}. Run again: {again}\n"
-        write_text(self.path / CONFIG, head + yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
+        lines = [f"# Fedframe {__version__}. Run again: {again}", f"{IN_YAML.decode()}{BLANK.decode()}"]
+        if (self.path / NAMES).exists():
+            lines.append(f"# {NAMES}: {digits(crc(read_bytes(self.path / NAMES))).decode()}")
+        text = "\n".join([*lines, yaml.safe_dump(values, sort_keys=False, allow_unicode=True)])
+        write_bytes(self.path / CONFIG, *sealed(text.encode(), IN_YAML))
+
+    def config(self) -> dict[str, Any]:
+        """The settings as they stand in the file, unchecked."""
+        path = self.path / CONFIG
+        content = read_bytes(path)
+        head = content.split(b"\n", 3)[:2]
+        whole = intact(content, IN_YAML) if any(line.startswith(IN_YAML) for line in head) else None
+        if whole is False or (whole is None and any(b"checksum" in line for line in head)):
+            raise DamageError(
+                f"{path} is damaged or was edited: its checksum does not fit its content. Put it back as it was, or "
+                f"take its line '{IN_YAML.decode()}...' out to use it as it is.",
+                path,
+            )
+        values = parse_config(content, path)
+        if not values.get("method") or not values.get("data"):
+            raise DamageError(
+                f"{path} names no method and no data: it is not the settings of a run. Put it back.", path
+            )
+        return values
 
     def settings(self) -> Settings:
         """The settings of the run."""
         try:
-            return check(read_config(self.path / CONFIG))
+            return check(self.config())
         except SettingError as error:
-            raise DataError(f"{self.path / CONFIG} is not the settings of a run: {error}") from error
+            raise DamageError(f"{self.path / CONFIG} is not the settings of a run: {error}", self.path) from error
 
     def write_inputs(self, inputs: Sequence[Input], until_round: int | None = None) -> None:
         """Keep what the run depends on; with `until_round`, what it depended on up to that round is kept as well."""
-        earlier = read_json(self.path / INPUTS) if until_round is not None else {}
+        earlier = self._record() if until_round is not None else {}
         if inputs or earlier:
             before = (
                 [*earlier.get("before", []), {"until_round": until_round, "files": earlier["files"]}] if earlier else []
@@ -161,15 +208,28 @@ class RunFolder:
 
     def inputs(self) -> list[Input]:
         """What the run depends on; empty if it has no files of the user's own, or an earlier version made it."""
-        found = read_json(self.path / INPUTS)["files"] if (self.path / INPUTS).exists() else []
-        return [Input(**each) for each in found]
+        return self._inputs_in(self._record().get("files", []))
+
+    def _record(self) -> dict[str, Any]:
+        path = self.path / INPUTS
+        try:
+            return read_json(path) if path.exists() else {}
+        except DamageError as error:
+            how = "Put it back, or take it away: then nobody notices if files of your own have changed since."
+            raise DamageError(f"{error} {how}", path) from error
+
+    def _inputs_in(self, found: Any) -> list[Input]:
+        try:
+            return [Input(**each) for each in found]
+        except TypeError as error:
+            raise DamageError(f"{self.path / INPUTS} is damaged: it lists no inputs of a run.", self.path) from error
 
     def changed_code(self) -> list[dict[str, Any]]:
         """After which finished rounds the run went on with other inputs, and their names; empty if it never did."""
-        record = read_json(self.path / INPUTS) if (self.path / INPUTS).exists() else {}
+        record = self._record()
         before = record.get("before", [])
         files = [each["files"] for each in before] + [record.get("files", [])]
-        states = [[Input(**each) for each in listed] for listed in files]
+        states = [self._inputs_in(listed) for listed in files]
         return [
             {"after_round": each["until_round"], "files": changed_inputs(*pair)}
             for each, pair in zip(before, pairwise(states), strict=True)
@@ -183,7 +243,20 @@ class RunFolder:
 
     def names(self) -> list[str]:
         """What the clients of the training are called; empty if they are numbers."""
-        return list(read_json(self.path / NAMES)) if (self.path / NAMES).exists() else []
+        path = self.path / NAMES
+        if not path.exists():
+            return []
+        try:
+            names = read_json(path, list)
+        except DamageError as error:
+            raise DamageError(f"{error} Put it back: it is the list of the clients' names.", path) from error
+        mark = f"# {NAMES}: ".encode()
+        noted = [line for line in read_bytes(self.path / CONFIG)[:4096].split(b"\n")[:3] if line.startswith(mark)]
+        if not all(isinstance(name, str) for name in names) or (
+            noted and noted[0] != mark + digits(crc(read_bytes(path)))
+        ):
+            raise DamageError(f"{path} is damaged: it is not as it was when {CONFIG} was written; put it back.", path)
+        return names
 
     def joined_path(self, name: str) -> Path:
         """Where the own model of a client that came after the training is kept."""
@@ -213,69 +286,6 @@ class RunFolder:
         later = self.joined_path(names[client]) if client < len(names) else own
         return later if later.exists() and not own.exists() else own
 
-    # -- rounds --------------------------------------------------------------------------------------------------------
-    def append_metrics(self, line: dict[str, Any]) -> None:
-        """Add a round's line."""
-        self._append(METRICS, line)
-
-    def append_drift(self, line: dict[str, Any]) -> None:
-        """Add what was measured client by client in a round."""
-        self._append(DRIFT, line)
-
-    def metrics(self) -> list[dict[str, Any]]:
-        """The lines of all rounds; a last line that was cut off is left out."""
-        return self._lines(METRICS)
-
-    def drift(self) -> list[dict[str, Any]]:
-        """The lines of all rounds whose drift was measured."""
-        return self._lines(DRIFT)
-
-    def keep_metrics_until(self, round: int) -> list[dict[str, Any]]:
-        """Drop lines of rounds that no checkpoint holds: they will be run again, with the same result."""
-        self._keep_until(DRIFT, round)
-        return self._keep_until(METRICS, round)
-
-    def _append(self, name: str, line: dict[str, Any]) -> None:
-        try:
-            with (self.path / name).open("a") as file:
-                file.write(json.dumps(line) + "\n")
-        except OSError as error:
-            raise RunError(f"Could not write {self.path / name}: {error.strerror}; free some space.") from error
-
-    def _lines(self, name: str) -> list[dict[str, Any]]:
-        lines: list[dict[str, Any]] = []
-        if (self.path / name).exists():
-            for text in (self.path / name).read_text().splitlines():
-                try:
-                    lines.append(json.loads(text))
-                except ValueError:
-                    break
-        return lines
-
-    def _keep_until(self, name: str, round: int) -> list[dict[str, Any]]:
-        lines = [line for line in self._lines(name) if line["round"] <= round]
-        if name == METRICS or (self.path / name).exists():
-            self._write_lines(name, lines)
-        return lines
-
-    def write_metrics(self, lines: list[dict[str, Any]]) -> None:
-        """Write the lines of all rounds anew."""
-        self._write_lines(METRICS, lines)
-
-    def _write_lines(self, name: str, lines: list[dict[str, Any]]) -> None:
-        write_text(self.path / name, "".join(json.dumps(line) + "\n" for line in lines))
-
-    def write_checkpoint(self, round: int, tensors: dict[str, Tensor], notes: dict[str, Any]) -> None:
-        """Keep what a resumed run starts from."""
-        write_tensors(self.path / CHECKPOINT, tensors, {"round": round, **notes})
-
-    def checkpoint(self) -> tuple[int, dict[str, Tensor], dict[str, Any]] | None:
-        """The last finished round and the server's tensors, if there is one."""
-        if not (self.path / CHECKPOINT).exists():
-            return None
-        tensors, notes = read_tensors(self.path / CHECKPOINT)
-        return int(notes["round"]), tensors, notes
-
     def log(self, text: str) -> None:
         """Note that something happened."""
         try:
@@ -284,10 +294,12 @@ class RunFolder:
         except OSError:
             return  # the log is a courtesy: a full disk ends the run where something would be lost
 
-    @property
-    def finished(self) -> bool:
-        """Whether the run has come to its end."""
-        return (self.path / SUMMARY).exists()
+
+def is_run_config(path: Path) -> bool:
+    """Whether a config file was written by Fedframe, as that of a run folder is, and not by a person."""
+    with contextlib.suppress(DataError):
+        return read_bytes(path).startswith(b"# Fedframe ")
+    return False
 
 
 def free_name(settings: Settings) -> Path:

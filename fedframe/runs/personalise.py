@@ -36,6 +36,7 @@ from fedframe.runs.changes import CodeCheck, refuse_changed_code
 from fedframe.runs.folder import JOINED, RunFolder
 from fedframe.runs.predictor import Predictor
 from fedframe.settings import FROM_PYTHON, Settings, check, merge_part_settings, short_method
+from fedframe.util.allowed_code import check_named
 from fedframe.util.display import print_line
 from fedframe.util.files import write_json, write_tensors
 from fedframe.util.locate import resolve_paths
@@ -102,6 +103,7 @@ def personalise(
     python = f"give it again there: fedframe.personalise({str(run)!r}, data, model=MyNet())"
     shared, _ = Predictor.load_shared(folder.path, model, python, method, "none" if changed_code else "all")
     given = {"seed": seed, "device": device, "label": label, "data_dir": str(data_dir) if data_dir else None}
+    check_named(folder.settings().method)
     settings = new_client_settings(folder.settings(), shared.method.slot("client_stage"), set or {}, given)
     if name is not None:
         check_name(folder, name, overwrite)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,16 +23,23 @@ from fedframe.data.columns import OPTIONS, TableReading
 from fedframe.data.images import SUFFIXES, decode
 from fedframe.data.load import read_spec
 from fedframe.data.tables import AS_IT_IS, encode_rows, read_csv, read_parquet
-from fedframe.errors import DataError
+from fedframe.errors import DamageError, DataError
 from fedframe.methods.recipes import MethodLike, confirm_method, make_method
 from fedframe.models import build_net, frames
 from fedframe.runs.changes import CodeCheck, refuse_changed_code
 from fedframe.runs.federated import how_it_ends
 from fedframe.runs.folder import MODEL, RunFolder
+from fedframe.runs.staging import is_pending
 from fedframe.settings import REMOTE_DATA
-from fedframe.util.files import read_tensors, write_tensors
+from fedframe.util.allowed_code import allow_edited, check_named
+from fedframe.util.files import write_tensors
+from fedframe.util.plain_files import explained
 from fedframe.util.seeds import seed_for
 
+NOTES = ("method", "set", "model", "classes", "input_shape", "shares_a_model", "model_seed", "columns")
+INPUT_TENSORS = {"input/mean", "input/std"}
+# What numpy raises for files that are damaged in one place or another.
+UNREADABLE = (ValueError, OSError, EOFError, KeyError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error)
 AT_ONCE = 256  # inputs decoded and predicted together: memory stays bounded for folders of any size
 
 
@@ -91,7 +100,7 @@ class Predictor:
             if not own.exists():
                 instead = "leave --client out for the shared one" if shares_a_model else "run it with --save-personal"
                 raise DataError(f"Client {client} has no personal model in {folder}; {instead}.")
-            load_tensors(predictor.model, read_tensors(own)[0])
+            load_saved(predictor.model, RunFolder(Path(folder)).read_model(own)[0], own)
         return predictor
 
     @classmethod
@@ -108,23 +117,29 @@ class Predictor:
         `python` says what to write where the net must come from Python.
         """
         path = Path(folder) / MODEL
-        if not path.exists():
+        if is_pending(Path(folder)) or not path.exists():
             run = RunFolder.open(folder)
+        if not path.exists():
             resume = f"finish the run with 'fedframe resume {folder}'."
             ends = how_it_ends(run.path) if run.settings().data == REMOTE_DATA else resume
             raise DataError(f"{folder} has no {MODEL} yet: {ends}")
-        tensors, notes = read_tensors(path)
+        tensors, notes = RunFolder(Path(folder)).read_model(path)
+        if missing := [name for name in NOTES if name not in notes] or sorted(INPUT_TENSORS - tensors.keys()):
+            raise DamageError(f"{path} is damaged: it is no model of a run, for it has no {missing[0]}.", path)
         if notes["model"] == "python" and net is None:
             raise DataError(f"The net of {folder} came from Python; {python}.")
         confirm_method(notes["method"], method)
+        if code_check == "none":
+            allow_edited(notes["method"], notes["model"])
         refuse_changed_code(folder, net, code_check)
+        check_named(notes["method"], notes["model"])
         made = make_method(notes["method"], notes["set"])
         shape = tuple(notes["input_shape"])
         with torch.random.fork_rng(devices=[]), frames.loading_weights():
             torch.manual_seed(notes["model_seed"])  # a frozen classifier that could be built then can be built now
             backbone = build_net(net if net is not None else notes["model"], shape)
             model = made.build(backbone, int(backbone.dim), len(notes["classes"]))  # type: ignore[arg-type]
-        load_tensors(model, {name[6:]: value for name, value in tensors.items() if name.startswith("model/")})
+        load_saved(model, {name[6:]: value for name, value in tensors.items() if name.startswith("model/")}, path)
         model.eval()
         columns = tuple(notes["columns"]) if notes["columns"] is not None else None
         mean, std = tensors["input/mean"], tensors["input/std"]
@@ -189,6 +204,14 @@ class Predictor:
         return encode_rows(rows, self.columns, self.mean, self.reading)
 
 
+def load_saved(model: Model, tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Load tensors of a file into a model, or say that they are none of it."""
+    try:
+        load_tensors(model, tensors)
+    except (KeyError, RuntimeError, ValueError, AttributeError) as error:
+        raise DamageError(f"{path} does not fit the net of the run: {explained(error)}.", path) from error
+
+
 def table_options(data: str) -> dict[str, str]:
     """How a table was read, from the text of the data; nothing for data that are no file."""
     options = read_spec(data).options if data.startswith(("csv:", "parquet:")) else {}
@@ -216,6 +239,8 @@ def read_inputs(path: Path, predictor: Predictor) -> Iterator[tuple[list[str], T
     """Names and raw values of the inputs in a file or folder, a batch at a time."""
     if not path.exists():
         raise DataError(f"There is no {path}.")
+    if not (path.is_file() or path.is_dir()):
+        raise DataError(f"{path} is a pipe or a device; predictions take a file or a folder.")
     suffix = path.suffix.lower()
     if path.is_dir() or suffix in SUFFIXES:
         yield from read_images(path, predictor)
@@ -258,8 +283,17 @@ def read_arrays(path: Path) -> Tensor:
         if name is None:
             raise DataError(f"{path} holds {', '.join(loaded.files)}; name the inputs x.")
         return array_inputs(loaded[name], str(path)).tensor
-    except (ValueError, OSError, EOFError) as error:
-        raise DataError(f"{path} cannot be read: {error}.") from error
+    except (
+        ValueError,
+        OSError,
+        EOFError,
+        KeyError,
+        RuntimeError,
+        MemoryError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as error:
+        raise DataError(f"{path} cannot be read: {explained(error)}.") from error
 
 
 def numbered(raw: Tensor) -> Iterator[tuple[list[str], Tensor]]:

@@ -248,7 +248,7 @@ def headline(job: Job, folder: Path) -> str:
         f"{short_method(settings.method)} on {data_text(source.name)}: "
         f"{len(job.federation.train.values):,} training samples, "
         f"{plural(len(source.classes), 'class', 'classes')}, "
-        f"{plural(len(job.federation), 'client')} ({settings.partition}), "
+        f"{plural(len(job.federation.present), 'client')} ({settings.partition}), "
         f"{rounds}, "
         f"{settings.model.rpartition('/')[2]} with {job.parameters:,} parameters -> {folder}"
     )

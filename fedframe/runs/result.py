@@ -9,11 +9,11 @@ from typing import Any
 
 from fedframe.jobs.build import Net
 from fedframe.runs.changes import CodeCheck, refuse_changed_code
-from fedframe.runs.folder import SUMMARY, RunFolder
+from fedframe.runs.folder import RunFolder
 from fedframe.runs.personalise import NewClient, personalise
 from fedframe.runs.predictor import Predictor
+from fedframe.runs.round_files import SUMMARY
 from fedframe.settings import Settings
-from fedframe.util.files import read_json
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,7 @@ class RunResult:
     @cached_property
     def summary(self) -> dict[str, Any]:
         """Everything in summary.json: final scores, definitions, time, memory."""
-        content: dict[str, Any] = read_json(self.folder / SUMMARY)
-        return content
+        return RunFolder(self.folder).read(SUMMARY)
 
     @property
     def scores(self) -> dict[str, dict[str, float | None]]:

@@ -10,7 +10,7 @@ from dataclasses import fields
 from typing import Any
 
 from fedframe.core.evaluation import Scores, gentler
-from fedframe.core.job import Job, check_names
+from fedframe.core.job import Job, check_names, count_personal
 from fedframe.core.measures import metric_name
 from fedframe.core.round_record import RoundRecord
 from fedframe.core.server import Server
@@ -21,14 +21,16 @@ from fedframe.metrics.observers import observers
 from fedframe.runs.advice import how_to_go_on, is_own_fault
 from fedframe.runs.engine import OpenEngine, open_engine
 from fedframe.runs.expectation import expectation
-from fedframe.runs.folder import CHECKPOINT, CLIENT_SCORES, SUMMARY, RunFolder
+from fedframe.runs.folder import CLIENT_SCORES, RunFolder
 from fedframe.runs.gain import told_rows, write_gain
 from fedframe.runs.loggers import Loggers
 from fedframe.runs.new_client_scores import score_new_clients
 from fedframe.runs.predictor import save_model
+from fedframe.runs.private_states import StateIndex
 from fedframe.runs.progress import Display
+from fedframe.runs.round_files import CHECKPOINT, DRIFT, METRICS, SUMMARY
 from fedframe.runs.summary import client_table, spreads, summarise
-from fedframe.util.files import write_json, write_text
+from fedframe.util.files import write_json, write_sealed
 from fedframe.util.text import percent
 
 COLLAPSED = 0.5  # of its best accuracy: less than this share is no swing from round to round
@@ -50,7 +52,8 @@ class Session:
         self.loggers = Loggers(job.settings, folder.path, self.note)
         self.engine = engine(job, self.note)
         try:
-            self.server = Server(job, self.engine, self.note, observers(job, self.note))
+            self.states = StateIndex(job)
+            self.server = Server(job, self.engine, self.note, [*observers(job, self.note), self.states])
             if not (folder.path / CHECKPOINT).exists():  # runs that have begun go on with the names they have
                 check_names(job, self.server.state.owners)
         except BaseException:
@@ -65,8 +68,11 @@ class Session:
         self.folder.log(text)
         self.display.note(text)
 
-    def restore(self) -> None:
-        """Go on after the last finished round, if there is one."""
+    def restore(self, without_private_state: bool = False) -> None:
+        """Go on after the last finished round, if there is one.
+
+        `without_private_state`: clients whose private state is damaged or missing start afresh.
+        """
         found = self.folder.checkpoint()
         if found is None:
             self.folder.keep_metrics_until(0)
@@ -80,7 +86,9 @@ class Session:
         state = self.server.state
         usable = {name: t for name, t in tensors.items() if state.usable(name.removeprefix("state/"), t)}
         self.server.restore(usable, round)
-        self.history = self.folder.keep_metrics_until(round)
+        self.history, mended = self.folder.keep_metrics_until(round)
+        for text in (*mended, *self.states.restore(tensors, without_private_state)):
+            self.note(text)
         self.seconds_before, self.cpu_before = notes["seconds"], notes["cpu_seconds"]
         self.peak_memory = notes["peak_memory"]
         self.server.traffic = notes.get("traffic", self.server.traffic)
@@ -99,7 +107,7 @@ class Session:
         if record.by_client:
             self.folder.append_drift({"round": record.round, **record.by_client})
         notes = {**self.costs(), "fingerprint": self.fingerprint, "traffic": self.server.traffic}
-        self.folder.write_checkpoint(record.round, self.server.tensors(), notes)
+        self.folder.write_checkpoint(record.round, {**self.server.tensors(), **self.states.tensors()}, notes)
         self.display.round(record)
 
     def complete_line(self, late: Scores | None) -> None:
@@ -132,18 +140,25 @@ def sanitize_log_line(text: str) -> str:
 
 
 def execute(
-    job: Job, folder: RunFolder, display: Display, engine: OpenEngine = open_engine, again: str | None = None
+    job: Job,
+    folder: RunFolder,
+    display: Display,
+    engine: OpenEngine = open_engine,
+    again: str | None = None,
+    without_private_state: bool = False,
 ) -> None:
     """Run what is left of a run and write its results; `again` goes on with it where `fedframe resume` does not."""
     with folder.alone():
-        execute_alone(job, folder, display, engine, again)
+        execute_alone(job, folder, display, engine, again, without_private_state)
 
 
-def execute_alone(job: Job, folder: RunFolder, display: Display, engine: OpenEngine, again: str | None) -> None:
+def execute_alone(
+    job: Job, folder: RunFolder, display: Display, engine: OpenEngine, again: str | None, without_private_state: bool
+) -> None:
     """The same, once no other process works on the folder."""
     session = Session(job, folder, display, engine)
     try:
-        session.restore()
+        session.restore(without_private_state)
         display.start(job, folder.path, session.server.round)
         for text in (*job.federation.notes, *imbalance(job), *expectation(job, session.server.round)):
             session.note(text)
@@ -180,13 +195,15 @@ def execute_alone(job: Job, folder: RunFolder, display: Display, engine: OpenEng
     save_model(folder.path, job, session.server.model, session.server.fixed_overrides)
     table = client_table(job, final)
     kept_out = {} if new is None else {"new": new.by_client()}
-    write_text(folder.path / CLIENT_SCORES, json.dumps({**table, **kept_out}) + "\n")
+    write_sealed(folder.path / CLIENT_SCORES, json.dumps({**table, **kept_out}) + "\n")
     if final.told:
         write_gain(folder.path, job.settings.score_metric, told_rows(table, job.federation.names, final.told))
     server = session.server
     summary = summarise(job, session.history, final, new, session.costs(), server.traffic, server.stages)
     summary["spread"] = spreads(table)
     summary["changed_code"] = folder.changed_code()
+    summary["lines"] = {METRICS: len(session.history), DRIFT: len(folder.drift())}
+    summary["personal_models"] = count_personal(folder.path)
     write_json(folder.path / SUMMARY, summary)
     session.loggers.end(summary)
     display.end(summary, folder.path)

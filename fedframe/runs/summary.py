@@ -8,7 +8,8 @@ from typing import Any
 
 from fedframe.core.evaluation import ByClient, Scores, definitions
 from fedframe.core.job import Job
-from fedframe.core.measures import Measured, mean_of_independent
+from fedframe.core.measures import Measured, Predictions, mean_f1, mean_of_independent
+from fedframe.core.privacy import epsilon_of_release, release_of
 from fedframe.core.stage_costs import StageCost, StageCosts
 from fedframe.metrics.accuracy import accuracy_by_group, spread
 from fedframe.metrics.cost import bytes_by_part
@@ -38,7 +39,7 @@ def summarise(
         "method": job.settings.method,
         "data": job.settings.data,
         "partition": job.settings.partition,
-        "clients": len(job.federation),
+        "clients": len(job.federation.present),
         "rounds": job.settings.rounds,
         "seed": job.settings.seed,
         "scores": {
@@ -61,6 +62,7 @@ def summarise(
                 "final": final.personal,
                 **over_clients(final.by_client.get("personal")),
                 "weighted": final.personal_weighted,
+                **f1_over_clients(final),
                 "clients": final.personal_count,
                 **without_reply(job, final.personal_count, personal=True),
             },
@@ -122,6 +124,18 @@ def over_clients(each: ByClient | None) -> dict[str, float | int | None]:
     return {**interval(mean_of_independent(list(measured.values()))), "samples": sum(sizes[k] for k in measured)}
 
 
+def f1_over_clients(final: Scores) -> dict[str, float]:
+    """F1 of the clients' own models on their own test data, mean over clients: of classes alike, or by their samples.
+
+    Nothing where only sums over clients are known.
+    """
+    pooled, each = final.pooled.get("personal"), final.by_client.get("personal")
+    if each is None or not isinstance(pooled, Predictions):
+        return {}
+    found = [own.confusion for own in pooled.split(each.samples) if own.samples]
+    return {"f1": fmean(map(mean_f1, found)), "f1_weighted": fmean(mean_f1(one, weighted=True) for one in found)}
+
+
 def class_weights(job: Job) -> dict[str, float] | None:
     """The weight of each class's samples in the loss, where they have any."""
     if job.class_weights is None:
@@ -133,7 +147,7 @@ def without_reply(job: Job, counted: int, personal: bool) -> dict[str, int]:
     """How many clients with test data are not in a final score (the key `unheard`): over a network some are away."""
     if not counted:
         return {}
-    everyone = range(len(job.federation))
+    everyone = job.federation.present.tolist()
     asked = [client for group in job.personal_groups for client in group] if personal else everyone
     missing = sum(len(job.federation.local_test[client]) > 0 for client in asked) - counted
     return {"unheard": missing} if missing > 0 else {}
@@ -144,8 +158,12 @@ def privacy_spent(job: Job, history: Sequence[dict[str, Any]]) -> dict[str, Any]
     settings = job.settings
     if settings.privacy_clip is None or not history or "epsilon" not in history[-1]:  # only the organiser keeps count
         return None
-    covers = "the shared model" + (" and single updates" if settings.privacy_at == "node" else "")
-    return {"epsilon": history[-1]["epsilon"], "delta": settings.privacy_delta, "covers": covers}
+    release = release_of(job.method)
+    single = "single updates" if release is None else "single clients' sums"
+    covers = "the shared model" + (f" and {single}" if settings.privacy_at == "node" else "")
+    spent = epsilon_of_release(job) if release is not None else history[-1]["epsilon"]
+    protects = "clients" if release is None else release.protects
+    return {"epsilon": spent, "delta": settings.privacy_delta, "covers": covers, "protects": protects}
 
 
 def train_counts(job: Job) -> dict[str, int]:
@@ -167,7 +185,7 @@ def over_rounds(history: Sequence[dict[str, Any]], score: str) -> dict[str, floa
 def client_table(job: Job, final: Scores) -> dict[str, list[Any]]:
     """A column per figure, a row per client that was scored; the means in summary.json are those of its columns."""
     found: dict[str, ByClient] = {score: final.by_client[score] for score in SCORES if score in final.by_client}
-    rows = sorted({client for counted in found.values() for client in counted.clients})
+    rows = sorted({client for counted in found.values() for client in counted.clients} - job.federation.left)
     values = {score: counted.values() for score, counted in found.items()}
     names = job.federation.names if job.federation.source.user_names is not None else None
     train, tests = job.federation.train.sizes().tolist(), job.federation.local_test.sizes().tolist()

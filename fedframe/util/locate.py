@@ -8,25 +8,20 @@ import importlib
 import importlib.util
 import os
 import sys
-import sysconfig
 import traceback
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import CodeType, ModuleType
 from urllib.parse import quote, unquote_plus
 
 from fedframe.errors import SettingError, nearest
+from fedframe.util.code_files import LIBRARIES, code_files, import_root, importable, in_library
 
-PACKAGE = Path(__file__).resolve().parents[1]
-LIBRARIES = tuple({Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")})
-INSTALLED = frozenset({"site-packages", "dist-packages"})
-TYPED = ("<stdin", "<ipython", "<input", "<string>")  # how names begin of code that was typed in or given to `exec`
 GENERATED = "__create_fn__.<locals>."  # how the names begin of functions that dataclasses make, also by `exec`
 
 
 def locate(path: str, what: str = "net", example: str = "MyNet") -> object:
-    """Import the object that `my_file.py:MyNet` or `package.module:MyNet` names."""
+    """Import the object that `my_file.py:MyNet` names; names from elsewhere go through `allowed_code` before."""
     place, _, name = path.rpartition(":")
     if not place or not name or path.endswith(".py"):
         classes = class_names(Path(path).expanduser())
@@ -64,13 +59,6 @@ def reason(error: Exception) -> str:
     return f"{type(error).__name__}: {lines[0].rstrip('.')}" if lines else type(error).__name__
 
 
-def in_library(file: Path) -> bool:
-    """Whether a file belongs to Fedframe, to Python or to an installed package, or is code made by one of them."""
-    if str(file).startswith("<") and not str(file).startswith(TYPED):
-        return True
-    return any(file.is_relative_to(place) for place in (PACKAGE, *LIBRARIES)) or not INSTALLED.isdisjoint(file.parts)
-
-
 def is_generated(code: CodeType) -> bool:
     """Whether a function was made by a dataclass: its fields say all of it."""
     return code.co_qualname.startswith(GENERATED)
@@ -105,75 +93,8 @@ def own_error(error: BaseException) -> str | None:
     return None if location(error) is None else f"{describe_error(error)}."
 
 
-def code_files(place: str) -> list[Path]:
-    """The files of a user's code, named by a file or a module: its own, and those it imports from the same project.
-
-    That is all below the folder above the topmost package. Imports are read from the text and not followed at run time,
-    so that nothing has to be loaded for it.
-    """
-    if place.endswith(".py"):
-        first = Path(place).expanduser().resolve()
-        root, todo = import_root(first), [first]
-    else:
-        with _importable(Path.cwd()):
-            try:
-                spec = importlib.util.find_spec(place)
-            except (ImportError, ValueError, AttributeError):
-                return []
-        if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
-            return []
-        first = Path(spec.origin).resolve()
-        folder = first.parent if first.name == "__init__.py" else first
-        root = folder.parents[place.count(".")]  # by the name: packages need no __init__.py
-        todo = [first, *_packages(first.parent, root)]
-    top = root / first.relative_to(root).parts[0]  # of an installed package, whose folder holds others' too
-    found: dict[Path, None] = {}
-    while todo:
-        path = todo.pop()
-        if path not in found and path.is_file() and (path.is_relative_to(top) or not in_library(path)):
-            found[path] = None
-            todo += _imported_files(path, first.parent, root)
-    return sorted(found)
-
-
-def import_root(file: Path) -> Path:
-    """The folder above the topmost package that a file is in; its own folder if it is in none."""
-    return next(folder for folder in file.parents if not (folder / "__init__.py").is_file())
-
-
-def _packages(folder: Path, above: Path) -> list[Path]:
-    """The files that run when a module in this folder is imported: those of the packages below another folder."""
-    folders = [each for each in (folder, *folder.parents) if each.is_relative_to(above) and each != above]
-    return [each / "__init__.py" for each in folders if (each / "__init__.py").is_file()]
-
-
-def _imported_files(path: Path, folder: Path, root: Path) -> list[Path]:
-    """The files below a root that a Python file imports; absolute names are looked up there and in a folder."""
-    try:
-        tree = ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError):
-        return []
-    names: list[tuple[Path, str]] = []  # where a dotted name is looked up, and the name
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names += [(base, each.name) for base in {folder, root} for each in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            bases = {path.parents[node.level - 1]} if 0 < node.level <= len(path.parents) else {folder, root}
-            module = node.module or ""
-            found_in = [module, *(f"{module}.{each.name}".strip(".") for each in node.names)]
-            names += [(base, name) for base in bases for name in found_in if name]
-    found = []
-    for base, name in names:
-        place = base.joinpath(*name.split("."))
-        module_file = place.with_name(f"{place.name}.py")
-        # `import a.b` also runs a/__init__.py, and every package above.
-        packages = _packages(place, root if base not in (folder, root) else base)
-        found += [*([module_file] if module_file.is_file() else []), *packages]
-    return [each.resolve() for each in found if each.resolve().is_relative_to(root)]
-
-
 def _load_module(name: str) -> ModuleType:
-    with _importable(Path.cwd()):
+    with importable(Path.cwd()):
         return importlib.import_module(name)
 
 
@@ -196,7 +117,7 @@ def _load_file(path: Path) -> ModuleType:
     vars(module).update(__file__=str(path), _fedframe_stamps=stamps)
     sys.modules[name] = module  # before it runs: dataclasses and pickle look their module up by name
     try:
-        with _importable(path.parent), _importable(root):
+        with importable(path.parent), importable(root):
             # Compiled here, not by an import loader: no stale cache and no __pycache__ beside the file.
             exec(compile(path.read_bytes(), str(path), "exec"), vars(module))
         for loaded in [*sys.modules.values()]:
@@ -220,22 +141,6 @@ def _forget_if_stale(name: str, file: str, stamps: Mapping[str, tuple[int, int]]
         del sys.modules[name]
 
 
-@contextmanager
-def _importable(folder: Path) -> Iterator[None]:
-    # No cached bytecode: its check knows whole seconds only, and would miss an edit right after a run.
-    cached, sys.dont_write_bytecode = sys.dont_write_bytecode, True
-    importlib.invalidate_caches()
-    added = str(folder) not in sys.path
-    if added:  # last, so that a user's `types.py` or `random.py` does not hide the standard library's
-        sys.path.append(str(folder))
-    try:
-        yield
-    finally:
-        sys.dont_write_bytecode = cached
-        if added:
-            sys.path.remove(str(folder))
-
-
 def resolve_paths(spec: str) -> str:
     """A spec with its paths made absolute, so that a run can be resumed and used from any folder."""
     kind, colon, rest = spec.partition(":")
@@ -243,6 +148,10 @@ def resolve_paths(spec: str) -> str:
         path, question, query = rest.partition("?")
         options = [_resolve_root(option) for option in query.split("&")]
         return f"{kind}:{Path(path).expanduser().absolute()}{question}{'&'.join(options)}"
+    if colon and kind == "hf":  # a folder, or a name in the hub
+        path, question, query = rest.partition("?")
+        folder = Path(path).expanduser()
+        return f"{kind}:{folder.absolute()}{question}{query}" if folder.exists() else spec
     if colon and kind.endswith(".py"):
         return f"{Path(kind).expanduser().absolute()}:{rest}"
     return spec

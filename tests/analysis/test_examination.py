@@ -22,7 +22,7 @@ from fedframe.cli import app
 from fedframe.data import load_source
 from fedframe.errors import DataError, SettingError
 from fedframe.runs.folder import RunFolder
-from fedframe.util.files import read_tensors
+from fedframe.util.files import read_json, read_tensors
 from tests.helpers import blobs
 
 SMALL: dict[str, Any] = {"rounds": 2, "epochs": 1, "workers": 1, "progress": False}
@@ -123,7 +123,7 @@ def test_collapse_at_the_end_is_that_of_the_last_round(run_folder: Path, found: 
 
 def test_file_is_read_again_as_long_as_it_fits(run_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = examine(run_folder, samples=100, embedding="pca")
-    assert json.loads((run_folder / "examination.json").read_text()) == first
+    assert read_json(run_folder / "examination.json") == first
     with monkeypatch.context() as patch:
         patch.setattr("fedframe.analysis.examination.measure_run", lambda *_: pytest.fail("it was there already"))
         assert examine(run_folder, samples=100, embedding="pca") == first

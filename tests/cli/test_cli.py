@@ -122,6 +122,7 @@ def test_list_and_show_name_what_there_is(tmp_path: Path) -> None:
     assert "fine_tune.epochs=5" in shown
     assert "fedframe/methods/parts/fine_tune.py" in shown
     assert "fine_tune.epochs=0" in fedframe("show", "ditto", folder=tmp_path)  # the method, not the part of its name
+    assert "analytic.map=fixed" in fedframe("show", "analytic", folder=tmp_path)  # what a new run names
     assert "linear" not in fedframe("show", "gne", folder=tmp_path)  # a part that is no method by itself
 
 

@@ -30,9 +30,9 @@ def test_round_that_was_cut_off_is_invisible_to_the_resumed_run(tmp_path: Path) 
     assert float(store.load(1, before=3)["c"][0]) == 2.0
 
 
-def test_only_two_states_of_a_client_are_kept(tmp_path: Path) -> None:
+def test_only_three_states_of_a_client_are_kept(tmp_path: Path) -> None:
     store = Store(tmp_path)
     for round in range(1, 10):
         store.save(7, round, state(round))
-    assert len(list(tmp_path.rglob("*.safetensors"))) == 2
+    assert len(list(tmp_path.rglob("*.safetensors"))) == 3
     assert not list(tmp_path.rglob("*.part"))

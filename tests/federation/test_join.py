@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import os
 import re
+import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,12 +22,14 @@ from fedframe.core.message import LAST
 from fedframe.core.server import Server
 from fedframe.engines.inline import InlineEngine
 from fedframe.errors import DataError, RunError, SettingError
+from fedframe.federation.agreement import Agreement
 from fedframe.federation.create import form_from_description, new_federation
-from fedframe.federation.join import Membership, make_node
+from fedframe.federation.join import Limits, Membership, make_node, read_peers
 from fedframe.federation.kit import Kit
 from fedframe.jobs.gather import gather
 from fedframe.network.envelope import decode_envelope
-from fedframe.network.masks import Masker, MaskingGroup, fingerprint, mask_context
+from fedframe.network.masker import Masker
+from fedframe.network.masks import MaskingGroup, fingerprint, mask_context
 from fedframe.network.node_data import federation_without_data
 from fedframe.network.node_request import NodeRequest
 
@@ -74,11 +78,11 @@ def test_what_is_printed_is_what_leaves(tmp_path: Path, method: str, secure: boo
     for kind, when in (("train", "a round"), ("statistics", "at last")):
         if kind == "statistics" and method != "spherefed":
             continue
-        request = server.build_request(kind, 1)
+        request = server.build_request(kind, 1 if kind == "train" else 3)  # after 2 rounds
         group = None
         if secure:
-            keys = {0: "22" * 32, 1: node.masker(print).public}
-            group = MaskingGroup(keys, 60.0, mask_context("run1", request, keys, 60.0)).to_json()
+            keys = {0: "22" * 64, 1: node.masker(print).public}
+            group = MaskingGroup(keys, mask_context("run1", request, keys, [kind])).to_json()
         node.request_handler(print)(NodeRequest("run1", request, {kind: [1]}, {}, group).to_bytes())
         log = (tmp_path / "node" / "leaves.log").read_text()
         (sent,) = [line for line in log.splitlines() if f" {kind}: " in line]
@@ -136,7 +140,12 @@ def test_the_last_request_is_the_end_and_what_to_do_then_comes_after_it(tmp_path
     answer(NodeRequest("run1", first, {"train": [1]}, number=1).to_bytes())
     last = replace(last, kind="client", numbers={**last.numbers, LAST: 1})
     answer(NodeRequest("run1", last, {"client": [1], "personalise": [1]}, number=2).to_bytes())
-    assert [text[:18] for text in said] == ["round 1: train in ", "the end: client, p", "The run is over. P"]
+    assert [text[:18] for text in said] == [
+        "round 1: train in ",
+        "the end: client, p",
+        "The run is over. P",
+        "This node's own sc",
+    ]
 
 
 @pytest.mark.slow
@@ -153,6 +162,70 @@ def test_a_run_that_is_started_again_gets_the_same_noise(tmp_path: Path) -> None
     )
     assert torch.equal(first, second)
     assert (tmp_path / "node" / "privacy.key").stat().st_mode & 0o777 == 0o600
+
+
+PRIVATE: dict[str, Any] = {
+    "privacy_clip": 1.0, "privacy_noise": 1.0, "privacy_at": "node", "weighting": "uniform",
+}  # fmt: skip
+
+
+def test_what_is_printed_is_what_leaves_where_noise_is_promised(tmp_path: Path) -> None:
+    pytest.importorskip("dp_accounting")
+    node = member(tmp_path, "fedavg", **PRIVATE)
+    lines = node.describe_outgoing()
+    assert "  a round  numbers: none" in lines
+    assert any("No loss, no number of samples and no score" in line for line in lines)
+    assert not any("right predictions" in line for line in lines)
+
+
+def test_the_ledger_of_a_node_is_printed_and_outlives_it(tmp_path: Path) -> None:
+    pytest.importorskip("dp_accounting")
+    said: list[str] = []
+    node = member(tmp_path, "fedavg", **PRIVATE)
+    shared = tmp_path / "elsewhere" / "ledger.jsonl"
+    limits = Limits(epsilon=9.0, ledger=shared)
+    data = f"npz:{tmp_path / 'own.npz'}"
+    request = Server(node.maker.make(tmp_path / "server"), NoEngine(), print).build_request("train", 1)
+
+    def join(folder: str) -> Callable[[bytes], bytes]:
+        (tmp_path / folder).mkdir(exist_ok=True)
+        return Membership(node.kit, data, tmp_path / folder, limits=limits).request_handler(said.append)
+
+    join("node")(NodeRequest("a", request, {"train": [1]}, number=1).to_bytes())
+    assert said[0].startswith("Privacy spent in all runs: epsilon 0 of 9 for delta 1e-05")
+    assert re.search(r"round 1: train in .* bytes back, epsilon 4\.\d", said[1])
+    join("another")(NodeRequest("a", request, {"train": [1]}, number=1).to_bytes())  # of the same name, elsewhere
+    spent = float(re.findall(r"epsilon ([\d.]+)", said[-1])[0])
+    assert 6 < spent < 9
+    with pytest.raises(DataError, match="own limit of privacy is reached"):
+        join("node")(NodeRequest("b", request, {"train": [1]}, number=1).to_bytes())
+    shutil.rmtree(tmp_path / "node")
+    with pytest.raises(DataError, match="own limit of privacy is reached"):
+        join("node")(NodeRequest("a", request, {"train": [1]}, number=1).to_bytes())
+
+
+def test_limits_that_could_not_hold_are_refused(tmp_path: Path) -> None:
+    node = member(tmp_path, "fedavg")
+    for limits, said in (
+        (Limits(epsilon=3.0), "no epsilon bounds"),
+        (Limits(runs=0), "1 or more"),
+        (Limits(peers={"north": "AAAA"}), "which is not agreed"),
+        (Limits(peers={"east": "AAAA"}), "use north=CODE"),
+    ):
+        with pytest.raises(SettingError, match=said):
+            limits.check(node.kit)
+    code = "-".join(["AB12"] * 6)
+    assert read_peers(f"south={code.lower()}, west={code}") == {"south": code, "west": code}
+    with pytest.raises(SettingError, match="is no member with its code"):
+        read_peers("south=AB12")
+
+
+def test_an_agreement_of_a_newer_protocol_is_refused_and_an_older_one_is_read(tmp_path: Path) -> None:
+    text = member(tmp_path, "fedavg").kit.agreement.text()
+    assert "\nprotocol: 2\n" in text
+    assert Agreement.read(text.replace("protocol: 2\n", ""), "kit").members == ("north", "south")
+    with pytest.raises(DataError, match="protocol 3, and this Fedframe speaks 2"):
+        Agreement.read(text.replace("protocol: 2\n", "protocol: 3\n"), "kit")
 
 
 class NoEngine(Engine):

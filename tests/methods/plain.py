@@ -84,3 +84,24 @@ def move(shared: nn.Sequential, step: Tensor) -> None:
 def client_weight(job: Job, client: int) -> float:
     """A client's weight in the mean."""
     return float(len(job.federation.train[client])) if job.settings.weighting == "samples" else 1.0
+
+
+Loss = Callable[[nn.Sequential, nn.Sequential, Tensor, Tensor, int], Tensor]  # local and server's model, batch, client
+
+
+def plain_rounds(job: Job, rounds: int, loss: Loss) -> nn.Sequential:
+    """FedAvg by plain SGD steps on a loss of one's own."""
+    shared = plain_model(job)
+    for round in range(1, rounds + 1):
+        locals_ = []
+        for client in range(len(job.federation)):
+            model = copy.deepcopy(shared)
+            learns = [weight for weight in model.parameters() if weight.requires_grad]
+            optimizer = torch.optim.SGD(learns, lr=job.settings.lr, momentum=job.settings.momentum)
+            for x, y in batches(job, round, client):
+                optimizer.zero_grad()
+                loss(model, shared, x, y, client).backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+            locals_.append(model)
+        average(locals_, [client_weight(job, client) for client in range(len(job.federation))], shared)
+    return shared

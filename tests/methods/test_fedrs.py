@@ -15,17 +15,9 @@ from fedframe.errors import SettingError
 from fedframe.methods.parts.cross_entropy import CrossEntropy
 from fedframe.methods.parts.fedrs import SCALES, FedRS
 from fedframe.methods.recipes import make_method
-from tests.helpers import blobs, nothing
+from tests.helpers import nothing
 from tests.methods.plain import average, batches, plain_model, same
-from tests.methods.toy import job_of, trained
-
-
-def lacking() -> dict[str, object]:
-    """Three clients, of which the first lacks class 2 and the second class 0."""
-    data = blobs(clients=3, each=24)
-    y, user = data["y_train"], data["user_train"]
-    data["y_train"] = np.where(user == 0, y % 2, np.where(user == 1, 1 + y % 2, y))
-    return data
+from tests.methods.toy import job_of, lacking, trained
 
 
 def test_fedrs_with_alpha_one_is_fedavg(tmp_path: Path) -> None:

@@ -186,7 +186,7 @@ def test_a_report_of_a_run_without_a_finished_round_is_refused(files: Path) -> N
         write_page([Path("odd")], None, quick=True)
 
 
-@pytest.mark.parametrize(("name", "said"), [("fedprx", "did you mean 'fedprox'"), ("decorr", "choose one of")])
+@pytest.mark.parametrize(("name", "said"), [("fedprx", "did you mean 'fedprox'"), ("quux", "choose one of")])
 def test_a_name_that_is_near_to_none_is_not_guessed(name: str, said: str) -> None:
     with pytest.raises(SettingError, match=said):
         make_method(name, {})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from fedframe.core.job import Job
@@ -20,6 +21,14 @@ def uneven(clients: int = 3, total: int = 72) -> dict[str, Any]:
     """Data whose clients differ in size and in their classes."""
     data = blobs(clients=clients, each=total // clients)
     data["user_train"] = (torch.arange(total) ** 2 * clients // total**2).numpy()
+    return data
+
+
+def lacking() -> dict[str, Any]:
+    """Three clients, of which the first lacks class 2 and the second class 0."""
+    data = blobs(clients=3, each=24)
+    y, user = data["y_train"], data["user_train"]
+    data["y_train"] = np.where(user == 0, y % 2, np.where(user == 1, 1 + y % 2, y))
     return data
 
 

@@ -51,6 +51,9 @@ def test_measuring_changes_no_bit_of_any_model_and_finite_figures_come_out(tmp_p
     assert equal_states(models(plain), models(measured))
     off, on = plain.metrics(), measured.metrics()
     added = set(on[-1]) - set(off[-1])
+    assert "local" not in on[0]
+    assert 0 <= on[-1]["local"] <= 1  # of the last round's local models only
+    added.remove("local")
     assert untimed([{key: line[key] for key in off[i]} for i, line in enumerate(on)]) == untimed(off)
     assert {"cka", "prototype_cosine", "classifier_cosine", "classifier_norm_difference"} <= added
     collapse = {"nc1", "nc2_norms", "nc2_angles", "nc3", "nc4"}
@@ -178,7 +181,7 @@ def test_nobody_looks_on_unless_asked(tmp_path: Path) -> None:
 
     assert observers(make_job(tmp_path), nothing) == []
     assert Settings(measure="drift, cka").measures == ("drift", "cka")
-    assert Settings(measure="all").measures == ("collapse", "drift", "cka")
+    assert Settings(measure="all").measures == ("collapse", "drift", "cka", "local")
     with pytest.raises(SettingError, match=r"measure = 'dirft': did you mean 'drift'"):
         Settings(measure="dirft")
 

@@ -75,6 +75,60 @@ def test_sums_of_a_split_are_the_sums_of_all(kind: str) -> None:
     torch.testing.assert_close(parts, features.sums(inputs), rtol=1e-5, atol=1e-5)
 
 
+def test_a_fixed_map_needs_no_sums_and_has_the_same_tensors() -> None:
+    for shape in ((1, 8, 8), (30,)):
+        made = []
+        for knows in ("data", "fixed"):
+            torch.manual_seed(0)
+            made.append(make_map(shape, math.prod(shape), None, knows))
+        data, fixed = made
+        assert data.sums_size > 0
+        assert fixed.sums_size == len(fixed.sums(torch.randn(3, math.prod(shape)))) == 0
+        assert {n: t.shape for n, t in data.state_dict().items()} == {n: t.shape for n, t in fixed.state_dict().items()}
+        assert torch.equal(data.state_dict()["directions"], fixed.state_dict()["directions"])
+        inputs = torch.randn(3, math.prod(shape))
+        assert bool(fitted(fixed, inputs)(inputs).abs().sum() > 0)
+
+
+@pytest.mark.parametrize(("patch", "channels"), [(2, 1), (3, 3)])
+def test_the_model_of_natural_patches_is_that_of_a_loop_over_pixels(patch: int, channels: int) -> None:
+    pixels = [(i, j, c) for i in range(patch) for j in range(patch) for c in range(channels)]
+    size = len(pixels)
+    whole = torch.zeros(size, size, dtype=torch.float64)
+    for a, (i, j, c) in enumerate(pixels):
+        for b, (k, m, d) in enumerate(pixels):
+            whole[a, b] = module.NEIGHBOURS ** (abs(i - k) + abs(j - m)) * (1 if c == d else module.CHANNELS)
+    without_mean = torch.eye(size, dtype=torch.float64) - 1 / size
+    centred = without_mean @ whole @ without_mean
+    wanted = centred / centred.diagonal().mean() * module.CONTRAST
+    torch.testing.assert_close(module.natural_covariance(patch, channels), wanted)
+
+
+def test_a_fixed_map_whitens_with_the_model_in_the_place_of_the_data() -> None:
+    torch.manual_seed(0)
+    fixed = WhitenedPatches((3, 9, 8), filters=4, patch=3, cells=2, knows="fixed")
+    torch.manual_seed(0)
+    data = WhitenedPatches((3, 9, 8), filters=4, patch=3, cells=2)
+    covariance = module.natural_covariance(3, 3)
+    sums = torch.cat([10 * covariance.flatten(), torch.zeros(27).double(), torch.tensor([10.0]).double()])
+    torch.testing.assert_close(fixed.fit(torch.zeros(0))["weight"], data.fit(sums)["weight"])
+
+
+def test_a_fixed_layer_behind_a_net_sees_each_sample_normalised() -> None:
+    torch.manual_seed(0)
+    features = make_map(None, 6, 5, "fixed")
+    assert isinstance(features, RandomReLU)
+    inputs = 40 * torch.randn(4, 6) + 300
+    found = features(inputs)
+    assert torch.equal(found[:, :6], inputs)
+    for row, unit in zip(inputs.double(), found[:, 6:], strict=True):
+        x = (row - row.mean()) / row.std(correction=0)
+        wanted = (features.directions.double() @ x + features.offsets).clamp_min(0)
+        torch.testing.assert_close(unit.double(), wanted, rtol=1e-3, atol=1e-3)
+    assert bool(features(torch.full((2, 6), 3.0)).isfinite().all())
+    assert bool(features(torch.zeros(2, 6)).isfinite().all())
+
+
 def test_a_black_image_has_finite_features() -> None:
     torch.manual_seed(0)
     features = fitted(WhitenedPatches((1, 8, 8), 6, 3, 2), torch.zeros(4, 64))
@@ -137,3 +191,27 @@ def test_raw_gives_images_with_their_channels_last_and_vectors_as_they_are() -> 
     assert torch.equal(net(images), images.permute(0, 2, 3, 1).reshape(2, 60))
     vectors = torch.randn(2, 7)
     assert torch.equal(build_net("raw", (7,))(vectors), vectors)
+
+
+def test_expected_answers_are_those_of_normal_numbers() -> None:
+    mean, deviation = torch.tensor([-0.3, 0.0, 2.0]).double(), torch.tensor([1.0, 0.5, 0.1]).double()
+    grid = torch.linspace(-8, 8, 20001, dtype=torch.float64)
+    density = torch.exp(-grid.square() / 2) / math.sqrt(2 * math.pi) * (grid[1] - grid[0])
+    for m, s, found in zip(mean, deviation, module.expected_relu(mean, deviation), strict=True):
+        assert float(found) == pytest.approx(float(((m + s * grid).clamp_min(0) * density).sum()), abs=1e-5)
+
+
+def test_the_usual_features_are_the_means_over_data_that_are_as_assumed() -> None:
+    torch.manual_seed(0)
+    layer = RandomReLU(6, 12, "fixed")
+    assert float((layer(torch.randn(20000, 6)).mean(0) - layer.usual()).abs().max()) < 0.05
+    patches = WhitenedPatches((1, 12, 12), 5, 4, 2, "fixed")
+    filters = patches.fit(torch.zeros(0))["weight"][:-1].double()
+    root = torch.linalg.cholesky(module.natural_covariance(4, 1) + 1e-9 * torch.eye(16))
+    answers = torch.randn(40000, 16).double() @ root.T @ filters
+    wanted = (answers - WhitenedPatches.THRESHOLD).clamp_min(0).mean(0).sqrt()
+    found = patches.usual().reshape(2, 4, 5)
+    assert found.shape.numel() == patches.dim
+    for sign in range(2):
+        for cell in range(4):
+            torch.testing.assert_close(found[sign, cell].double(), wanted, rtol=0.05, atol=0.01)

@@ -15,7 +15,7 @@ from fedframe.errors import FedframeError
 from fedframe.jobs.build import JobMaker
 from fedframe.jobs.gather import gather
 from fedframe.network.engine import NetworkEngine, masking_keys
-from fedframe.network.masks import Masker
+from fedframe.network.masker import Masker
 from fedframe.network.node import NodeRuntime
 from fedframe.network.node_data import read_share, write_share
 from fedframe.network.transport import Delivery

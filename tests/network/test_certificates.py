@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("cryptography")
 
 from fedframe.network.certificates import write_secret
-from fedframe.network.masks import Masker
+from fedframe.network.masker import Masker
 
 
 class FullDisk:

@@ -28,6 +28,15 @@ METHODS = [
     "fedavg+ccvr",
     "feddyn",
     "spherefed+average",
+    "fedlc",
+    "feddecorr",
+    "fedntd",
+    "feduv",
+    "feddr_plus",
+    "fedgela",
+    "creff",
+    "fedgrab",
+    "fedgloss",
 ]
 
 

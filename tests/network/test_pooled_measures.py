@@ -72,7 +72,8 @@ def test_with_secure_aggregation_no_histogram_of_one_client_is_seen(tmp_path: Pa
         return content
 
     run_at_nodes(tmp_path, spoil, secure=True)
-    assert kinds["measure"] == {"masked"}
+    assert kinds["measure"] == kinds["personalise"] == {"masked", "shares"}  # scores are sums, too
+    assert "client" not in kinds
     assert kinds["end"] == set()
 
 

@@ -22,7 +22,8 @@ from fedframe.errors import DataError, SettingError
 from fedframe.methods.recipes import make_method
 from fedframe.network.compatibility import check_secure_aggregation
 from fedframe.network.envelope import decode_envelope, encode_envelope
-from fedframe.network.masks import Masker, MaskingGroup, RingVector, mask_context
+from fedframe.network.masker import Masker
+from fedframe.network.masks import MaskingGroup, RingVector, mask_context
 from fedframe.network.node_request import NodeRequest
 from fedframe.network.secure_aggregation import masked_reply, masking_group_for
 from fedframe.runs.session import execute
@@ -97,29 +98,35 @@ def test_a_client_that_is_gone_is_left_out_of_the_sum(tmp_path: Path) -> None:
     assert torch.allclose(models[0], models[1], atol=1e-6)
 
 
-def test_who_goes_after_its_masked_reply_is_waited_for(tmp_path: Path) -> None:
-    gone = {"now": 2}
+@pytest.mark.parametrize(("clients", "gone", "cut"), [(5, (), "agree"), (5, (), "unmask"), (7, ("node0",), "unmask")])
+def test_who_goes_after_its_masked_reply_does_not_cost_the_round(
+    tmp_path: Path, clients: int, gone: tuple[str, ...], cut: str
+) -> None:
+    """Its update is in the sum: the others hold shares of its seeds, also where one more was gone before."""
+    kinds = ("agree", "unmask") if cut == "agree" else ("unmask",)
 
     def spoil(node: str, content: bytes) -> bytes | str:
-        messages, _ = decode_envelope(content)
-        if node == "node2" and messages[0].kind == "unmask" and gone["now"]:
-            gone["now"] -= 1
-            return "cut"
-        return content
+        return "cut" if node == "node2" and decode_envelope(content)[0][0].kind in kinds else content
 
-    server, _, notes = secure_server(tmp_path, spoil)
-    assert server.run_round(1, nothing).dropped == 0
-    assert gone["now"] == 0
-    assert any("unmask: waiting for 1 more" in note for note in notes)
+    models = []
+    for hidden in (False, True):
+        job, _ = make("scaffold", tmp_path / f"run{hidden}", secure=hidden, clients=clients)
+        engine = remote_engine(job, tmp_path / f"nodes{hidden}", clients, spoil)
+        assert isinstance(engine.transport, InProcessTransport)
+        engine.transport.away |= set(gone)
+        server = Server(job, engine, print)
+        assert server.run_round(1, nothing).dropped == len(gone)
+        models.append(server.model)
+    assert torch.allclose(models[0], models[1], atol=1e-6)
 
 
 @pytest.mark.parametrize("how", ["cut", "left out", "something else"])
 def test_who_goes_for_good_after_its_masked_reply_costs_the_round_and_no_more(tmp_path: Path, how: str) -> None:
-    """The others have revealed their masks for it too and may not do so again; the next round has new ones."""
+    """Two of four are too many. The others have revealed their masks for them and may not do so again."""
 
     def spoil(node: str, content: bytes) -> bytes | str:
         messages, notes = decode_envelope(content)
-        if node != "node2" or messages[0].kind != "unmask":
+        if node not in ("node2", "node3") or messages[0].kind != "unmask" or messages[0].round > 1:
             return content
         other = [replace(messages[0], tensors={"own": torch.zeros(3, dtype=torch.uint8)})]
         return "cut" if how == "cut" else encode_envelope(other if how == "something else" else [], notes)
@@ -143,7 +150,8 @@ def test_who_goes_for_good_after_its_masked_reply_costs_the_round_and_no_more(tm
 def test_a_round_that_was_given_up_is_a_line_without_a_loss(tmp_path: Path) -> None:
     def spoil(node: str, content: bytes) -> bytes | str:
         message = decode_envelope(content)[0][0]
-        return "cut" if (node, message.kind, message.round) == ("node2", "unmask", 2) else content
+        cut = node in ("node2", "node3") and (message.kind, message.round) == ("unmask", 2)
+        return "cut" if cut else content
 
     private = {"privacy_clip": 1.0, "privacy_noise": 1.0, "weighting": "uniform"}
     job, run = make("fedavg", tmp_path / "run", secure=True, rounds=3, **private)
@@ -154,7 +162,7 @@ def test_a_round_that_was_given_up_is_a_line_without_a_loss(tmp_path: Path) -> N
     assert lines[0]["epsilon"] < lines[1]["epsilon"] < lines[2]["epsilon"]
 
 
-@pytest.mark.parametrize("change", ["shape", "type", "name", "samples"])
+@pytest.mark.parametrize("change", ["shape", "type", "name", "samples", "shares"])
 def test_a_flawed_masked_reply_is_left_out_and_counted(tmp_path: Path, change: str) -> None:
     from tests.network.flawed_answers import changed, tensors_changed
 
@@ -164,9 +172,10 @@ def test_a_flawed_masked_reply_is_left_out_and_counted(tmp_path: Path, change: s
         if change == "samples":
             return changed(content, numbers={"samples": 10**9})
         flaws: dict[str, Any] = {
-            "shape": lambda t: {"masked": t["masked"][1:]},
-            "type": lambda t: {"masked": t["masked"].double()},
-            "name": lambda t: {"update": t["masked"]},
+            "shape": lambda t: {**t, "masked": t["masked"][1:]},
+            "type": lambda t: {**t, "masked": t["masked"].double()},
+            "shares": lambda t: {**t, "shares": t["shares"][1:]},
+            "name": lambda t: {"update": t["masked"], "shares": t["shares"]},
         }
         return tensors_changed(content, flaws[change])
 
@@ -189,7 +198,7 @@ def test_a_masked_reply_holds_no_update_of_its_own(tmp_path: Path) -> None:
     replies = [message for message in seen if message.kind == "train"]
     assert len(replies) == 4
     for reply in replies:
-        assert list(reply.tensors) == ["masked"]
+        assert set(reply.tensors) == {"masked", "shares"}
         assert set(reply.numbers) == {"samples"}
         assert 0.49 < np.unpackbits(reply.tensors["masked"].numpy().view(np.uint8)).mean() < 0.51
 
@@ -202,21 +211,21 @@ def test_a_node_that_agreed_on_secure_sends_nothing_else(tmp_path: Path) -> None
     with pytest.raises(DataError, match="cannot be read"):
         node.handle(NodeRequest("run1", request, {"train": [client]}).to_bytes())
     assert isinstance(server.engine, engine_module.NetworkEngine)
-    group = masking_group_for(server.engine, request, [0, 1, 2, 3])
+    group = masking_group_for(server.engine, request, [0, 1, 2, 3], ["train"])
     other = replace(request, tensors={**request.tensors, "model": request.tensors["model"] + 1})
     with pytest.raises(DataError, match="not be bound"):
         node.handle(NodeRequest("run1", other, {"train": [client]}, group=group.to_json()).to_bytes())
-    with pytest.raises(DataError, match="not be bound"):  # nor with a request for seeds beside it
+    with pytest.raises(DataError, match="by a request of its own"):  # nor with a request for seeds beside it
         node.handle(NodeRequest("run1", other, {"unmask": [], "train": [client]}, group=group.to_json()).to_bytes())
 
 
-@pytest.mark.parametrize("change", ["lr", "scale", "data"])
+@pytest.mark.parametrize("change", ["model", "group", "data"])
 def test_two_answers_never_share_a_mask(tmp_path: Path, change: str) -> None:
-    """Whatever differs between two requests, the difference of the answers is not that of the updates."""
-    server, transport, _ = secure_server(tmp_path)
+    """Of a round one request is answered; the same again gets the same, and with other data none."""
+    server, transport, _ = secure_server(tmp_path, participation=0.75)
     node, request = transport.known["node0"], server.build_request("train", 1)
     assert isinstance(server.engine, engine_module.NetworkEngine)
-    group = masking_group_for(server.engine, request, [0, 1, 2, 3])
+    group = masking_group_for(server.engine, request, [0, 1, 2], ["train"])
 
     def ask(request: Message, group: MaskingGroup) -> RingVector:
         payload = NodeRequest("run1", request, {"train": [0]}, {0: 0}, group.to_json()).to_bytes()
@@ -233,12 +242,15 @@ def test_two_answers_never_share_a_mask(tmp_path: Path, change: str) -> None:
         with pytest.raises(DataError, match="answered before with other numbers"):
             ask(request, group)
         return
-    other = replace(request, numbers={"lr": 1e-30}) if change == "lr" else request
-    scale = 2 * group.scale if change == "scale" else group.scale
+    if change == "group":
+        with pytest.raises(DataError, match="was answered for another request"):
+            ask(request, masking_group_for(server.engine, request, [0, 1, 3], ["train"]))
+        return
+    other = replace(request, tensors={**request.tensors, "model": request.tensors["model"] + 1e-7})
     with pytest.raises(DataError, match="not be bound"):
-        ask(other, replace(group, scale=scale))
-    bound = replace(group, scale=scale, context=mask_context("run1", other, group.keys, scale))
-    assert 0.49 < np.unpackbits((first - ask(other, bound)).view(np.uint8)).mean() < 0.51
+        ask(other, group)
+    with pytest.raises(DataError, match="not the agreed initial one"):
+        ask(other, replace(group, context=mask_context("run1", other, group.keys, ["train"])))
 
 
 @pytest.mark.parametrize(
@@ -269,10 +281,10 @@ def test_one_client_per_round_is_refused(tmp_path: Path) -> None:
 def test_a_reply_with_nan_is_not_sent(tmp_path: Path) -> None:
     job, _ = make("fedavg", tmp_path / "run", secure=True)
     masker = Masker(tmp_path / "keys", print)
-    group = MaskingGroup({0: masker.public, 1: "11" * 32}, 100.0, "ab" * 32)
+    group = MaskingGroup({0: masker.public, 1: "11" * 64}, "ab" * 32)
     update = torch.zeros(job.roles.layout.size)
     update[3] = float("nan")
     with pytest.raises(DataError, match="not sent"):
         masked_reply(
-            job, "run1", Message("train", 1, 0, {"update": update}, {"samples": 5, "loss": 0.1}), group, masker
+            job, "run1-train-1", Message("train", 1, 0, {"update": update}, {"samples": 5, "loss": 0.1}), group, masker
         )

@@ -35,7 +35,7 @@ def settings_of(text: str) -> Settings:
 
 @settings(deadline=None)
 @given(
-    st.sampled_from(["fedavg", "fedetf", "scaffold+etf", "fedloge", "spherefed"]),
+    st.sampled_from(["fedavg", "fedetf", "scaffold+etf", "fedloge", "spherefed", "fedavg+analytic"]),
     st.fixed_dictionaries(
         {},
         optional={
@@ -56,6 +56,14 @@ def settings_of(text: str) -> Settings:
 def test_the_command_gives_the_same_settings(method: str, given: dict[str, Any]) -> None:
     wanted = gather({"method": method, **given}, None)
     assert settings_of(command(wanted.model_dump(mode="json"), Path("runs/x"))) == wanted
+
+
+def test_the_command_of_a_run_that_does_not_name_a_setting_gives_it_its_default() -> None:
+    new = gather({"method": "fedavg+analytic"}, None)
+    assert "--set" not in command(new.model_dump(mode="json"), Path("runs/x"))
+    old = new.model_copy(update={"set": {"analytic": {"width": 10}}})
+    found = settings_of(command(old.model_dump(mode="json"), Path("runs/x")))
+    assert found.set == {"analytic": {"map": "data", "width": 10}}
 
 
 def test_what_the_command_line_cannot_say_is_read_from_the_file() -> None:

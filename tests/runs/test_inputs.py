@@ -19,7 +19,8 @@ from fedframe.jobs.gather import gather
 from fedframe.jobs.inputs import InputFinder, code_digest
 from fedframe.report.page.build import write_page
 from fedframe.runs.progress import Display
-from fedframe.util.locate import code_files, locate
+from fedframe.util.code_files import code_files
+from fedframe.util.locate import locate
 from tests.own_code import HELPER, SMALL, write_own
 
 
@@ -94,7 +95,7 @@ def test_run_of_an_earlier_version_goes_on_as_it_is(own: Path) -> None:
     folder = stopped()
     (folder / "inputs.json").unlink()
     (own / "helper.py").write_text(HELPER.format(strength=3.0))
-    assert len(fedframe.resume(folder, progress=False).history) == 2
+    assert len(fedframe.resume(folder, changed_code=True, progress=False).history) == 2
 
 
 def test_images_of_folders_and_lists_count_by_names_sizes_and_times(own: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from fedframe.data import load_source
 from fedframe.errors import DataError, SettingError
 from fedframe.methods.parts.fedloge import PHI, PSI
 from fedframe.runs.folder import RunFolder
-from fedframe.util.files import read_tensors
+from fedframe.util.files import read_json, read_tensors
 from tests.cli.test_cli import fedframe as command
 from tests.helpers import blobs, equal_states
 from tests.runs.personalising import RECIPES, SMALL, runs, split_digits, write_table
@@ -48,7 +47,7 @@ def test_scores_are_those_of_the_saved_models_on_samples_that_were_held_out(runs
     shared = fedframe.Predictor.load(runs / "fedavg")
     for score, model in (("client", shared), ("personal", new.model)):
         assert new.scores[score] == pytest.approx(np.mean(np.array(model.predict(four[2])) == four[3].astype(str)))
-    assert json.loads((runs / "fedavg" / "personal" / "joined" / "counted.json").read_text()) == new.summary
+    assert read_json(runs / "fedavg" / "personal" / "joined" / "counted.json") == new.summary
     assert set(new.scores) <= set(new.summary["definitions"])
 
 

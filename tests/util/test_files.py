@@ -13,12 +13,13 @@ def test_full_disk_is_one_sentence_and_leaves_the_old_file(tmp_path: Path, monke
     target = tmp_path / "file.txt"
     write_text(target, "old")
 
-    def no_space(*_: object) -> int:
+    def no_space(*_: object, **__: object) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", no_space)
-    with pytest.raises(RunError, match="No space left on device"):
-        write_bytes(target, b"new")
+    with monkeypatch.context() as full:
+        full.setattr(Path, "open", no_space)
+        with pytest.raises(RunError, match="No space left on device"):
+            write_bytes(target, b"new")
     assert target.read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["file.txt"]
 

@@ -21,6 +21,7 @@ from fedframe.experiments.compare.address import Address, Values, find_address, 
 from fedframe.experiments.compare.rows import MethodRow, flatten, method_of, read_method
 from fedframe.methods.recipes import make_method, method_label, recipe_defaults
 from fedframe.methods.tuning import exists, main_setting, rate_factor
+from fedframe.util.allowed_code import allow_typed
 
 UNTRAINED: Values = {"lr": 1e-30, "rounds": 1, "steps": 1}  # in float32 a step of this length moves no weight
 OWN_KEYS = ("method", "label", "why", "like", "set")
@@ -101,6 +102,7 @@ def read_bench_row(scene: Scene, given: str | Mapping[str, Any], control: bool =
     """A row; whatever is no setting of its parts is refused."""
     values = read_method(given)
     method = method_of(values)
+    allow_typed(scene.settings.get("model"))
     own = parts_of(method)
     common = {part: each for part, each in (scene.settings.get("set") or {}).items() if part in own}
     settings: Values = {"set": common} if common else {}

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from fedframe.errors import DataError, RunError
+from fedframe.data.files import data_root
+from fedframe.data.load import read_spec
+from fedframe.errors import DataError, RunError, SettingError, nearest
 from fedframe.experiments.bench.cost import Speed, estimate, planned_rounds, train_samples
 from fedframe.experiments.bench.page import make_page
 from fedframe.experiments.bench.record import make_record
@@ -20,6 +23,7 @@ from fedframe.experiments.compare.request import case_folders
 from fedframe.experiments.compare.result import Comparison
 from fedframe.experiments.compare.run import final_runs, run_with_data
 from fedframe.experiments.grid import Cell, Outcome
+from fedframe.experiments.grid.archive import pack, unpack
 from fedframe.experiments.tables import markdown, show
 from fedframe.jobs.build import check_device
 from fedframe.util.files import read_json, write_json, write_text
@@ -39,6 +43,8 @@ class Bench:
     runs: Path = RUNS  # the folder of all scenes' runs
     out: Path | None = None  # where the result and its page go; None: beside the runs
     machine: Mapping[str, Any] = field(default_factory=dict)  # device, data_dir
+    cases: Sequence[str] = ()  # patterns
+    cells: Path | None = None  # a file of finished runs, to take from and to add to
 
 
 @dataclass(frozen=True)
@@ -58,7 +64,7 @@ def prepare(asked: Bench) -> Prepared:
     seeds = tuple(range(scene.seeds))
     folders = case_folders(asked.runs / scene.name, scene.case_names)
     plans = []
-    for case in scene.case_names:
+    for case in chosen_cases(scene, asked.cases):
         settings = {name: value for name, value in scene.problem(case).items() if name != "set"}
         samples = train_samples(scene, settings)
         placed = place_data(settings, asked.machine.get("data_dir"))
@@ -76,8 +82,27 @@ def prepare(asked: Bench) -> Prepared:
     return Prepared(scene, rows, left_out, plans)
 
 
+def chosen_cases(scene: Scene, patterns: Sequence[str]) -> list[str]:
+    """The cases that are asked for, all without any pattern."""
+    if not patterns:
+        return scene.case_names
+    found = [case for case in scene.case_names if any(fnmatch(case, pattern.strip()) for pattern in patterns)]
+    for pattern in patterns:
+        if not any(fnmatch(case, pattern.strip()) for case in scene.case_names):
+            raise SettingError(f"{scene.name} has no case {pattern!r}; {nearest(pattern, scene.case_names)}")
+    return found
+
+
 def bench(asked: Bench, *, cores: int | None = None, progress: bool = True, command: str = "") -> dict[str, Any]:
     """Tune, run, write SCENE.json and SCENE.md; what is finished is not run again."""
+    scene_runs = asked.runs / load_scene(asked.scene).name
+    data_dir = data_root(
+        read_spec("digits", Path(asked.machine["data_dir"]) if asked.machine.get("data_dir") else None)
+    )
+    if asked.cells is not None and asked.cells.exists():
+        taken = unpack(asked.cells, scene_runs, data_dir)
+        if progress and taken:
+            print(f"{plural(taken, 'finished run')} taken from {asked.cells}.", flush=True)
     ready = prepare(asked)
     check_device(str(asked.machine.get("device", "cpu")))
     speed = Speed(asked.runs)
@@ -88,8 +113,12 @@ def bench(asked: Bench, *, cores: int | None = None, progress: bool = True, comm
     def run(cells: Sequence[Cell]) -> Mapping[Path, Outcome]:
         return run_with_data(cells, cores, progress) if cells else {}
 
-    tuned, outcomes = tune_together(ready.plans, ready.rows, ready.scene.tuning, run)
-    final = final_runs(ready.plans, tuned, cores, progress)
+    try:
+        tuned, outcomes = tune_together(ready.plans, ready.rows, ready.scene.tuning, run)
+        final = final_runs(ready.plans, tuned, cores, progress)
+    finally:
+        if asked.cells is not None:
+            pack(asked.cells, scene_runs, data_dir)
     outcomes |= {each.cell.folder: each for case in final for found in case.values() for each in found}
     text = command or f"fedframe bench {asked.scene}"
     comparisons = [

@@ -20,7 +20,7 @@ from fedframe.errors import SettingError, nearest
 from fedframe.experiments.compare.address import METHOD_SETTINGS, Values
 from fedframe.experiments.compare.request import SHARE
 from fedframe.experiments.grid.scores import check_score, is_accuracy
-from fedframe.experiments.papers.table import Strict
+from fedframe.experiments.papers.cell_grid import Strict
 from fedframe.settings import Settings
 from fedframe.util.schedule import Schedule
 

@@ -20,6 +20,7 @@ from fedframe.experiments.grid.naming import slug
 from fedframe.jobs.build import Net, make_clients
 from fedframe.jobs.gather import named_settings
 from fedframe.settings import FROM_PYTHON, check, read_config
+from fedframe.util.allowed_code import allow_typed
 
 SHARE = 0.2  # of each client's training data, for validation
 
@@ -64,6 +65,7 @@ def make_plans(asked: ComparisonRequest) -> list[Plan]:
     problems = {
         case: Problem(merge_layers(settings, values), seeds[0]) for case, values in read_cases(shared, settings).items()
     }
+    allow_typed(*(problem.settings.get("model") for problem in problems.values()))
     out = asked.out
     if out is None:
         first = settings if len(problems) > 1 else problems[""].settings

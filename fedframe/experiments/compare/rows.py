@@ -17,6 +17,7 @@ import yaml
 from fedframe.errors import SettingError
 from fedframe.experiments.compare.address import Address, Values, find_address, merge_layers, parts_of
 from fedframe.methods.recipes import MethodLike, method_label, method_text
+from fedframe.util.allowed_code import allow_typed
 
 MOST_SWEPT = 2  # settings of one method: the number of runs is the product of their values
 EXAMPLE = "fedprox?lr=0.1&prox.mu=0.01"
@@ -132,6 +133,7 @@ def read_sweep(text: str) -> tuple[str, list[Any]]:
 def method_of(values: Mapping[str, Any]) -> str:
     """The method's name, checked."""
     method = str(values.get("method", ""))
+    allow_typed(method)
     parts_of(method)  # refuse one that does not exist by its name
     return method
 

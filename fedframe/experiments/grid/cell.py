@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from fedframe.errors import SettingError
-from fedframe.runs.folder import CONFIG, SUMMARY, RunFolder
-from fedframe.settings import Settings, check, read_config
+from fedframe.runs.folder import CONFIG, RunFolder
+from fedframe.runs.round_files import SUMMARY
+from fedframe.settings import Settings
 from fedframe.util.files import read_json, write_json
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class Outcome:
     @cached_property
     def summary(self) -> dict[str, Any]:
         """Everything in the run's summary.json; empty unless it is finished."""
-        return dict(read_json(self.cell.folder / SUMMARY)) if self.state == "finished" else {}
+        return RunFolder(self.cell.folder).read(SUMMARY) if self.state == "finished" else {}
 
     @cached_property
     def history(self) -> list[dict[str, Any]]:
@@ -66,7 +67,7 @@ def outcome_of(cell: Cell) -> Outcome:
     if (cell.folder / SUMMARY).exists():
         return Outcome(cell, "finished")
     if (cell.folder / DIVERGED).exists():
-        return Outcome(cell, "diverged", str(read_json(cell.folder / DIVERGED)["reason"]))
+        return Outcome(cell, "diverged", str(read_json(cell.folder / DIVERGED).get("reason")))
     return Outcome(cell, "waiting")
 
 
@@ -79,7 +80,7 @@ def refuse_other_run(cell: Cell) -> None:
     """Refuse a folder that holds a run with other settings."""
     name = other_setting(cell)
     if name is not None:
-        found, asked = getattr(check(read_config(cell.folder / CONFIG)), name), getattr(cell.settings, name)
+        found, asked = getattr(RunFolder(cell.folder).settings(), name), getattr(cell.settings, name)
         raise SettingError(
             f"{cell.folder} holds a run with {name} = {found!r}, not {asked!r}; choose another --out, or remove that "
             "folder."
@@ -88,10 +89,12 @@ def refuse_other_run(cell: Cell) -> None:
 
 def other_setting(cell: Cell) -> str | None:
     """The first setting in which the run in the cell's folder differs from the cell; None if it is the same run."""
-    held = check(read_config(cell.folder / CONFIG))
+    held = RunFolder(cell.folder).settings()
     for name, asked in cell.settings:
         if name in MACHINE or asked is None or asked == "auto":  # the run's own file says what these came to
             continue
+        if name in ("lr", "lr_per_class") and cell.settings.lr_per_class is not None and held.lr_per_class is None:
+            continue  # the run has made one rate of them when it knew the number of classes
         found = getattr(held, name)
         if name == "rounds" and found == 0:  # where nothing learns in rounds, they are left out
             continue

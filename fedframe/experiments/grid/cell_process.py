@@ -21,8 +21,9 @@ from fedframe.experiments.grid.cell import Cell, keep_divergence
 from fedframe.experiments.grid.resources import peak_memory
 from fedframe.jobs.build import JobMaker
 from fedframe.jobs.inputs import InputFinder, changed_inputs
-from fedframe.runs.folder import CHECKPOINT, CONFIG, RunFolder
+from fedframe.runs.folder import CONFIG, RunFolder
 from fedframe.runs.progress import Display, scores_text
+from fedframe.runs.round_files import CHECKPOINT, PREVIOUS
 from fedframe.runs.session import execute
 from fedframe.util.locate import own_error
 
@@ -83,9 +84,9 @@ def perform(cell: Cell, workers: int, report: Report, keep_state: bool) -> None:
         job = maker.make(cell.folder)
         if not begun:
             folder.write_inputs(cell.inputs)
-            folder.write_settings(maker.settings)  # it makes the folder, too
             named = job.federation.source.user_names is not None
             folder.write_names(job.federation.names if named else None)
+            folder.write_settings(maker.settings)  # last: with it the run has begun
         execute(job, folder, Reporter(report))
     finally:
         torch.set_num_threads(threads)
@@ -103,7 +104,8 @@ def refuse_changed_inputs(cell: Cell) -> None:
 def drop_state(folder: Path) -> None:
     """Remove what only an unfinished run needs; over a hundred cells it would fill the disk."""
     with contextlib.suppress(OSError):
-        (folder / CHECKPOINT).unlink(missing_ok=True)
+        for name in (PREVIOUS, CHECKPOINT):
+            (folder / name).unlink(missing_ok=True)
         shutil.rmtree(folder / "clients", ignore_errors=True)
 
 

@@ -20,6 +20,7 @@ from fedframe.metrics.accuracy import CUTS, GROUPS, accuracy_by_group
 
 PLAIN = {f"{score}.{kind}" for score in ("generic", "client", "personal") for kind in ("final", "last", "last_five")}
 PLAIN |= {"client.weighted", "personal.weighted", "new.final", "new.weighted"}
+PLAIN |= {"personal.f1", "personal.f1_weighted"}
 BALANCED = "balanced"
 ROUNDS_TO, SECONDS_TO = "rounds_to", "seconds_to"
 COSTS = {
@@ -51,8 +52,11 @@ KINDS = {
     "last": "after the last round",
     "last_five": "mean of the last five evaluations",
     "weighted": "the saved models; clients count by their test samples",
+    "f1": "the saved models; in place of accuracy F1, mean over a client's classes",
+    "f1_weighted": "the saved models; in place of accuracy F1, mean over a client's classes by their test samples",
 }
 SHORT_KINDS = {"final": "", "last": ", last round", "last_five": ", last five"}
+SHORT_KINDS |= {"f1": " F1", "f1_weighted": " weighted F1"}
 COST_HEADINGS = {
     "bytes_up": "MB up",
     "bytes_down": "MB down",

@@ -1,4 +1,4 @@
-"""From a table to the cells that fill it."""
+"""From a table or a figure to the cells that it takes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from fedframe.data.load import read_spec
 from fedframe.errors import SettingError, nearest
 from fedframe.experiments.grid.cell import Cell
 from fedframe.experiments.grid.naming import cell_at, recorded_inputs
+from fedframe.experiments.papers.cell_grid import CellGrid, GridRow
 from fedframe.experiments.papers.scale import Scale
-from fedframe.experiments.papers.table import PaperTable, TableRow
 from fedframe.jobs.gather import gather, named_settings
 from fedframe.jobs.inputs import InputFinder
 from fedframe.methods.recipes import make_method
 from fedframe.settings import Settings, merge_part_settings
+from fedframe.util.allowed_code import allow_typed
 
 PartSettings = Mapping[str, Mapping[str, Any]]
 Rates = Mapping[tuple[str, str], float]  # learning rates by row and column
@@ -43,7 +44,7 @@ class Choice:
 class PlacedCell:
     """A cell and where in the table it belongs."""
 
-    row: TableRow
+    row: GridRow
     column: str
     seed: int
     cell: Cell
@@ -52,11 +53,12 @@ class PlacedCell:
 class CellMaker:
     """Makes the cells of the chosen rows and columns; settings of parts that no chosen row has are refused."""
 
-    def __init__(self, table: PaperTable, choice: Choice) -> None:
+    def __init__(self, table: CellGrid, choice: Choice) -> None:
         names = chosen([row.name for row in table.rows], choice.rows, "row")
         columns = chosen([*table.columns], choice.columns, "column")
         rows = [row for row in table.rows if row.name in names]
         self.table, self.places = table, [(row, column) for row in rows for column in columns]
+        allow_typed(*(row.method for row in rows))  # a table of one's own is what one would type
         self.choice = replace(choice, set=named_settings(choice.set, *(row.method for row in rows)))
         self.finder = InputFinder(lambda: recorded_inputs(choice.out))
         present = {part.name for row in rows for part in make_method(row.method, {}).parts}
@@ -64,16 +66,17 @@ class CellMaker:
             if part not in present:
                 raise SettingError(f"--set {part}...: no chosen row of {table.name} has a part {part!r}; leave it out.")
 
-    def make(self, row: TableRow, column: str, seed: int, more: Mapping[str, Any], prefix: str = "") -> Cell:
+    def make(self, row: GridRow, column: str, seed: int, more: Mapping[str, Any], prefix: str = "") -> Cell:
         """A run of a row in a column; `more` beats the table's settings, and the prefix is how its name begins."""
         asked = {**asked_settings(self.table, row, column, seed, self.choice), **more}
         name = f"{prefix}{row.name}, {column}" + (f", seed {seed}" if self.choice.seeds > 1 else "")
+        allow_typed(asked.get("model"))
         cell = Cell(name, gather(asked, None), self.choice.out)
         as_asked = {key: value for key, value in asked.items() if key in ("method", "data", "model")}
         return cell_at(self.choice.out / "cells", stem(cell.settings, asked["method"]), cell, self.finder, as_asked)
 
 
-def placed_cells(table: PaperTable, choice: Choice, rates: Rates | None = None) -> list[PlacedCell]:
+def placed_cells(table: CellGrid, choice: Choice, rates: Rates | None = None) -> list[PlacedCell]:
     """The cells of the chosen rows and columns, with the learning rates that were chosen for them."""
     if choice.seeds < 1:
         raise SettingError(f"seeds = {choice.seeds}: at least one run is needed for a cell; use seeds = 3.")
@@ -95,12 +98,12 @@ def chosen(names: Sequence[str], wanted: Iterable[str], what: str) -> list[str]:
     return [name for name in names if not patterns or any(fnmatch(name.casefold(), p.casefold()) for p in patterns)]
 
 
-def cell_settings(table: PaperTable, row: TableRow, column: str, seed: int, choice: Choice) -> Settings:
+def cell_settings(table: CellGrid, row: GridRow, column: str, seed: int, choice: Choice) -> Settings:
     """All settings of a cell."""
     return gather(asked_settings(table, row, column, seed, choice), None)
 
 
-def asked_settings(table: PaperTable, row: TableRow, column: str, seed: int, choice: Choice) -> dict[str, Any]:
+def asked_settings(table: CellGrid, row: GridRow, column: str, seed: int, choice: Choice) -> dict[str, Any]:
     """The settings of a cell that the table and the choice name; --set reaches the rows that have the part."""
     layers = [table.settings, table.columns[column], row.settings, row.columns.get(column, {})]
     values: dict[str, Any] = {"method": row.method, "seed": seed}

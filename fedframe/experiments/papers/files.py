@@ -6,17 +6,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from fedframe.experiments.papers.cells import Choice
 from fedframe.experiments.papers.result import Entry, FilledTable
 from fedframe.experiments.tables import DASH, Chapter, Document, Table, comma_separated, markdown
 from fedframe.util.files import write_json, write_text
 
+PLAIN = 1.0  # the factor of numbers that have a unit of their own
+
 
 def number(value: float | None, factor: float, sign: bool = False) -> str:
-    """A value times a factor: 0.8312 as 83.1 with 100; a dash for what is not there."""
+    """A value times a factor: 0.8312 as 83.1 with 100; without a factor four digits; a dash for what is not there."""
     if value is None:
         return DASH
     shown = factor * value
-    return f"{shown:+.1f}" if sign else f"{shown:.1f}"
+    digits = ".1f" if factor != PLAIN else ".4g"
+    return f"{shown:{'+' if sign else ''}{digits}}"
 
 
 def cell_text(entry: Entry, factor: float) -> str:
@@ -60,9 +64,10 @@ def make_document(result: FilledTable) -> Document:
 
 def closing(result: FilledTable) -> list[str]:
     """What a reader of the numbers has to know."""
-    unit = {"count": "rounds", "megabytes": "megabytes"}.get(result.table.unit, "percent, difference in points")
+    units = {"count": ", in rounds", "megabytes": ", in megabytes", "plain": ""}
     scores = [f"{name}: {meaning}." for name, meaning in result.meanings.items()]
-    legend = f"Ours (the paper's, ours minus the paper's), in {unit}."
+    unit = units.get(result.table.unit, ", in percent, difference in points")
+    legend = f"Ours (the paper's, ours minus the paper's){unit}."
     return [result.size, legend, *scores, *result.notes]
 
 
@@ -82,11 +87,15 @@ def number_lines(result: FilledTable) -> Iterator[dict[str, Any]]:
         }
 
 
+def file_stem(name: str, choice: Choice) -> str:
+    """How the names of the files begin."""
+    stem = f"{name}-tuned" if choice.tune else name
+    return stem if choice.scale.share == 1 else f"{stem}-scale-{choice.scale.share:g}"
+
+
 def save(result: FilledTable) -> list[Path]:
     """Write the table's files; their names tell the scale, and whether rates were chosen."""
-    scale = result.choice.scale.share
-    stem = f"{result.table.name}-tuned" if result.choice.tune else result.table.name
-    stem += "" if scale == 1 else f"-scale-{scale:g}"
+    stem = file_stem(result.table.name, result.choice)
     paths = [result.choice.out / f"{stem}.{kind}" for kind in ("md", "csv", "json")]
     write_text(paths[0], markdown(make_document(result)))
     write_text(paths[1], comma_separated(number_lines(result)))

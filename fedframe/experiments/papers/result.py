@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from fedframe.experiments.grid.cell import Outcome
-from fedframe.experiments.grid.scores import Figure, explain, is_accuracy
+from fedframe.experiments.grid.scores import Figure
+from fedframe.experiments.papers.cell_grid import CellGrid
 from fedframe.experiments.papers.cells import Choice, PlacedCell
+from fedframe.experiments.papers.measured import CellReader, meaning_of, unit_of
 from fedframe.experiments.papers.table import PaperTable
 from fedframe.experiments.papers.tuning import Chosen, notes_on
 
@@ -48,6 +51,11 @@ class FilledTable:
         here = [place for place in self.placed_cells if (place.row.name, place.column) == (row, column)]
         return [self.outcomes[place.cell.folder] for place in here if place.cell.folder in self.outcomes]
 
+    @cached_property
+    def readers(self) -> dict[Path, CellReader]:
+        """What measures each cell."""
+        return {folder: CellReader(outcome, self.table.groups) for folder, outcome in self.outcomes.items()}
+
     @property
     def rows(self) -> list[str]:
         """The chosen rows."""
@@ -62,7 +70,9 @@ class FilledTable:
         """One number: ours, the paper's."""
         found = next(each for each in self.table.rows if each.name == row)
         outcomes = self.outcomes_at(row, column)
-        figure = Figure.of(outcomes, self.table.score_of(found, score), self.table.groups)
+        name = self.table.score_of(found, score)
+        values = [self.readers[outcome.cell.folder].number(name) for outcome in outcomes if outcome.state == "finished"]
+        figure = Figure(tuple(value for value in values if value is not None))
         states = {outcome.state for outcome in outcomes}
         remark = next((state for state in ("diverged", "failed") if state in states), "")
         if not figure.values and not remark:
@@ -81,31 +91,23 @@ class FilledTable:
         ]
 
     @property
-    def failures(self) -> list[str]:
-        """Cells that gave no number, each with its reason."""
-        troubled = {o.cell.name: o for o in self.outcomes.values() if o.state in ("diverged", "failed")}
-        return [f"{name}: {found.state}. {found.reason}{with_others(found)}" for name, found in troubled.items()]
-
-    @property
     def size(self) -> str:
         """What was scaled, and over how many seeds the numbers are."""
-        rounds = int(self.table.settings.get("rounds", 30))
-        seeds = "one seed" if self.choice.seeds == 1 else f"mean and standard deviation over {self.choice.seeds} seeds"
-        return f"{self.choice.scale.sentence(rounds)} Ours: {seeds}."
+        return f"{size_of(self.table, self.choice)} Ours: {seeds_of(self.choice)}."
 
     @property
     def meanings(self) -> dict[str, str]:
         """What each score of the table is in our words."""
-        return {name: explain(score) for name, score in self.table.scores.items()}
+        return {name: meaning_of(score) for name, score in self.table.scores.items()}
 
     @property
     def notes(self) -> list[str]:
         """What stands under the table."""
-        return [*self.table.notes, *notes_on(self.tuned), *self.missing, *self.failures]
+        return [*self.table.notes, *notes_on(self.tuned), *self.missing, *failures_of(self.outcomes)]
 
     def counts(self, score: str) -> bool:
         """Whether a score is a count and not an accuracy."""
-        return not is_accuracy(self.table.scores[score])
+        return unit_of(self.table.scores[score]) in ("count", "bytes")
 
     def plain(self) -> dict[str, Any]:
         """Everything as plain values, for JSON."""
@@ -133,23 +135,43 @@ class FilledTable:
                 for entry in self.entries
             ],
             "tuning": [each.plain() for each in self.tuned],
-            "cells": [self.plain_cell(place) for place in self.placed_cells],
+            "cells": plain_cells(self.placed_cells, self.outcomes, self.choice.out),
             "notes": self.notes,
         }
 
-    def plain_cell(self, place: PlacedCell) -> dict[str, Any]:
-        """A cell as plain values."""
-        outcome = self.outcomes.get(place.cell.folder)
-        return {
+
+def size_of(grid: CellGrid, choice: Choice) -> str:
+    """A sentence on what was scaled."""
+    return choice.scale.sentence(int(grid.settings.get("rounds", 30)))
+
+
+def seeds_of(choice: Choice) -> str:
+    """Over how many seeds numbers are."""
+    return "one seed" if choice.seeds == 1 else f"mean and standard deviation over {choice.seeds} seeds"
+
+
+def failures_of(outcomes: Mapping[Path, Outcome]) -> list[str]:
+    """Cells that gave no number, each with its reason."""
+    troubled = {o.cell.name: o for o in outcomes.values() if o.state in ("diverged", "failed")}
+    return [f"{name}: {found.state}. {found.reason}{with_others(found)}" for name, found in troubled.items()]
+
+
+def plain_cells(places: Sequence[PlacedCell], outcomes: Mapping[Path, Outcome], out: Path) -> list[dict[str, Any]]:
+    """Cells and what has become of them as plain values."""
+    found = [(place, outcomes.get(place.cell.folder)) for place in places]
+    return [
+        {
             "row": place.row.name,
             "column": place.column,
             "seed": place.seed,
             "method": place.cell.settings.method,
             "lr": place.cell.settings.lr,
-            "folder": str(place.cell.folder.relative_to(self.choice.out)),
+            "folder": str(place.cell.folder.relative_to(out)),
             "state": outcome.state if outcome else "waiting",
             "reason": outcome.reason if outcome else "",
         }
+        for place, outcome in found
+    ]
 
 
 def with_others(outcome: Outcome) -> str:

@@ -1,8 +1,9 @@
-"""`fedframe paper`: list the tables, say what would be run, run it, and show what came out."""
+"""`fedframe paper`: list tables and figures, say what would be run, run it, and show what came out."""
 
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
@@ -10,30 +11,36 @@ import yaml
 from fedframe.data.load import load_raw, read_spec
 from fedframe.errors import FedframeError, RunError
 from fedframe.experiments.grid import choose_grid_display, outcome_of, run_cells
+from fedframe.experiments.grid.cell import Outcome
 from fedframe.experiments.grid.failures import refuse_failures
+from fedframe.experiments.papers.cell_grid import CellGrid
 from fedframe.experiments.papers.cells import Choice, PlacedCell, placed_cells
+from fedframe.experiments.papers.drawn import DrawnFigure, save_figure
+from fedframe.experiments.papers.figure import PaperFigure, load_figure
 from fedframe.experiments.papers.files import make_document, save
+from fedframe.experiments.papers.library import all_names, load
 from fedframe.experiments.papers.result import FilledTable
 from fedframe.experiments.papers.scale import local_steps
-from fedframe.experiments.papers.table import PaperTable, load_table, table_names
+from fedframe.experiments.papers.table import PaperTable, load_table
 from fedframe.experiments.papers.tuning import RATE, Chosen, TunedPlace, choose, chosen_rates, tuned_places
-from fedframe.experiments.tables import show
+from fedframe.experiments.tables import Document, show
 from fedframe.jobs.build import check_device
 from fedframe.settings import Settings
 from fedframe.util.text import plural
 
 
 def print_tables() -> None:
-    """List the tables that come along."""
+    """List the tables and figures that come along."""
     from rich.console import Console
     from rich.table import Table
 
     grid = Table(box=None, padding=(0, 2, 0, 0))
-    for head in ("table", "cells", "what it shows", "data"):
-        grid.add_column(head, no_wrap=head in ("table", "cells"))
-    for name in table_names():
-        table = load_table(name)
-        grid.add_row(name, f"{len(table.rows)} x {len(table.columns)}", table.title, ", ".join(map(short, table.data)))
+    for head in ("table or figure", "cells", "what it shows", "data"):
+        grid.add_column(head, no_wrap=head in ("table or figure", "cells"))
+    for name in all_names():
+        found = load(name)
+        size = f"{len(found.rows)} x {len(found.columns)}"
+        grid.add_row(name, size, found.title, ", ".join(map(short, found.data)))
     console = Console()
     console.print(grid)
     console.print("Run one: fedframe paper fedrane-1 --scale 0.05; what that would do: --dry-run.", highlight=False)
@@ -45,33 +52,86 @@ def short(data: str) -> str:
     return Path(path.partition("?")[0]).parent.name if colon else data
 
 
-def fill(name: str, choice: Choice, *, cores: int | None = None, progress: bool = True) -> FilledTable:
-    """Run what is left of a table's cells, save the table and show it."""
-    table = load_table(name)
-    chosen = placed_cells(table, choice)
+@dataclass(frozen=True)
+class FinishedCells:
+    """The cells of a table or figure after they were run."""
+
+    placed: list[PlacedCell]
+    outcomes: dict[Path, Outcome]
+    missing: list[str]
+    tuned: list[Chosen]
+
+
+def run_grid(grid: CellGrid, choice: Choice, cores: int | None, progress: bool) -> FinishedCells:
+    """Run what is left of the cells of a table or figure."""
+    chosen = placed_cells(grid, choice)
     check_device(str(choice.machine.get("device", "cpu")))
     absent, sentences = missing_data(chosen)
     if progress:
         for text in sentences:
             print(text, flush=True)
     if all(place.cell.settings.data in absent for place in chosen):
-        raise RunError(f"No data of {table.name} are here, so nothing can be run. {' '.join(sentences)}")
-    tuned = tune(table, choice, absent, cores, progress) if choice.tune else []
+        raise RunError(f"No data of {grid.name} are here, so nothing can be run. {' '.join(sentences)}")
+    tuned = tune(grid, choice, absent, cores, progress) if choice.tune else []
     if tuned:
-        chosen = placed_cells(table, choice, chosen_rates(tuned))
+        chosen = placed_cells(grid, choice, chosen_rates(tuned))
     cells = [place.cell for place in chosen if place.cell.settings.data not in absent]
     outcomes = run_cells(cells, choose_grid_display(progress), cores=cores)
-    result = FilledTable(table, choice, chosen, outcomes, sentences, tuned)
-    paths = save(result)
-    if progress:
-        show(make_document(result))
-        print(f"Saved: {', '.join(map(str, paths))}")
-    if all(outcome.state == "failed" for outcome in outcomes.values()):
-        refuse_failures([*outcomes.values()], len(outcomes))
+    return FinishedCells(chosen, outcomes, sentences, tuned)
+
+
+def fill(name: str, choice: Choice, *, cores: int | None = None, progress: bool = True) -> FilledTable:
+    """Run what is left of a table's cells, save the table and show it."""
+    return fill_table(load_table(name), choice, cores, progress)
+
+
+def fill_table(table: PaperTable, choice: Choice, cores: int | None, progress: bool) -> FilledTable:
+    """The same for a table that was read."""
+    ran = run_grid(table, choice, cores, progress)
+    result = FilledTable(table, choice, ran.placed, ran.outcomes, ran.missing, ran.tuned)
+    present(make_document(result), save(result), progress)
+    refuse_if_all_failed(ran)
     return result
 
 
-def tune(table: PaperTable, choice: Choice, absent: Container[str], cores: int | None, progress: bool) -> list[Chosen]:
+def draw(name: str, choice: Choice, *, cores: int | None = None, progress: bool = True) -> DrawnFigure:
+    """Run what is left of a figure's cells, measure them, save picture and numbers, and show the numbers."""
+    return draw_figure(load_figure(name), choice, cores, progress)
+
+
+def draw_figure(figure: PaperFigure, choice: Choice, cores: int | None, progress: bool) -> DrawnFigure:
+    """The same for a figure that was read."""
+    ran = run_grid(figure, choice, cores, progress)
+    refuse_if_all_failed(ran)
+    result = DrawnFigure(figure, choice, ran.placed, ran.outcomes, ran.missing, ran.tuned)
+    present(result.document(), save_figure(result), progress)
+    return result
+
+
+def fill_or_draw(
+    name: str, choice: Choice, *, cores: int | None = None, progress: bool = True
+) -> FilledTable | DrawnFigure:
+    """A table is filled, a figure drawn."""
+    found = load(name)
+    if isinstance(found, PaperFigure):
+        return draw_figure(found, choice, cores, progress)
+    return fill_table(found, choice, cores, progress)
+
+
+def present(document: Document, paths: Sequence[Path], progress: bool) -> None:
+    """Show what came out, and where it is."""
+    if progress:
+        show(document)
+        print(f"Saved: {', '.join(map(str, paths))}")
+
+
+def refuse_if_all_failed(ran: FinishedCells) -> None:
+    """Cells of which not one came to an end are an error."""
+    if all(outcome.state == "failed" for outcome in ran.outcomes.values()):
+        refuse_failures([*ran.outcomes.values()], len(ran.outcomes))
+
+
+def tune(table: CellGrid, choice: Choice, absent: Container[str], cores: int | None, progress: bool) -> list[Chosen]:
     """Run every candidate on held-out training data and choose; what is finished is not run again."""
     places = tuned_places(table, choice)
     cells = [cell for place in places for cell in place.cells.values() if cell.settings.data not in absent]
@@ -105,7 +165,7 @@ def missing_data(chosen: Sequence[PlacedCell]) -> tuple[set[str], list[str]]:
 
 def print_planned_cells(name: str, choice: Choice) -> None:
     """Print the cells with their settings and about how many local steps they take; run nothing."""
-    table = load_table(name)
+    table = load(name)
     chosen = placed_cells(table, choice)
     common = common_settings(chosen)
     print(f"{table.name}: {table.title} ({table.paper})")

@@ -18,8 +18,8 @@ from fedframe.experiments.compare.request import SHARE
 from fedframe.experiments.compare.rows import Candidate, MethodRow
 from fedframe.experiments.compare.tuning import GENERIC, PERSONAL, Tuned, explain_select, score_trials
 from fedframe.experiments.grid.cell import Cell, Outcome
+from fedframe.experiments.papers.cell_grid import CellGrid, GridRow
 from fedframe.experiments.papers.cells import CellMaker, Choice, Rates
-from fedframe.experiments.papers.table import PaperTable, TableRow
 from fedframe.methods.recipes import make_method
 
 RATE = Address("lr")
@@ -30,7 +30,7 @@ FIRST_SEED = 0  # the seed that candidates are run with
 class TunedPlace:
     """The candidates for a row in a column."""
 
-    row: TableRow
+    row: GridRow
     column: str
     tuning: Tuning
     candidates: MethodRow
@@ -60,7 +60,7 @@ class Chosen:
         }
 
 
-def tuned_places(table: PaperTable, choice: Choice) -> list[TunedPlace]:
+def tuned_places(table: CellGrid, choice: Choice) -> list[TunedPlace]:
     """The chosen rows and columns whose rate is open, each with a cell per candidate."""
     maker = CellMaker(table, choice)
     places = [place_of(maker, row, column) for row, column in maker.places if table.candidate_rates(row, column)]
@@ -69,12 +69,11 @@ def tuned_places(table: PaperTable, choice: Choice) -> list[TunedPlace]:
     return places
 
 
-def place_of(maker: CellMaker, row: TableRow, column: str) -> TunedPlace:
+def place_of(maker: CellMaker, row: GridRow, column: str) -> TunedPlace:
     """A row in a column with its candidates."""
     table, method = maker.table, row.method
     rates = table.candidate_rates(row, column)
-    scores = {table.score_of(row, score).partition(".")[0] for score in table.scores}
-    personal = scores == {"personal"} or not make_method(method, {}).shares_a_model
+    personal = table.scored(row) == {"personal"} or not make_method(method, {}).shares_a_model
     tuning = Tuning(PERSONAL if personal else GENERIC, SHARE, (FIRST_SEED,))
     candidates = MethodRow(method, f"{row.name}, {column}", sweep={RATE: rates})
     held_out = {"validate_share": tuning.share, "personal": personal}

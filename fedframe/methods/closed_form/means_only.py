@@ -18,6 +18,13 @@ from fedframe.methods.closed_form.sums import Sums
 from fedframe.util.triangles import pack
 
 
+def sums_from_crosses(crosses: Tensor) -> Sums:
+    """V and U as estimated from every client's U (clients, dim + 1, classes), which holds its class sums and counts."""
+    counts = crosses[:, -1]
+    means = (crosses[:, :-1] / counts.clamp_min(1.0)[:, None]).mT
+    return sums_from_means(counts, means)
+
+
 def sums_from_means(counts: Tensor, means: Tensor, shrinkage: float = 0.1) -> Sums:
     """V and U as estimated from counts (clients, classes) and means (clients, classes, dim).
 

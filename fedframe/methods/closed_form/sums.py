@@ -49,6 +49,15 @@ class Sums:
         return unpack(self.second.double(), len(self.cross))
 
 
+def stream_cross(batches: Iterable[tuple[Tensor, Tensor]], dim: int, classes: int) -> Tensor:
+    """U alone, in float64, over batches of features (n, dim) and labels (n)."""
+    cross = torch.zeros(dim + 1, classes, dtype=torch.float64)
+    for features, labels in batches:
+        z = torch.cat([features, features.new_ones(len(features), 1)], 1)
+        cross.index_add_(1, labels, z.T.double())
+    return cross
+
+
 def stream_sums(
     batches: Iterable[tuple[Tensor, Tensor]], dim: int, classes: int, weights: Tensor | None = None
 ) -> Sums:

@@ -12,20 +12,28 @@ from fedframe.methods.parts.bucketing import Bucketing
 from fedframe.methods.parts.ccvr import CCVR
 from fedframe.methods.parts.centred_clipping import CentredClipping
 from fedframe.methods.parts.coordinate_median import CoordinateMedian
+from fedframe.methods.parts.creff import CReFF
 from fedframe.methods.parts.cross_entropy import CrossEntropy
 from fedframe.methods.parts.ditto import Ditto
 from fedframe.methods.parts.dot_regression import DotRegression
 from fedframe.methods.parts.features import Normalise, Projection, Temperature
 from fedframe.methods.parts.fedaws import FedAwS
 from fedframe.methods.parts.fedbn import FedBN
+from fedframe.methods.parts.feddecorr import FedDecorr
+from fedframe.methods.parts.feddr_plus import FedDrPlus
 from fedframe.methods.parts.feddyn import FedDyn
 from fedframe.methods.parts.fedetf_stage import AlternatingAdaptation
 from fedframe.methods.parts.fedexp import FedExP
+from fedframe.methods.parts.fedgela import FedGELA
+from fedframe.methods.parts.fedgloss import FedGloSS
+from fedframe.methods.parts.fedgrab import FedGraB
+from fedframe.methods.parts.fedlc import FedLC
 from fedframe.methods.parts.fedloge import AuxiliaryHeads, GlobalRealignment, LocalRealignment
 from fedframe.methods.parts.fedmmd import FedMMD
 from fedframe.methods.parts.fedmtl import FedMTL
 from fedframe.methods.parts.fednh import FedNH
 from fedframe.methods.parts.fednova import FedNova
+from fedframe.methods.parts.fedntd import FedNTD
 from fedframe.methods.parts.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
 from fedframe.methods.parts.fedper import FedPer
 from fedframe.methods.parts.fedproto import FedProto
@@ -33,6 +41,7 @@ from fedframe.methods.parts.fedrep import FedRep
 from fedframe.methods.parts.fedrod import FedRoD
 from fedframe.methods.parts.fedrs import FedRS
 from fedframe.methods.parts.fedsam import FedSAM
+from fedframe.methods.parts.feduv import FedUV
 from fedframe.methods.parts.ffc import FFC
 from fedframe.methods.parts.fine_tune import FineTune
 from fedframe.methods.parts.fltrust import FLTrust
@@ -76,8 +85,12 @@ PARTS: dict[str, type[Part]] = {
         SquaredError,
         BalancedCrossEntropy,
         DotRegression,
+        FedDrPlus,
+        FedGELA,
         FedRS,
+        FedLC,
         RatioLoss,
+        FedGraB,
         AuxiliaryHeads,
         FedRoD,
         FedPer,
@@ -89,7 +102,11 @@ PARTS: dict[str, type[Part]] = {
         Moon,
         Scaffold,
         FedMMD,
+        FedDecorr,
+        FedNTD,
+        FedUV,
         FedAwS,
+        CReFF,
         FedProto,
         Ditto,
         PFedMe,
@@ -98,6 +115,7 @@ PARTS: dict[str, type[Part]] = {
         Mix,
         FedNova,
         FedDyn,
+        FedGloSS,
         FedAvgM,
         FedAdagrad,
         FedAdam,

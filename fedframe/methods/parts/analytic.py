@@ -5,7 +5,8 @@ chooses the ridge by generalised cross-validation from the sums alone, and solve
 sums is AFL's (Zhuang et al., CVPR 2025) and, without random features and with a fixed ridge, FFC's (Dong et al.,
 SphereFed, ECCV 2022, Eq. 7 to 10). Features are those that reach the classifier, or without a net (`--model raw`)
 random ones: whitened patches for images (Coates, Ng, Lee, AISTATS 2011), a random ReLU layer for vectors
-(`models/feature_maps.py`). What those need to know of the data is summed up in a message before.
+(`models/feature_maps.py`). What those need to know of the data is a model of such data, or it is summed up in a message
+before (`map`); so are the class counts if samples weigh by them (`balance`).
 
 Personal models are in closed form, too: ridge towards the shared classifier, chosen by exact leave-one-out at the
 client, and the shift to its own class frequencies (`closed_form/personal.py`).
@@ -13,6 +14,7 @@ client, and the shift to its own class frequencies (`closed_form/personal.py`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
@@ -22,15 +24,18 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fedframe.core import ClientContext, Message, Method, Model, ModelSize, Part, Server, Upload
+from fedframe.core.kept_statistics import keep_statistics
 from fedframe.core.part import Slot
+from fedframe.core.privacy import fresh_generator, local_noise, node_deviation, noise
 from fedframe.errors import SettingError
 from fedframe.methods.closed_form.long_tail import class_weights, equal_priors, normalised_columns
+from fedframe.methods.closed_form.means_only import sums_from_crosses
 from fedframe.methods.closed_form.personal import fit_personal, log_scores
+from fedframe.methods.closed_form.private import LONGEST, bounded, from_release, solve_noisy, to_release
 from fedframe.methods.closed_form.ridge import fit_ridge, standardise
-from fedframe.methods.closed_form.sums import Sums, stream_sums
-from fedframe.models.feature_maps import FeatureMap, Raw, fixed, make_map
+from fedframe.methods.closed_form.sums import Sums, stream_cross, stream_sums
+from fedframe.models.feature_maps import FeatureMap, Knows, Raw, fixed, make_map
 from fedframe.settings import Settings
-from fedframe.util.files import write_tensors
 from fedframe.util.triangles import triangle_size
 
 MODULE = "analytic"  # of the model's extras
@@ -53,13 +58,14 @@ class ClosedFormHead(nn.Module):
         self.leverage = fixed(torch.zeros(()))  # of a sample, in the mean
         # Of a client's own model: the power to which probabilities are raised, and its class frequencies beside all's.
         self.sharpness, self.shift = fixed(torch.ones(())), fixed(torch.zeros(classes))
+        self.bounded = fixed(torch.zeros(()))  # 1 where features are cut to a length, as privacy needs it
         self.fitted = fixed(torch.zeros(()))  # 1 when the classifier is there
         self.logits = fixed(torch.zeros(()))  # 1 where scores are logits, not least squares' probabilities
 
     def standardised(self, inputs: Tensor) -> Tensor:
         """Features as the classifier sees them."""
         found: Tensor = (self.features(inputs) - self.mean) * self.inverse
-        return found
+        return bounded(found) if bool(self.bounded) else found
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Logits of the classes."""
@@ -75,12 +81,19 @@ class Analytic(Part):
     paper: ClassVar[str] = "cf. Zhuang et al., AFL: Analytic Federated Learning, CVPR 2025"
     # Whatever else would fit the classifier, or go on with it, has a classifier that does not predict here.
     takes_over: ClassVar[tuple[Slot, ...]] = ("server_stage", "client_stage")
+    from_sums: ClassVar[bool] = True
 
+    # What random features know of the data. Runs of before this setting, which do not name it, have "data"; new runs
+    # name the recipe's choice.
+    map: Knows = "data"
     width: Annotated[int, Field(ge=0, le=65536)] | None = None  # random features; None: by the data's shape
+    # Class means in the place of V, which the server then estimates from how clients' means differ: for wide features.
+    send: Literal["sums", "means"] = "sums"
     ridge: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None  # None: by generalised cross-validation
     tail: Literal["none", "normalised", "equal_priors"] = "none"  # what is done for rare classes
     balance: Annotated[float, Field(ge=0, le=1)] = 0.0  # a sample of class c weighs n_c^-balance
     shift: bool = True  # personal models may be shifted to the client's class frequencies
+    protect: Literal["client", "sample"] = "client"  # what privacy settings hide: a whole client, or one of its samples
     keep_sums: bool | None = None  # keep single clients' sums in the run folder; None: if they are 2 GB at most
 
     def check_method(self, method: Method) -> None:
@@ -95,6 +108,33 @@ class Analytic(Part):
         """Refuse private BatchNorm statistics for the same reason."""
         if settings.buffers == "private":
             raise SettingError("analytic adds up features of one shared model: buffers = 'private'; use average.")
+        if self.send == "means" and self.balance:
+            raise SettingError(
+                "analytic.balance weighs samples in V, which analytic.send = 'means' only estimates; use sums."
+            )
+        if settings.privacy_clip is None:
+            return
+        if self.send == "means":
+            raise SettingError(
+                "analytic.send = 'means' takes every client's own without noise; use analytic.send=sums."
+            )
+        if self.map == "data":
+            raise SettingError("analytic.map = 'data' takes sums without noise from clients; use analytic.map=fixed.")
+        for name, value in (("tail", self.tail), ("balance", self.balance)):
+            if value not in ("none", 0.0):
+                raise SettingError(
+                    f"analytic.{name} = {value!r} needs sums without noise; leave it out with privacy_clip."
+                )
+        if self.keep_sums:
+            raise SettingError(
+                "analytic.keep_sums keeps sums without noise, and privacy_clip is to hide them; use "
+                "analytic.keep_sums=false."
+            )
+
+    @property
+    def protects(self) -> Literal["clients", "samples"]:
+        """What the noise of the privacy settings hides."""
+        return "clients" if self.protect == "client" else "samples"
 
     # -- the model -----------------------------------------------------------------------------------------------------
     def build(self, model: Model) -> None:
@@ -102,7 +142,7 @@ class Analytic(Part):
         raw = model.backbone.shape if isinstance(model.backbone, Raw) else None
         with torch.random.fork_rng(devices=[]):  # the classifier that rounds train starts as it would without
             torch.manual_seed(torch.initial_seed() ^ STREAM)
-            features = make_map(raw, model.dim, self.width)
+            features = make_map(raw, model.dim, self.width, self.map)
         model.extras[MODULE] = ClosedFormHead(features, model.classes)
         model.sizes |= {f"{MODULE}/map": features.sums_size, f"{MODULE}/features": features.dim}
 
@@ -117,44 +157,70 @@ class Analytic(Part):
 
     # -- sums ----------------------------------------------------------------------------------------------------------
     def stages(self, model: Model) -> int:
-        """Two: what the map and the weights of classes need comes first."""
-        return 2
+        """One; two where what the map or the weights of classes need comes first."""
+        return 2 if model.sizes[f"{MODULE}/map"] or self.balance else 1
 
     def uploads(self, size: ModelSize) -> dict[str, Upload]:
-        """Class counts and the map's sums; then the triangle of V and U."""
-        rows = size.more.get(f"{MODULE}/features", size.dim) + 1
-        shapes = (
-            {"counts": [size.classes], "map": [size.more.get(f"{MODULE}/map", 0)]},
-            {"v": [triangle_size(rows)], "u": [rows, size.classes]},
-        )
+        """Class counts and the map's sums, if they are needed; then the triangle of V and U."""
+        rows, sums = size.more.get(f"{MODULE}/features", size.dim) + 1, size.more.get(f"{MODULE}/map", 0)
+        before = {"counts": [size.classes], "map": [sums]}
+        whole = {"v": [triangle_size(rows)], "u": [rows, size.classes]}
+        if self.send == "means":
+            del whole["v"]
+        shapes = (before, whole) if sums or self.balance else (whole,)
         return {
-            f"{MODULE}/{name}": Upload(shape, "sum", when="statistics", stage=stage)
+            f"{MODULE}/{name}": Upload(shape, self.aggregate(name), when="statistics", stage=stage)
             for stage, named in enumerate(shapes)
             for name, shape in named.items()
         }
+
+    def aggregate(self, name: str) -> Literal["sum", "each"]:
+        """What the server needs of an upload: its sum over clients, but every client's own class means."""
+        return "each" if name == "u" and self.send == "means" else "sum"
 
     @torch.no_grad()
     def statistics(self, context: ClientContext) -> dict[str, Tensor]:
         """What the client's samples add up to."""
         head = closed_form(context.model)
-        if context.stage == 0:
+        if context.stage < self.stages(context.model) - 1:
             found = torch.zeros(head.features.sums_size, dtype=torch.float64)
             for inputs, _ in embedded(context):
                 found += head.features.sums(inputs)
             return {f"{MODULE}/counts": context.class_counts.double(), f"{MODULE}/map": found}
+        if context.job.settings.privacy_clip is not None:
+            return self.private_statistics(context)
         weights = class_weights(head.counts, self.balance) if self.balance else None
         dim = head.features.dim
         exact = triangle_size(dim + 1) <= MOST_EXACT
         kind = torch.float64 if exact else torch.float32
         batches = ((head.features(inputs).to("cpu", kind), labels) for inputs, labels in embedded(context))
+        if self.send == "means":
+            return {f"{MODULE}/u": stream_cross(batches, dim, context.model.classes).to(kind)}
         sums = stream_sums(batches, dim, context.model.classes, weights)
         sums = sums if exact else sums.rounded()
         return {f"{MODULE}/v": sums.second, f"{MODULE}/u": sums.cross}
 
+    def private_statistics(self, context: ClientContext) -> dict[str, Tensor]:
+        """The same of bounded features: to hide a client their mean, and with its own noise if it is to add it."""
+        head, job, rows = closed_form(context.model), context.job, len(context.rows)
+        batches = ((head.standardised(inputs).cpu(), labels) for inputs, labels in embedded(context))
+        sums = stream_sums(batches, head.features.dim, context.model.classes)
+        release = to_release(sums)
+        if self.protect == "client":
+            release /= max(rows, 1)
+        deviation = node_deviation(job, len(job.federation))
+        if deviation:
+            purpose = f"{MODULE} {context.round} {context.client}"
+            home = job.home or job.folder
+            release = local_noise(release.float(), deviation, home, purpose, context.received["model"]).double()
+        found = from_release(release, head.features.dim + 1, context.model.classes)
+        found = found if len(found.second) <= MOST_EXACT else found.rounded()
+        return {f"{MODULE}/v": found.second, f"{MODULE}/u": found.cross}
+
     # -- on the server -------------------------------------------------------------------------------------------------
     def server_stage(self, server: Server, replies: Iterable[Message]) -> None:
         """Add up; fit the map, then the classifier."""
-        if server.stage == 0:
+        if server.stage < self.stages(server.job.template) - 1:
             self.fit_map(server, replies)
         else:
             self.fit_classifier(server, replies)
@@ -163,9 +229,12 @@ class Analytic(Part):
         """What the random features need to know of the data, and how many samples there are of every class."""
         head = closed_form(server.job.template)
         counts, sums = torch.zeros_like(head.counts, dtype=torch.float64), torch.zeros(head.features.sums_size).double()
+        keeps = self.keeps_sums(server)
         for reply in replies:
             counts += reply.tensors[f"{MODULE}/counts"]
             sums += reply.tensors[f"{MODULE}/map"]
+            if keeps:
+                keep_statistics(server.job.folder, reply, server.stage, server.request_digest)
         set_tensor(server, "counts", counts)
         for name, tensor in head.features.fit(sums).items():
             set_tensor(server, f"features.{name}", tensor)
@@ -173,18 +242,33 @@ class Analytic(Part):
     def fit_classifier(self, server: Server, replies: Iterable[Message]) -> None:
         """Solve for the classifier."""
         head = closed_form(server.job.template)
+        if not head.features.sums_size:
+            for name, tensor in head.features.fit(torch.zeros(0, dtype=torch.float64)).items():
+                set_tensor(server, f"features.{name}", tensor)  # before clients are asked, with the first of `replies`
+        clip = server.job.settings.privacy_clip
+        if clip is not None:
+            set_tensor(server, "mean", head.features.usual())
+            set_tensor(server, "inverse", torch.full((head.features.dim,), LONGEST / clip))
+            set_tensor(server, "bounded", torch.ones(()))
         total = Sums.zeros(head.features.dim, server.job.template.classes)
-        keeps = self.keeps_sums(server, total)
-        received = 0
+        keeps = self.keeps_sums(server)
+        received, crosses = 0, list[Tensor]()
         for reply in replies:
-            sums = Sums(reply.tensors[f"{MODULE}/v"], reply.tensors[f"{MODULE}/u"])
-            total.add_(sums)
+            if self.send == "means":
+                crosses.append(reply.tensors[f"{MODULE}/u"].double())
+            else:
+                sums = Sums(reply.tensors[f"{MODULE}/v"], reply.tensors[f"{MODULE}/u"])
+                total.add_(sums)
             received += 1
-            if keeps and reply.unit >= 0:
-                path = server.job.folder / "sums" / f"{reply.unit:06d}.safetensors"
-                write_tensors(path, {"v": sums.second, "u": sums.cross}, {"client": reply.unit})
+            if keeps:
+                keep_statistics(server.job.folder, reply, server.stage, server.request_digest)
         if not received:
             server.note("analytic: no client's sums could be used; the model stays as it is.")
+            return
+        if crosses:
+            total = sums_from_crosses(torch.stack(crosses))
+        if clip is not None:
+            self.fit_private(server, total)
             return
         problem = standardise(total)
         del total
@@ -205,16 +289,37 @@ class Analytic(Part):
             "fitted": torch.ones(()),
             "logits": torch.tensor(float(self.tail == "equal_priors")),
         }
+        if not self.balance:  # otherwise they have come before, without the samples' weights
+            tensors["counts"] = problem.counts
         for name, tensor in tensors.items():
             set_tensor(server, name, tensor)
         how = "as set" if self.ridge is not None else "by generalised cross-validation"
         server.note(f"analytic: {head.features.dim:,} features, ridge {fit.ridge:.3g} of their variance ({how}).")
 
-    def keeps_sums(self, server: Server, total: Sums) -> bool:
+    def fit_private(self, server: Server, total: Sums) -> None:
+        """Add the server's noise to the sums, if it is the server's, and solve for the classifier."""
+        settings, (rows, classes) = server.job.settings, total.cross.shape
+        # Noise of nodes is in the sums, of as many as there are at most.
+        deviation = node_deviation(server.job, len(server.job.federation)) * math.sqrt(len(server.job.federation))
+        if settings.privacy_at == "server":
+            deviation = settings.privacy_noise
+            release = to_release(total)
+            total = from_release(release + noise(len(release), deviation, fresh_generator()), rows, classes)
+        fit, bias = solve_noisy(total, deviation)
+        counts = total.counts.clamp_min(0)
+        tensors = {"weight": fit.coefficients.T, "bias": bias, "counts": counts, "leverage": torch.tensor(fit.leverage)}
+        tensors |= {"plain_weight": fit.coefficients.T, "plain_bias": bias, "fitted": torch.ones(())}
+        for name, tensor in tensors.items():
+            set_tensor(server, name, tensor)
+        spent = f"noise {settings.privacy_noise:g} at the {settings.privacy_at}, one release that hides {self.protects}"
+        server.note(f"analytic: {rows - 1:,} features, ridge {fit.ridge:.3g} by the noise ({spent}).")
+
+    def keeps_sums(self, server: Server) -> bool:
         """Whether every client's sums are kept, so that it can be taken out of the model later."""
-        if self.keep_sums is not None:
-            return self.keep_sums
-        return len(server.job.federation) * 4 * (total.second.numel() + total.cross.numel()) <= MOST_KEPT
+        if self.keep_sums is not None or server.job.settings.privacy_clip is not None:
+            return bool(self.keep_sums)
+        numbers = sum(math.prod(upload.shape) for upload in self.uploads(server.size).values())
+        return len(server.job.federation) * 4 * numbers <= MOST_KEPT
 
     # -- personal models -----------------------------------------------------------------------------------------------
     @torch.no_grad()

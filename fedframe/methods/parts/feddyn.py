@@ -41,6 +41,7 @@ class FedDyn(Part):
     name: ClassVar[str] = "feddyn"
     paper: ClassVar[str] = "Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021"
     memory: ClassVar[tuple[str, ...]] = (DRIFT,)
+    drift: ClassVar[Key[Tensor]] = DRIFT  # a part built on this one keeps it under its own name
 
     alpha: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
 
@@ -48,7 +49,7 @@ class FedDyn(Part):
         """Prepare d_k - theta_{t-1} by name."""
         if context.training and self.alpha:
             start = context.start[: context.job.roles.layout.trainable]
-            own = context.memory.setdefault(DRIFT, torch.zeros(len(start))).to(start.device)
+            own = context.memory.setdefault(self.drift, torch.zeros(len(start))).to(start.device)
             context.scratch[SHIFT] = context.job.roles.layout.trainable_views(own - start)
 
     def correct(self, context: ClientContext) -> None:
@@ -61,16 +62,16 @@ class FedDyn(Part):
     def finish(self, context: ClientContext) -> None:
         """d_k <- d_k + theta_k - theta_{t-1}."""
         if self.alpha:
-            context.memory[DRIFT] = context.memory[DRIFT] + context.reply["update"][: len(context.memory[DRIFT])]
+            context.memory[self.drift] = context.memory[self.drift] + context.trainable(context.reply["update"])
 
     def server_state(self, server: Server) -> dict[str, State]:
         """Start with D = 0."""
-        return {DRIFT: State(torch.zeros(server.layout.trainable))} if self.alpha else {}
+        return {self.drift: State(torch.zeros(server.layout.trainable))} if self.alpha else {}
 
     def server_step(self, server: Server, updates: RunningMean) -> Tensor:
         """Add the mean update and the new D, which every client's update moves by its share of all clients."""
         if not self.alpha:
             return updates.mean()
-        drift = server.state[DRIFT].double() + updates.total / server.weight_of_all  # Algorithm 1: h
-        server.state[DRIFT] = drift.float()
+        drift = server.state[self.drift].double() + updates.total / server.weight_of_all  # Algorithm 1: h
+        server.state[self.drift] = drift.float()
         return updates.mean() + drift  # Algorithm 1: theta_t

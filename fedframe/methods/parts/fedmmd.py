@@ -22,14 +22,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedframe.core import ClientContext, Key, Model, Part
-from fedframe.core.layout import named_tensors
-from fedframe.core.model import load_tensors
+from fedframe.core import ClientContext, Part
+from fedframe.methods.parts.teacher import load_teacher, teacher
 
 Width = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-
-
-NET = Key[Model]("fedmmd/net")  # the model as the round began
 
 
 @dataclass(frozen=True)
@@ -44,18 +40,16 @@ class FedMMD(Part):
     widths: Annotated[tuple[Width, ...], Field(min_length=1)] = (0.25, 0.5, 1.0, 2.0, 4.0)  # s_i, relative
 
     def begin(self, context: ClientContext) -> None:
-        """Copy the model as it starts, the client's private tensors included; each process keeps one net for it."""
+        """Keep the model as it starts."""
         if context.training and self.weight:
-            if NET not in context.runtime.tools:
-                context.runtime.tools[NET] = context.job.fresh_model().eval()
-            load_tensors(context.runtime.tools[NET], named_tensors(context.model))
+            load_teacher(context)
 
     def penalty(self, context: ClientContext) -> Tensor:
         """lambda MMD^2."""
         if not self.weight:
             return context.embedding.new_zeros(())
         with torch.no_grad():
-            shared = context.job.method.embed(context.runtime.tools[NET], context.inputs)
+            shared = context.job.method.embed(teacher(context), context.inputs)
         return self.weight * squared_mmd(context.embedding, shared, self.widths)
 
 

@@ -9,11 +9,11 @@ import importlib.metadata
 import importlib.util
 import logging
 import os
+import re
 from pathlib import Path
 
 from fedframe.errors import SettingError
 
-FLOWER_VERSION = "1.41.0"  # undocumented parts of Flower are used, which may differ in another version
 LOOPBACK = "127.0.0.1,localhost"  # connections within this machine use no proxy
 VARIABLES = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -31,15 +31,20 @@ def require_packages(*modules: str, extra: str = "flower") -> None:
     missing = [module for module in modules if importlib.util.find_spec(module) is None]
     if missing:
         raise SettingError(f"This needs {', '.join(missing)}; install it with: pip install 'fedframe[{extra}]'.")
-    found = importlib.metadata.version("flwr")
-    if found != FLOWER_VERSION:
+    found, wanted = importlib.metadata.version("flwr"), pinned_version()
+    if found != wanted:
         raise SettingError(
-            f"This needs flwr {FLOWER_VERSION}, and {found} is installed; install it with: "
-            f"pip install 'fedframe[{extra}]'."
+            f"This needs flwr {wanted}, and {found} is installed; install it with: pip install 'fedframe[{extra}]'."
         )
     os.environ.update({name: value for name, value in VARIABLES.items() if name != "OMP_NUM_THREADS"})
     os.environ["NO_PROXY"] = no_proxy(os.environ.get("NO_PROXY") or os.environ.get("no_proxy") or "")
     os.environ.pop("no_proxy", None)  # of the two spellings the lower-case one would win
+
+
+def pinned_version() -> str:
+    """The version of Flower that pyproject.toml pins: parts of it that are used are undocumented and may move."""
+    lines = importlib.metadata.requires("fedframe") or []
+    return next(found[1] for line in lines if (found := re.match(r"flwr==([\w.]+)", line)))
 
 
 def no_proxy(given: str) -> str:

@@ -13,6 +13,7 @@ from fedframe.errors import DataError, SettingError, nearest
 from fedframe.report.figures import heatmaps, lines
 from fedframe.report.figures.embedding import embedding
 from fedframe.report.figures.partition import partition_figure
+from fedframe.report.figures.smoothing import smooth
 from fedframe.report.figures.style import paper_style, printable
 from fedframe.report.page import about, clients, drift, features, geometry, predictions
 from fedframe.report.page.build import check_folder, examined
@@ -21,6 +22,7 @@ from fedframe.report.page.section import Data, Section
 from fedframe.util.files import write_bytes
 
 NEEDS_MODELS = ("partition", "confusion", "gram", "embedding")
+SMOOTHED = ("curves", "collapse")  # lines over rounds
 FORMATS = (".svg", ".png", ".pdf")
 DOTS = 300  # per inch
 
@@ -31,15 +33,21 @@ def draw(
     out: Path | None = None,
     notify: Callable[[str], None] = print,
     changed_code: bool = False,
+    smoothed: int = 1,
 ) -> Path:
-    """Draw a figure of runs and write it; with `changed_code` models are looked at with edited files as they are."""
+    """Draw a figure of runs and write it; with `changed_code` models are looked at with edited files as they are.
+
+    Lines over rounds can be smoothed: then a point is the mean of so many evaluations.
+    """
     if what not in FIGURES:
         raise SettingError(f"what = {what!r}: {nearest(what, FIGURES)}")
+    if smoothed != 1 and what not in SMOOTHED:
+        raise SettingError(f"smooth = {smoothed}: {what} has no lines over rounds; use it with --what curves.")
     target = picture_path(check_folder(out) if out is not None else folders[0] / f"{what}.svg")
     subject = open_runs(folders)
     if what in NEEDS_MODELS:
         subject = examined(subject, notify=notify, changed_code=changed_code)
-    figure = make_figure(subject, what)
+    figure = make_figure(subject, what, smoothed)
     write_figure(figure, target)
     return target
 
@@ -51,11 +59,12 @@ def picture_path(target: Path) -> Path:
     return target
 
 
-def make_figure(subject: Subject, what: str) -> Figure:
+def make_figure(subject: Subject, what: str, smoothed: int = 1) -> Figure:
     """One of the FIGURES, drawn."""
     gather, drawn = FIGURES[what]
+    data = gather(subject)
     with paper_style():
-        return drawn(printable(gather(subject)))
+        return drawn(printable(smooth(data, smoothed) if what in SMOOTHED else data))
 
 
 def write_figure(figure: Figure, target: Path) -> None:

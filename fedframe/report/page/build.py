@@ -76,6 +76,9 @@ def write_page(
     if embedding is not None and embedding not in METHODS:
         raise SettingError(f"embedding = {embedding!r}: {nearest(embedding, METHODS)}")
     subject = open_runs(folders)
+    for run in subject.runs:
+        for text in RunFolder(run.path).mend():
+            notify(f"{run.path}: {text}")
     if len(folders) == 1 and (folders[0] / CONFIG).exists() and not RunFolder(folders[0]).metrics():
         raise DataError(
             f"{folders[0]} has no finished round yet, and a report nothing to tell: go on with 'fedframe resume "

@@ -12,8 +12,10 @@ import yaml
 
 from fedframe.errors import FedframeError
 from fedframe.jobs.gather import gather
+from fedframe.methods.recipes import outline_method
 from fedframe.runs.federated import train_again
-from fedframe.settings import PANELS, REMOTE_DATA, check, from_python
+from fedframe.settings import PANELS, REMOTE_DATA, Settings, check, from_python, merge_part_settings
+from fedframe.util.allowed_code import check_named
 
 ALWAYS: tuple[str, ...] = ("data", "rounds", "seed")  # named even if they are the defaults, as everybody asks for them
 SAME_BITS_WITHOUT = ("workers", "engine", "log")  # settings that do not change what is learned
@@ -42,6 +44,7 @@ class NotAnOptionError(Exception):
 def command_arguments(config: Mapping[str, Any]) -> list[str]:
     """Method and options, as a list of arguments."""
     settings = check(dict(config))
+    check_named(settings.method)
     brought, always = gather({"method": settings.method}, None), ALWAYS
     if settings.lr_per_class is None and brought.lr_per_class is not None:  # a given rate takes its place
         brought, always = gather({"method": settings.method, "lr": settings.lr}, None), (*ALWAYS, "lr")
@@ -50,10 +53,23 @@ def command_arguments(config: Mapping[str, Any]) -> list[str]:
         value = getattr(settings, name)
         if name in always or value != getattr(brought, name):
             words += option(name, value)
-    for part, values in settings.set.items():
+    for part, values in with_defaults(settings, brought).items():
         for key, value in values.items():
-            words += ["--set", f"{part}.{key}={yaml_text(value)}"]
+            if (part, key, value) not in named(brought):
+                words += ["--set", f"{part}.{key}={yaml_text(value)}"]
     return words
+
+
+def named(settings: Settings) -> list[tuple[str, str, object]]:
+    """The settings of parts, one by one."""
+    return [(part, key, value) for part, values in settings.set.items() for key, value in values.items()]
+
+
+def with_defaults(settings: Settings, brought: Settings) -> dict[str, dict[str, Any]]:
+    """The settings of parts, with the defaults of those that a new run would name and an older one does not."""
+    own = {part.name: part for part in outline_method(settings.method).parts} if brought.set else {}
+    defaults = {part: {key: getattr(own[part], key) for key in values} for part, values in brought.set.items()}
+    return merge_part_settings(defaults, settings.set)
 
 
 def option(name: str, value: object) -> list[str]:

@@ -12,8 +12,9 @@ from typing import Any
 
 from fedframe.errors import DataError
 from fedframe.runs.federated import is_organisers, not_here
-from fedframe.runs.folder import CLIENT_SCORES, CONFIG, EXAMINATION, SUMMARY, RunFolder
-from fedframe.settings import REMOTE_DATA, Settings, read_config
+from fedframe.runs.folder import CLIENT_SCORES, CONFIG, EXAMINATION, RunFolder
+from fedframe.runs.round_files import SUMMARY
+from fedframe.settings import REMOTE_DATA, Settings
 from fedframe.util.files import read_json
 from fedframe.util.text import plural
 
@@ -37,7 +38,7 @@ class Run:
     @cached_property
     def config(self) -> dict[str, Any]:
         """Every setting of the run, unchecked: a page of an old run must not fail for a setting that is gone."""
-        return {**DEFAULTS, **read_config(self.path / CONFIG)}
+        return {**DEFAULTS, **RunFolder(self.path).config()}
 
     @cached_property
     def metrics(self) -> list[dict[str, Any]]:
@@ -104,7 +105,7 @@ class Run:
         return self.names[client] if 0 <= client < len(self.names) else str(client)
 
     def _json(self, name: str) -> dict[str, Any]:
-        return dict(read_json(self.path / name)) if (self.path / name).exists() else {}
+        return RunFolder(self.path).read(name) if (self.path / name).exists() else {}
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,7 @@ def open_runs(folders: Sequence[Path]) -> Subject:
         if (folder / COMPARISON).exists() and len(folders) > 1:
             raise DataError(f"{folder} is a whole comparison; give it alone, or give run folders.")
     if len(folders) == 1 and (folders[0] / COMPARISON).exists():
-        comparison = dict(read_json(folders[0] / COMPARISON))
+        comparison = read_comparison(folders[0])
         if "cases" not in comparison:
             return open_comparison(folders[0], comparison)
         if comparison["cases"]:
@@ -154,6 +155,19 @@ def open_runs(folders: Sequence[Path]) -> Subject:
     if len(folders) == 1 and not (folders[0] / CONFIG).exists() and (inside := runs_inside(folders[0])):
         return Subject(group_runs(inside), folder=folders[0])
     return Subject(group_runs([open_run(folder) for folder in dict.fromkeys(folders)]))
+
+
+def read_comparison(folder: Path) -> dict[str, Any]:
+    """What a comparison has found."""
+    try:
+        found = read_json(folder / COMPARISON)
+        cases = found["cases"].values() if found.get("cases") else [found]
+        for method in (method for case in cases for method in case["methods"]):
+            str(method["name"]), [str(path) for path in method["runs"]]
+    except (DataError, KeyError, TypeError, AttributeError) as error:
+        reason = str(error) if isinstance(error, DataError) else f"{folder / COMPARISON} is no comparison."
+        raise DataError(f"{reason} The same 'fedframe compare' command writes it again.") from error
+    return found
 
 
 def open_run(folder: Path) -> Run:

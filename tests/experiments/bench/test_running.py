@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ import numpy as np
 import pytest
 import yaml
 
-from fedframe.errors import DataError
+from fedframe.errors import DataError, SettingError
 from fedframe.experiments.bench.cost import Speed
-from fedframe.experiments.bench.run import Bench, bench, print_scenes, write_page
+from fedframe.experiments.bench.run import Bench, bench, prepare, print_scenes, write_page
 from fedframe.experiments.bench.scene import scene_names
+from fedframe.experiments.grid.archive import unpack
 from fedframe.experiments.tables import markdown
 from tests.helpers import blobs
 from tests.hold import PROGRAM, count_finished, environment, wait_until
@@ -200,3 +202,42 @@ def test_markdown_of_a_page_has_no_empty_rows(whole: Path) -> None:
     text = markdown(make_page(json.loads((whole / "runs" / "mine" / "mine.json").read_text())))
     tables = [line for line in text.splitlines() if line.startswith("|")]
     assert all(line.strip("| ") for line in tables)
+
+
+def test_finished_runs_go_to_another_machine_in_one_file(whole: Path, tmp_path: Path) -> None:
+    cells, there = tmp_path / "mine.cells.zip", tmp_path / "there"
+    run(whole, cells=cells)
+    data = cells.read_bytes()
+    asked: dict[str, Any] = {"methods": METHODS, "controls": False, "cells": cells, "out": tmp_path / "out"}
+    machine = {"data_dir": str(whole)}
+    bench(Bench(str(whole / "mine.yaml"), runs=there, machine=machine, **asked), cores=2, progress=False)
+    assert not [*there.rglob("model.safetensors")]  # nothing was run
+    assert cells.read_bytes() == data
+    before = json.loads((whole / "runs" / "mine" / "mine.json").read_text())
+    after = json.loads((tmp_path / "out" / "mine.json").read_text())
+    for content in (before, after):
+        content.pop("cpu_hours_estimated")
+        for case in content["results"].values():
+            for method in case["methods"]:
+                method.pop("runs")
+    assert before == after
+    with zipfile.ZipFile(cells) as packed:
+        assert not any(str(whole) in packed.read(name).decode() for name in packed.namelist())
+
+
+def test_file_of_finished_runs_holds_nothing_else(tmp_path: Path) -> None:
+    for name in ("../config.yaml", "a/model.py"):
+        path = tmp_path / "bad.zip"
+        with zipfile.ZipFile(path, "w") as packed:
+            packed.writestr(name, "x")
+        with pytest.raises(DataError, match="no file of a finished run"):
+            unpack(path, tmp_path / "runs", tmp_path)
+    path.write_text("no zip")
+    with pytest.raises(DataError, match="no file of finished runs"):
+        unpack(path, tmp_path / "runs", tmp_path)
+
+
+def test_case_that_is_not_there_is_refused_by_name() -> None:
+    with pytest.raises(SettingError, match="huang has no case 'three'"):
+        prepare(Bench("huang", cases=["three"]))
+    assert [plan.case for plan in prepare(Bench("huang", cases=["two*"])).plans] == ["two classes"]

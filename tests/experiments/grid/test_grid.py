@@ -256,3 +256,14 @@ def test_outcome_of_a_new_cell_is_waiting(tmp_path: Path) -> None:
     (cell,) = cells_of(tmp_path, [{}])
     assert outcome_of(cell).state == "waiting"
     assert outcome_of(cell).summary == {}
+
+
+def test_rate_by_classes_is_the_same_run_when_the_run_has_made_one_rate_of_it(tmp_path: Path) -> None:
+    (cell,) = cells_of(tmp_path, [{"method": "spherefed"}])
+    assert cell.settings.lr_per_class is not None
+    resolved = cell.settings.model_copy(update={"lr": 10 * cell.settings.lr_per_class, "lr_per_class": None})
+    RunFolder(cell.folder).write_settings(resolved)
+    assert outcome_of(cell).state == "waiting"
+    RunFolder(cell.folder).write_settings(resolved.model_copy(update={"batch": 7}))
+    with pytest.raises(SettingError, match="holds a run with batch = 7"):
+        outcome_of(cell)

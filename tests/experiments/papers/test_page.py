@@ -8,10 +8,13 @@ import shlex
 import typer.core
 import typer.main
 
+from fedframe.analysis.measurements import LOCAL, MODEL
 from fedframe.cli import app
 from fedframe.experiments.papers.cells import Choice, placed_cells
+from fedframe.experiments.papers.figure import figure_names, read_figure
+from fedframe.experiments.papers.library import load
 from fedframe.experiments.papers.scale import Scale
-from fedframe.experiments.papers.table import load_table, read_table, table_names
+from fedframe.experiments.papers.table import read_table, table_names
 from tests.test_docs import ROOT
 
 PAGE = (ROOT / "docs" / "papers.md").read_text()
@@ -43,12 +46,23 @@ def test_commands_are_understood() -> None:
         given = program.commands[command].make_context(command, words).params
         if given["table"] is not None:
             rows, columns = (given[key].split(",") if given[key] else () for key in ("rows", "columns"))
-            assert placed_cells(load_table(given["table"]), Choice(rows=rows, columns=columns))
+            assert placed_cells(load(given["table"]), Choice(rows=rows, columns=columns))
 
 
-def test_table_of_the_page_can_be_read() -> None:
-    (text,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
-    assert len(placed_cells(read_table("my-table", text, "my-table.yaml"), Choice())) == 4
+def test_every_figure_is_on_the_page() -> None:
+    assert {*re.findall(r"^\| `([a-z]\w*-\w+)` \|", PAGE, re.MULTILINE)} == {*figure_names()}
+
+
+def test_table_and_figure_of_the_page_can_be_read() -> None:
+    table, figure = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    assert len(placed_cells(read_table("my-table", table, "my-table.yaml"), Choice())) == 4
+    assert len(placed_cells(read_figure("my-figure", figure, "my-figure.yaml"), Choice())) == 4
+
+
+def test_every_measurement_is_on_the_page() -> None:
+    for kind, names in (("model", MODEL), ("local", LOCAL)):
+        for name in names:
+            assert f"`{kind}.{name}`" in PAGE or f"`{name}`" in PAGE
 
 
 def test_scaled_rounds_of_the_page_are_those_of_the_code() -> None:
