@@ -70,7 +70,7 @@ SPREAD = Section(
 NO_CLIENT_SCORES = (
     "This run has no scores by client (client_scores.json); runs of this version write them when they finish."
 )
-FEW = 12  # clients that have a bar each, with their names
+FEW = 8  # clients that have a bar each, with their names
 FEW_READ = "Every {site}'s score on its own test data, with its 95 % interval and the number of test samples."
 SPREAD_LATER = "Appears when the run is finished: every client is scored after the last round."
 
