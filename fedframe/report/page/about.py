@@ -13,6 +13,7 @@ from fedframe.settings import data_text
 from fedframe.util.text import plural
 
 RECENT = 10  # rounds whose pace the time left is guessed from
+FEW_NAMES = 8  # sites that a subtitle names
 LONGEST = 60  # characters of a headline's list of methods
 READ = "The command repeats the run to the same bits; all settings are below it."
 
@@ -134,8 +135,10 @@ def join_names(names: Sequence[str]) -> str:
 def subtitle(subject: Subject) -> str:
     """What all runs have in common, in one line."""
     configs = [run.config for run in subject.runs]
-    parts = []
-    for name in ("partition", "clients", "rounds"):
+    first = subject.groups[0].first
+    named = subject.single and first.from_nodes and 0 < len(first.names) <= FEW_NAMES
+    parts = [f"{plural(len(first.names), 'site')}: {join_names(first.names)}"] if named else []
+    for name in ("rounds",) if named else ("partition", "clients", "rounds"):
         values = {config.get(name) for config in configs}
         if len(values) == 1:
             value = values.pop()

@@ -27,7 +27,7 @@ from fedframe.report.page import (
     predictions,
     scores,
 )
-from fedframe.report.page.runs import Group, Run, Subject, open_runs
+from fedframe.report.page.runs import COMPARISON, Group, Run, Subject, open_runs
 from fedframe.report.page.section import Section
 from fedframe.report.page.similarity import heads_section, similarity_section
 from fedframe.report.page.template import render
@@ -91,8 +91,13 @@ def write_page(
 
 
 def default_target(folders: Sequence[Path]) -> Path:
-    """The default file of a page: in the run's folder, or in the current one if there are several runs."""
-    return folders[0] / "report.html" if len(folders) == 1 else Path("report.html")
+    """The default file of a page: in the run's folder, or in the current one if there are several runs.
+
+    A comparison has one page: this one takes the place of its page of tables.
+    """
+    if len(folders) > 1:
+        return Path("report.html")
+    return folders[0] / ("comparison.html" if (folders[0] / COMPARISON).exists() else "report.html")
 
 
 def check_folder(target: Path) -> Path:
