@@ -72,6 +72,7 @@ NO_CLIENT_SCORES = (
 )
 FEW = 8  # clients that have a bar each, with their names
 FEW_READ = "Every {site}'s score on its own test data, with its 95 % interval and the number of test samples."
+FIRST_SEED = " Of several seeds it is the first one's."
 SPREAD_LATER = "Appears when the run is finished: every client is scored after the last round."
 
 
@@ -91,8 +92,9 @@ def spread_section(subject: Subject) -> Section:
     data = {"panels": panels, "metric": metric_name(subject.groups[0].first.metric)}
     few = all(len(line["values"]) <= FEW for panel in panels for line in panel["series"])
     if few:
+        of_first = FIRST_SEED if any(len(group.runs) > 1 for group in subject.groups) else ""
         site = "site" if subject.groups[0].first.from_nodes else "client"
-        section = replace(SPREAD, title=f"{site.capitalize()} by {site}", read=FEW_READ.format(site=site))
+        section = replace(SPREAD, title=f"{site.capitalize()} by {site}", read=FEW_READ.format(site=site) + of_first)
     else:
         section = SPREAD
     return replace(section, data={**data, "few": few}, alt=spread_text(panels[0]))

@@ -135,10 +135,8 @@ def comparison(subject: Subject) -> list[str]:
     rows.sort(key=lambda row: -row["difference"]["mean"])
     what = words(run, table["score"].removesuffix(".final"))
     seeds = plural(max(len(group.runs) for group in subject.groups), "seed")
-    return [
-        f"By the {metric_name(run.metric)} of {what}, over {seeds}:",
-        *(beats(row, baseline) for row in rows[:BEST]),
-    ]
+    measured = f"By the {metric_name(run.metric)} of {what}, over {seeds}; in brackets the 95 % interval."
+    return [*(beats(row, baseline) for row in rows[:BEST]), measured]
 
 
 def beats(row: Data, baseline: str) -> str:
