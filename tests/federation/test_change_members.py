@@ -98,9 +98,9 @@ def test_a_name_that_cannot_be_added_changes_nothing(
 def test_members_do_not_change_while_a_training_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made, _ = make_clinic(tmp_path, monkeypatch)
     with made.exclusive("start", "trains"):
-        for change in (lambda: add_member(made, "east", print), lambda: remove_member(made, "south", print)):
+        for change, name in ((add_member, "east"), (remove_member, "south")):
             with pytest.raises(RunError, match=r"goes on \(process \d+\).*federation stop .*clinic --training"):
-                change()
+                change(made, name, print)
     assert made.agreement().version == 1
 
 
