@@ -1,4 +1,4 @@
-"""Commands of a federation over a network: fedframe federation new, serve, start, update, status, stop, join."""
+"""Commands of a federation over a network: federation new, serve, start, update, status, stop, add, remove, join."""
 
 from __future__ import annotations
 
@@ -175,6 +175,26 @@ def stop(
 
 
 @federation.command()
+def add(folder: Folder, node: Annotated[str, typer.Argument(help="the new node's name, such as east-clinic")]) -> None:
+    """Take another node in: its key and kit, and a new version of the agreement for all."""
+    require_flower()
+    from fedframe.federation.folder import FederationFolder
+    from fedframe.federation.members import add_member
+
+    add_member(FederationFolder.open(folder), node, echo)
+
+
+@federation.command()
+def remove(folder: Folder, node: Annotated[str, typer.Argument(help="the name of the node that leaves")]) -> None:
+    """Take a node out: it cannot connect any more, and all others get a new version of the agreement."""
+    require_flower()
+    from fedframe.federation.folder import FederationFolder
+    from fedframe.federation.members import remove_member
+
+    remove_member(FederationFolder.open(folder), node, echo)
+
+
+@federation.command()
 def join(
     kit: Annotated[
         Path, typer.Argument(help="the kit that the organiser handed over (north-kit.zip), later this node's folder")
@@ -198,6 +218,10 @@ def join(
     peers: Annotated[
         str, typer.Option(help="codes of the others' keys, as they have read them out: south=AB12-...,west=CD34-...")
     ] = "",
+    agreement: Annotated[
+        Optional[Path],
+        typer.Option(help="a newer federation.yaml of the organiser, after nodes were added or removed"),
+    ] = None,
     check: Annotated[bool, typer.Option("--check", help="only check the data and say what would leave")] = False,
     once: Annotated[bool, typer.Option("--once", help="leave when a run is over, instead of staying for more")] = False,
     tell_gain: Annotated[
@@ -209,9 +233,14 @@ def join(
     with interruptible():
         from fedframe.federation.join import Limits, Membership, make_node, read_peers
         from fedframe.federation.kit import Kit
+        from fedframe.federation.members import renewed
         from fedframe.federation.node_folder import check_node_folder
 
         own = Kit.read(kit)
+        if agreement is not None:
+            own, news = renewed(own, agreement)
+            for line in news:
+                echo(line)
         folder = (out or (kit if kit.is_dir() else Path(f"{own.name}-node"))).absolute()
         if not check:  # before data are loaded for nothing
             check_node_folder(own, folder)

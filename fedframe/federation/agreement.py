@@ -37,6 +37,7 @@ class Agreement:
     members: tuple[str, ...]  # names of the nodes; a client's number is its index here
     form: DataSchema
     settings: Settings
+    version: int = 1  # of the list of members: one more with every change
 
     @property
     def address(self) -> str:
@@ -58,6 +59,7 @@ class Agreement:
         }
         values = {
             "federation": self.name,
+            **({"version": self.version} if self.version > 1 else {}),
             "protocol": PROTOCOL,
             "host": self.host,
             "port": self.port,
@@ -83,7 +85,7 @@ class Agreement:
             members = tuple(map(str, values["members"]))
             agreement = cls(
                 str(values["federation"]), str(values["host"]), int(values["port"]), members, form,
-                check(values["settings"]),
+                check(values["settings"]), int(values.get("version", 1)),
             )  # fmt: skip
             agreement.check()
         except SettingError as error:

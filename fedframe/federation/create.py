@@ -41,15 +41,16 @@ def new_federation(
     if not hosts:
         raise SettingError("host: say where nodes find this machine: --host fl.example.org (or its address).")
     hosts = [read_host(host, port) for host in hosts]
-    settings = settings.model_copy(
-        update={
-            "data": REMOTE_DATA,
-            "partition": "nodes",
-            "clients": len(names),
-            "validate_share": 0.0,
-            "engine": "flower",
-        }
-    )
+    agreed = check_federation(settings, form, names)
+    name = path.absolute().name or "federation"
+    return FederationFolder.create(path, Agreement(name, hosts[0], port, names, form, agreed), hosts)
+
+
+def check_federation(settings: Settings, form: DataSchema, names: tuple[str, ...]) -> Settings:
+    """The settings of a federation with these members; whatever cannot work is refused."""
+    check_members(names)
+    remote = {"data": REMOTE_DATA, "partition": "nodes", "clients": len(names), "validate_share": 0.0}
+    settings = settings.model_copy(update={**remote, "engine": "flower"})
     method = make_method(settings.method, settings.set)
     check_data_stay_local(method)
     check_secure_aggregation(settings, method, len(names))
@@ -57,9 +58,8 @@ def new_federation(
     check_min_clients(settings, len(names))
     check_size(settings.model, form)
     # The net, the method and the data's form must fit: found out here, not at the nodes.
-    maker = JobMaker(settings, federation_without_data(form, names, [1] * len(names), [0] * len(names), None), None)
-    name = path.absolute().name or "federation"
-    return FederationFolder.create(path, Agreement(name, hosts[0], port, names, form, maker.settings), hosts)
+    blank = federation_without_data(form, names, [1] * len(names), [0] * len(names), None)
+    return JobMaker(settings, blank, None).settings
 
 
 def check_size(model: str, form: DataSchema) -> None:

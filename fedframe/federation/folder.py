@@ -16,6 +16,7 @@ import secrets
 import shlex
 import shutil
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -49,7 +50,19 @@ Members: {members}. They meet at {address}.
 `serve.sh` and `start.sh` beside this file are the commands of 3 and 6, from wherever they are called.
 
 What is agreed: {classes} classes ({some}), samples of shape {shape}, and all settings in `federation.yaml`. To change
-something, make a new federation: nodes check that theirs is the same.
+any of these, make a new federation: nodes check that theirs is the same.
+
+## Another member, or one fewer
+
+This is version {version} of the agreement. While nothing trains, `fedframe federation add {folder} east` makes a key
+and a kit for a new node, `fedframe federation remove {folder} east` takes one out, and the version counts up. Then
+
+- a new node gets its kit, as in 1;
+- every other member gets the new `federation.yaml` (nothing in it is secret), stops its node, and joins with it once:
+  `fedframe federation join NAME-node --agreement federation.yaml --data {data}`. It prints who is new and who is
+  gone, and refuses a file that changes anything else. Until then the node is refused, with a sentence;
+- the next training is a new one: `fedframe federation start {folder} --new`. Models of earlier trainings stay as they
+  are, with what a node that has left gave to them.
 """
 
 SCRIPT = """#!/bin/sh
@@ -108,7 +121,7 @@ class FederationFolder:
             for name in agreement.members:
                 private = folder.keys / f"{name}.key"
                 make_node_key(private, folder.keys / "nodes" / f"{name}.pub")
-                Kit(name, agreement, ca, private.read_bytes()).write(folder.path / "kits" / f"{name}-kit.zip")
+                Kit(name, agreement, ca, private.read_bytes()).write(folder.kit(name))
                 private.unlink()  # from here on only the kit has it
             for command in ("serve", "start"):
                 script = folder.path / f"{command}.sh"
@@ -122,6 +135,18 @@ class FederationFolder:
         finally:
             shutil.rmtree(folder.path, ignore_errors=True)
         return cls(path)
+
+    def kit(self, name: str) -> Path:
+        """The archive of a member's kit, for as long as it is here."""
+        return self.path / "kits" / f"{name}-kit.zip"
+
+    def change(self, agreement: Agreement) -> None:
+        """Put a new agreement in the place of the old one, in the guide and in kits that were not handed over too."""
+        for name in agreement.members:
+            if self.kit(name).exists():
+                replace(Kit.read(self.kit(name)), agreement=agreement).write(self.kit(name))
+        self._write_guide(agreement, self.path)
+        agreement.write(self.path / AGREEMENT)
 
     def agreement(self) -> Agreement:
         """What all members have agreed on."""
@@ -141,6 +166,7 @@ class FederationFolder:
         kind = "csv" if form.columns is not None else "imagefolder" if len(form.shape) == 3 else "npz"
         text = GUIDE.format(
             name=agreement.name,
+            version=agreement.version,
             members=", ".join(agreement.members),
             address=agreement.address,
             port=agreement.port,

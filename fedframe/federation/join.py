@@ -168,7 +168,7 @@ class Membership:
             engine.close()
         lines = ["What leaves this node: names, shapes and numbers, never a sample and never a label."]
         noised = withholds_figures(self.settings)
-        once = "the versions of Fedframe and torch, a digest of the net"
+        once = "the versions of Fedframe and torch, digests of the net and of the list of members"
         once = once if noised else f"the numbers of training and test samples, {once}"
         lines.append(f"  once     {once}{', public keys' if self.settings.secure else ''}")
         for reply in replies:

@@ -66,10 +66,14 @@ def discard_partial_database(state: Path) -> None:
 
 
 def register_members(folder: FederationFolder, superlink: SuperLinkClient) -> None:
-    """Register the members' keys, unless the database knows them already."""
+    """Register the members' keys, unless the database knows them already, and let nobody else in."""
+    keys = folder.public_keys()
     known = superlink.nodes()
-    for name, key in folder.public_keys().items():
-        if name not in known:
+    for name, node in known.items():
+        if name not in keys or not superlink.holds(node, keys[name]):  # it has left, or is another of that name
+            superlink.unregister(node)
+    for name, key in keys.items():
+        if name not in known or not superlink.holds(known[name], key):
             superlink.register(name, key)
 
 

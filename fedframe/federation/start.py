@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedframe.core.job import Job
-from fedframe.core.message import Number
+from fedframe.core.message import Message, Number
 from fedframe.errors import RunError, SettingError, nearest
 from fedframe.federation.agreement import Agreement
 from fedframe.federation.folder import FederationFolder
@@ -20,7 +20,7 @@ from fedframe.network.compatibility import check_claimed_samples
 from fedframe.network.engine import NetworkEngine, check_hello, masking_keys
 from fedframe.network.flower.superlink_client import ServerTask, SuperLinkClient
 from fedframe.network.flower.transport import FlowerTransport
-from fedframe.network.node import template_digest
+from fedframe.network.node import members_digest, template_digest
 from fedframe.network.node_data import federation_without_data
 from fedframe.network.node_request import HELLO
 from fedframe.runs.federated import NOTES, start_command
@@ -71,6 +71,8 @@ def start(
             display.note(finished_text(folder, last))
             return RunResult(last, RunFolder(last).settings())
         path = last
+        if path is not None:
+            check_same_members(agreement, path)
         notes = read_json(path / NOTES) if path is not None else {"run": secrets.token_hex(8)}
         if test_data is not None:
             if path is not None and notes.get("test_data") != resolve_paths(test_data):
@@ -121,6 +123,28 @@ def check_members_again(engine: NetworkEngine) -> None:
         raise
 
 
+def check_agreements(agreement: Agreement, replies: Mapping[int, Message]) -> None:
+    """Refuse nodes that have an agreement with other members, such as that of before a change."""
+    own = members_digest(agreement.members)
+    for client, reply in replies.items():
+        if reply.numbers.get("members", own) != own:
+            name = agreement.members[client]
+            raise RunError(
+                f"{name} has an agreement with other members: hand it the new federation.yaml; there, once: fedframe "
+                f"federation join {name}-node --agreement federation.yaml --data ..."
+            )
+
+
+def check_same_members(agreement: Agreement, run: Path) -> None:
+    """Refuse to go on with a training that was begun with other members."""
+    began = [member["name"] for member in read_json(run / NOTES).get("members", [])]
+    if began and began != list(agreement.members):
+        raise SettingError(
+            f"{run} was begun with {', '.join(began)}, and the members are {', '.join(agreement.members)} now; begin a "
+            "new training with --new."
+        )
+
+
 def last_run(folder: FederationFolder) -> Path | None:
     """The last run that was begun, if any."""
     found = sorted(folder.runs.glob("[0-9]*"), key=lambda path: int(path.name)) if folder.runs.is_dir() else []
@@ -150,6 +174,7 @@ def ask_members(
     job = JobMaker(agreement.settings, blank, None).make(folder.path)
     engine = NetworkEngine(job, transport, agreement.members, run, notify)
     replies = engine.hello(count - len(without), [k for k, name in enumerate(agreement.members) if name not in without])
+    check_agreements(agreement, replies)
     check_hello(job, replies, template_digest(job))
     return [
         member_record(name, replies[client].numbers) if name not in without else absent_record(name)

@@ -18,7 +18,7 @@ from fedframe.errors import SettingError
 from fedframe.federation.agreement import Agreement
 from fedframe.federation.folder import FederationFolder
 from fedframe.federation.serve import connect_superlink
-from fedframe.federation.start import SuperLinkTransport, member_record
+from fedframe.federation.start import SuperLinkTransport, check_same_members, member_record
 from fedframe.jobs.build import JobMaker
 from fedframe.network.engine import NetworkEngine, check_hello
 from fedframe.network.node import template_digest
@@ -38,6 +38,7 @@ def update(folder: FederationFolder, *, forget: str | None = None, progress: boo
     """Solve the last training again with the sums of all nodes that are there now, or without those of one."""
     agreement, run = folder.agreement(), last_run(folder)
     settings = check_run(run, "update")
+    check_same_members(agreement, run.path)
     if settings.secure:
         raise SettingError(
             f"{run.path} was added up securely: sums with one node more, or one fewer, beside those of before, would "

@@ -245,6 +245,7 @@ def hello_reply(job: Job, client: int, key: str | None = None) -> Message:
         **versions(),
         "template": template_digest(job),
         "uploads": upload_digest(job),
+        "members": members_digest(job.federation.names),
     }
     if key is not None:
         numbers["key"] = key
@@ -267,6 +268,11 @@ def template_digest(job: Job) -> str:
         digest.update(name.encode())
         digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
+
+
+def members_digest(names: Sequence[str]) -> str:
+    """A short text that is equal on two machines if they know the same clients, in the same order."""
+    return hashlib.blake2b("\n".join(names).encode(), digest_size=16).hexdigest()
 
 
 def upload_digest(job: Job) -> str:

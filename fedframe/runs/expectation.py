@@ -10,6 +10,7 @@ import torch
 from fedframe.core.batches import plain_batches
 from fedframe.core.job import Job
 from fedframe.models import NETS
+from fedframe.util.text import duration
 
 LONG = 60.0  # seconds: a shorter run is over before anybody has read the sentence
 FAST = {"convnet": "mlp", "resnet20": "convnet"}  # of each net one that is faster; of all others convnet
@@ -69,10 +70,3 @@ def processes(job: Job) -> int:
     asked = job.settings.workers
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(asked if asked else cores, job.clients_per_round)) if job.settings.device == "cpu" else 1
-
-
-def duration(seconds: float) -> str:
-    """A time for people: 40 s, 3 min, 2.5 h."""
-    if seconds < 90:
-        return f"{seconds:.0f} s" if seconds >= 1 else f"{seconds:.1g} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

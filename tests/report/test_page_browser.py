@@ -316,7 +316,7 @@ def test_contents_list_what_there_is_and_the_rest_says_why_it_is_missing(see: An
     page.wait_for_selector("html[data-drawn=all]", state="attached")
     fewer = page.locator("#contents a").evaluate_all("links => links.map(link => link.hash)")
     assert set(links) - set(fewer) == {"#drift"}
-    assert "--measure drift" in page.inner_text("#drift")
+    assert "--measure drift" in page.inner_text("#not-shown li:has(#drift)")
 
 
 def test_names_of_points_that_lie_together_do_not_cover_each_other(see: Any, tmp_path: Path) -> None:
@@ -342,3 +342,18 @@ def test_figures_have_names_and_descriptions_for_those_who_cannot_see_them(desk:
         assert title.text_content()
         assert len(described) == 2
         assert all(described), section
+
+
+def test_tables_print_whole(see: Any, tmp_path: Path) -> None:
+    folder = made_run(tmp_path / "run", clients=3, client_names=["north", "south", "west"], classes=2)
+    page = opened(see, [folder], tmp_path / "page.html")
+    page.emulate_media(media="print")
+    cut = page.locator(".table").evaluate_all(
+        "tables => tables.filter(table => table.scrollHeight > table.clientHeight + 1"
+        " && getComputedStyle(table).overflowY !== 'visible').length"
+    )
+    styles = page.locator(".table").evaluate_all("tables => tables.map(table => getComputedStyle(table).maxHeight)")
+    assert cut == 0
+    assert set(styles) == {"none"}
+    assert page.locator("#spread").inner_text().count("tests") >= 3  # a bar for every site, with its name
+    assert "north" in page.locator("#spread").inner_text()

@@ -11,7 +11,8 @@ from fedframe.core.job import Job
 from fedframe.jobs.build import JobMaker
 from fedframe.jobs.gather import gather
 from fedframe.models import default_net
-from fedframe.runs.expectation import duration, expectation, expected, time_batch
+from fedframe.runs.expectation import expectation, expected, time_batch
+from fedframe.util.text import duration
 from tests.helpers import blobs
 
 
@@ -78,8 +79,3 @@ def test_a_net_that_fails_is_left_to_the_run_to_explain(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(Job, "fresh_model", broken)
     assert expectation(make_job(), done=0) == []
-
-
-@pytest.mark.parametrize(("seconds", "text"), [(0.4, "0.4 s"), (12.3, "12 s"), (300, "5 min"), (9000, "2.5 h")])
-def test_durations(seconds: float, text: str) -> None:
-    assert duration(seconds) == text

@@ -24,6 +24,7 @@ from flwr.proto.control_pb2 import (
     RegisterNodeRequest,
     StartRunRequest,
     StopRunRequest,
+    UnregisterNodeRequest,
 )
 from flwr.proto.runtime_pb2 import (
     AcquireTaskRequest,
@@ -60,6 +61,11 @@ clientapp = "fedframe.none:app"
 """
 
 
+def key_bytes(public_key: bytes) -> bytes:
+    """A key in OpenSSH form as the SuperLink keeps it."""
+    return bytes(public_key_to_bytes(load_ssh_public_key(public_key)))  # type: ignore[arg-type]
+
+
 class SuperLinkClient:
     """A client of the SuperLink at an address of this machine."""
 
@@ -79,8 +85,16 @@ class SuperLinkClient:
 
     def register(self, name: str, public_key: bytes) -> None:
         """Admit the holder of a key (in OpenSSH form), under this name."""
-        key = public_key_to_bytes(load_ssh_public_key(public_key))  # type: ignore[arg-type]
+        key = key_bytes(public_key)
         self._call(lambda: self.control.RegisterNode(RegisterNodeRequest(public_key=key, name=name)))
+
+    def unregister(self, node: Any) -> None:
+        """Let a node of `nodes` in no more."""
+        self._call(lambda: self.control.UnregisterNode(UnregisterNodeRequest(node_id=node.node_id)))
+
+    def holds(self, node: Any, public_key: bytes) -> bool:
+        """Whether a node of `nodes` was registered with this key (in OpenSSH form)."""
+        return bool(node.public_key == key_bytes(public_key))
 
     def open_run(self) -> ServerTask:
         """Open a run and claim its ServerApp for this process."""

@@ -12,6 +12,8 @@ from fedframe.report.page.section import Section
 from fedframe.settings import data_text
 from fedframe.util.text import plural
 
+RECENT = 10  # rounds whose pace the time left is guessed from
+FEW_NAMES = 8  # sites that a subtitle names
 LONGEST = 60  # characters of a headline's list of methods
 READ = "The command repeats the run to the same bits; all settings are below it."
 
@@ -88,10 +90,25 @@ def progress(subject: Subject) -> str:
     return f"{states.count('finished')} of {plural(len(states), 'run')} finished"
 
 
+def time_left(subject: Subject) -> dict[str, Any] | None:
+    """Rounds that are done, all rounds, and the seconds that the rest will take; None if no run goes on."""
+    runs = [run for run in subject.runs if not run.summary]
+    total = sum(int(run.config["rounds"]) for run in subject.runs)
+    if not runs or not total:
+        return None
+    finished = sum(int(run.config["rounds"]) for run in subject.runs if run.summary)
+    done = finished + sum(run.rounds_done for run in runs)
+    recent = [float(line.get("seconds") or 0) for run in runs for line in run.metrics[-RECENT:]]
+    pace = sum(recent) / len(recent) if recent else None
+    return {"done": done, "total": total, "left": None if pace is None else pace * (total - done)}
+
+
 def title(subject: Subject) -> str:
     """The headline of the page."""
     data = {data_text(Path(str(run.config.get("data"))).name) for run in subject.runs}
     where = data.pop() if len(data) == 1 else "different data"
+    if node := next((run.node for run in subject.runs if run.node), ""):
+        where = f"{node}'s own data"
     return f"{method_names(subject)} on {where}"
 
 
@@ -118,8 +135,10 @@ def join_names(names: Sequence[str]) -> str:
 def subtitle(subject: Subject) -> str:
     """What all runs have in common, in one line."""
     configs = [run.config for run in subject.runs]
-    parts = []
-    for name in ("partition", "clients", "rounds"):
+    first = subject.groups[0].first
+    named = subject.single and first.from_nodes and 0 < len(first.names) <= FEW_NAMES
+    parts = [f"{plural(len(first.names), 'site')}: {join_names(first.names)}"] if named else []
+    for name in ("rounds",) if named else ("partition", "clients", "rounds"):
         values = {config.get(name) for config in configs}
         if len(values) == 1:
             value = values.pop()

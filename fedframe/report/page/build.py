@@ -18,6 +18,7 @@ from fedframe.report.page import (
     cost,
     curves,
     drift,
+    essentials,
     features,
     gain,
     geometry,
@@ -26,7 +27,7 @@ from fedframe.report.page import (
     predictions,
     scores,
 )
-from fedframe.report.page.runs import Group, Run, Subject, open_runs
+from fedframe.report.page.runs import COMPARISON, Group, Run, Subject, open_runs
 from fedframe.report.page.section import Section
 from fedframe.report.page.similarity import heads_section, similarity_section
 from fedframe.report.page.template import render
@@ -35,19 +36,20 @@ from fedframe.util.files import read_json, write_text
 
 MOST = 4_500_000  # bytes of data; style and scripts are half a megabyte, and a page should stay below six
 
-# In the order of the questions that readers ask: how good, how did it learn, for whom, why, at what cost.
+# In the order of the questions that readers ask: how good, who gains, how did it learn, for whom, why, at what cost;
+# settings are last.
 SECTIONS: tuple[Callable[[Subject], Section | None], ...] = (
+    essentials.section,
     scores.section,
     gain.section,
-    measures.section,
-    about.section,
     paired.section,
     curves.section,
-    clients.partition_section,
     clients.spread_section,
+    measures.section,
     predictions.classes_section,
     predictions.confusion_section,
     predictions.calibration_section,
+    clients.partition_section,
     features.features_section,
     geometry.gram_section,
     heads_section,
@@ -56,6 +58,7 @@ SECTIONS: tuple[Callable[[Subject], Section | None], ...] = (
     drift.section,
     features.degeneration_section,
     cost.section,
+    about.section,
 )
 
 
@@ -88,8 +91,13 @@ def write_page(
 
 
 def default_target(folders: Sequence[Path]) -> Path:
-    """The default file of a page: in the run's folder, or in the current one if there are several runs."""
-    return folders[0] / "report.html" if len(folders) == 1 else Path("report.html")
+    """The default file of a page: in the run's folder, or in the current one if there are several runs.
+
+    A comparison has one page: this one takes the place of its page of tables.
+    """
+    if len(folders) > 1:
+        return Path("report.html")
+    return folders[0] / ("comparison.html" if (folders[0] / COMPARISON).exists() else "report.html")
 
 
 def check_folder(target: Path) -> Path:
@@ -152,12 +160,13 @@ def make_page(subject: Subject, live: bool = False) -> str:
 def page_data(subject: Subject, live: bool = False) -> dict[str, Any]:
     """The data that the page's scripts draw, as plain values."""
     sections = [section for build in SECTIONS if (section := build(subject)) is not None]
-    # Sections without data come last; settings too if there are several methods, as few readers need them.
-    sections.sort(key=lambda section: (bool(section.missing), section.id == "about" and not subject.single))
+    # Sections without data come last; of a run that goes on, the curves come first.
+    sections.sort(key=lambda section: (bool(section.missing), not (live and section.id == "curves")))
     return {
         "title": about.title(subject),
         "subtitle": about.subtitle(subject),
         "state": about.progress(subject),
+        "progress": about.time_left(subject) if live else None,
         "metric": metric_name(scores.metric(subject)),
         "live": live,
         "sections": drop_runs_to_fit([section.plain() for section in without_gaps(sections)]),

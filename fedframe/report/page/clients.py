@@ -70,6 +70,9 @@ SPREAD = Section(
 NO_CLIENT_SCORES = (
     "This run has no scores by client (client_scores.json); runs of this version write them when they finish."
 )
+FEW = 8  # clients that have a bar each, with their names
+FEW_READ = "Every {site}'s score on its own test data, with its 95 % interval and the number of test samples."
+FIRST_SEED = " Of several seeds it is the first one's."
 SPREAD_LATER = "Appears when the run is finished: every client is scored after the last round."
 
 
@@ -87,7 +90,14 @@ def spread_section(subject: Subject) -> Section:
         lines = [{**line, "label": panel["label"]} for panel in panels for line in panel["series"]]
         panels = [{"key": "both", "label": "both", "series": lines}]
     data = {"panels": panels, "metric": metric_name(subject.groups[0].first.metric)}
-    return replace(SPREAD, data=data, alt=spread_text(panels[0]))
+    few = all(len(line["values"]) <= FEW for panel in panels for line in panel["series"])
+    if few:
+        of_first = FIRST_SEED if any(len(group.runs) > 1 for group in subject.groups) else ""
+        site = "site" if subject.groups[0].first.from_nodes else "client"
+        section = replace(SPREAD, title=f"{site.capitalize()} by {site}", read=FEW_READ.format(site=site) + of_first)
+    else:
+        section = SPREAD
+    return replace(section, data={**data, "few": few}, alt=spread_text(panels[0]))
 
 
 def spread_data(group: Group, kind: str) -> Data | None:
@@ -95,12 +105,14 @@ def spread_data(group: Group, kind: str) -> Data | None:
     run: Run = group.first
     scores = run.client_scores
     rows = [
-        (float(accuracy), str(name), train, test)
-        for name, accuracy, train, test in zip(
+        (float(accuracy), str(name), train, test, low, high)
+        for name, accuracy, train, test, low, high in zip(
             scores.get("clients", []),
             scores.get(kind, []),
             scores.get("train_samples", []),
             scores.get("test_samples", []),
+            scores.get(f"{kind}_low") or [None] * len(scores.get(kind, [])),
+            scores.get(f"{kind}_high") or [None] * len(scores.get(kind, [])),
             strict=False,
         )
         if accuracy is not None
@@ -116,6 +128,8 @@ def spread_data(group: Group, kind: str) -> Data | None:
         "clients": [row[1] for row in rows],
         "train": [row[2] for row in rows],
         "test": [row[3] for row in rows],
+        "low": [rounded(row[4], 4) for row in rows] if len(rows) <= FEW else [],
+        "high": [rounded(row[5], 4) for row in rows] if len(rows) <= FEW else [],
         "mean": rounded(fmean(values)),
         "worst": rounded(found.get("worst_tenth")),
         "std": rounded(found.get("std")),

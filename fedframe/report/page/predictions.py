@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fedframe.metrics.accuracy import GROUPS, accuracy_by_group, class_groups, has_tail
 from fedframe.metrics.statistics import estimate
+from fedframe.report.page.essentials import pooled_confusion, words
 from fedframe.report.page.runs import Group, Run, Subject
 from fedframe.report.page.section import Data, Section, cut_note, of_single_runs, rounded, shown_classes
 from fedframe.util.text import percent
@@ -16,18 +17,22 @@ GROUPS_READ = (
 )
 CLASSES_LATER = "Appears when the run is finished: it needs the final scores."
 NO_CLASSES = "This run has no accuracy by class: it has no test data."
+POOLED = {
+    "per_class": "client",
+    "personal_per_class": "personal",
+}  # what clients count together, where labels are theirs
 CLASS_MODELS = {"per_class": "shared model", "personal_per_class": "personal models"}
 
 
 def classes_section(subject: Subject) -> Section:
     """Bars per class and per group of classes, of the shared and of the personal models."""
     summary = next(
-        (run.summary for run in subject.runs if any(has_classes(run.summary, key) for key in CLASS_MODELS)), None
+        (found for run in subject.runs if has_classes(found := with_pooled(run.summary), *CLASS_MODELS)), None
     )
     if summary is None:
         finished = any(run.summary for run in subject.runs)
         return Section("classes", CLASSES_TITLE, CLASSES_READ, missing=NO_CLASSES if finished else CLASSES_LATER)
-    names = list(summary.get("train_per_class") or summary["per_class"])
+    names = list(summary.get("train_per_class") or summary.get("per_class") or summary["personal_per_class"])
     counts = [int(summary.get("train_per_class", {}).get(name, 0)) for name in names]
     models = [
         {"key": key, "label": label, "series": lines}
@@ -48,14 +53,24 @@ def classes_section(subject: Subject) -> Section:
     )
 
 
-def has_classes(summary: Data, key: str) -> bool:
-    """Whether a run has an accuracy for any class."""
-    return any(value is not None for value in summary.get(key, {}).values())
+def has_classes(summary: Data, *keys: str) -> bool:
+    """Whether a run has an accuracy for any class, by one of these models."""
+    return any(value is not None for key in keys for value in summary.get(key, {}).values())
+
+
+def with_pooled(summary: Data) -> Data:
+    """The summary; where only clients have test data, classes are scored by what they have counted together."""
+    found, tables = dict(summary), summary.get("measures") or {}
+    for key, score in POOLED.items():
+        rows = (tables.get(score) or {}).get("per_class")
+        if rows and not has_classes(summary, key):
+            found[key] = {name: (one["recall"] or {}).get("value") for name, one in rows.items()}
+    return found
 
 
 def classes_data(group: Group, key: str, names: list[str]) -> Data | None:
     """A method's accuracies, each as mean, low, high over seeds; None if it has no such model."""
-    summaries = [run.summary for run in group.runs if has_classes(run.summary, key)]
+    summaries = [found for run in group.runs if has_classes(found := with_pooled(run.summary), key)]
     if not summaries:
         return None
     by_group = [accuracy_by_group(one[key], one.get("train_per_class", {})) for one in summaries]
@@ -90,7 +105,7 @@ def classes_text(data: Data) -> str:
 CONFUSION = Section(
     "confusion",
     "Confusion matrix",
-    "Rows are the true classes of the global test set, columns what the shared model says; everything off the "
+    "Rows are the true classes of the test samples, columns what the shared model says; everything off the "
     "diagonal is a mistake, and a strong colour there marks a pair of classes that it mixes up.",
     wide=False,
 )
@@ -105,9 +120,18 @@ def confusion_data(run: Run) -> Data | None:
     """Counts with the names of the classes."""
     counts = run.examination.get("confusion")
     if not counts:
-        return None
+        return pooled_data(run)
     names = shown_classes(run.examination, len(counts))
     return {"classes": names, "counts": counts, "note": cut_note(run.examination, len(counts))}
+
+
+def pooled_data(run: Run) -> Data | None:
+    """What clients have counted together, where only they have test data."""
+    found = pooled_confusion(run)
+    if found is None or not run.from_nodes:
+        return None
+    score, table = found
+    return {"classes": list(table["per_class"]), "counts": table["confusion"], "note": f"Of {words(run, score)}."}
 
 
 def confusion_text(data: Data) -> str:

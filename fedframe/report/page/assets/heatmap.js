@@ -144,7 +144,7 @@ function barsBeside(context, { values, label }, { left, above, w, h, cellH }) {
     context.globalAlpha = 0.55;
     context.fillRect(start, above + i * cellH, length, Math.max(cellH - 1, 0.6));
     context.globalAlpha = 1;
-    if (cellH >= 12) context.fillText(d3.format("~s")(Number(value.toPrecision(3))), start + length + 4, above + (i + 0.5) * cellH);
+    if (cellH >= 12) context.fillText(count(value), start + length + 4, above + (i + 0.5) * cellH);
   });
 }
 

@@ -1,7 +1,7 @@
 // The page: its sections in order, redrawn when the width, the theme or the data change.
 
 const SHORT = {
-  gain: "Gain", measures: "Measures", paired: "Differences", curves: "Curves", partition: "Split", spread: "Clients", classes: "Classes", confusion: "Confusion", features: "Features",
+  essentials: "Essentials", gain: "Gain", measures: "Measures", paired: "Differences", curves: "Curves", partition: "Split", spread: "Clients", classes: "Classes", confusion: "Confusion", features: "Features",
   gram: "Geometry", heads: "Classifiers", alike: "Nets", collapse: "Collapse", drift: "Drift", degeneration: "Degeneration", about: "Settings",
 };
 
@@ -31,18 +31,42 @@ const page = {
 
   build() {
     percentAxis.label = `${page.data.metric} (%)`;
-    page.shells = page.data.sections.map((section) => new Shell(section));
-    document.getElementById("main").replaceChildren(...page.shells.map((shell) => shell.node));
+    page.shells = page.filled().map((section) => new Shell(section));
+    page.rest = make("section", { id: "not-shown", class: "card empty", "aria-label": "What is not on this page" });
+    document.getElementById("main").replaceChildren(...page.shells.map((shell) => shell.node), page.rest);
+    page.listRest();
+    page.showProgress();
     page.list();
     page.say(page.data.state);
     page.follow();
     page.draw();
   },
 
-  // The contents: what there is to see. What is missing stands at the end of the page, and says why.
+  filled: () => page.data.sections.filter(({ missing }) => !missing),
+
+  // What is missing stands in one place at the end of the page, and says why, once for each reason.
+  listRest() {
+    const reasons = d3.group(page.data.sections.filter(({ missing }) => missing), ({ missing }) => missing);
+    page.rest.hidden = !reasons.size;
+    const rows = [...reasons].map(([reason, sections]) =>
+      make("li", {}, sections.flatMap(({ id, title }, i) => [i ? ", " : "", make("b", { id }, title)]), `. ${reason}`));
+    page.rest.replaceChildren(make("h2", {}, "Not on this page"), make("ul", {}, rows));
+  },
+
+  // While a run goes on: a bar of its rounds, and the time that is left.
+  showProgress() {
+    const place = document.getElementById("progress");
+    const { progress } = page.data;
+    place.hidden = !progress;
+    if (!progress) return;
+    const left = known(progress.left) ? `, about ${duration(progress.left)} left` : "";
+    place.replaceChildren(make("progress", { max: progress.total, value: progress.done, "aria-label": "Rounds" }),
+      make("span", {}, `${count(progress.done)} of ${count(progress.total)} rounds${left}`));
+  },
+
+  // The contents: what there is to see.
   list() {
-    const filled = page.data.sections.filter(({ missing }) => !missing);
-    page.links = filled.map(({ id, title }) => make("a", { href: `#${id}`, title }, SHORT[id] || title));
+    page.links = page.filled().map(({ id, title }) => make("a", { href: `#${id}`, title }, SHORT[id] || title));
     document.getElementById("contents").replaceChildren(...page.links);
   },
 
@@ -97,10 +121,12 @@ const page = {
     document.querySelector("h1").textContent = data.title;
     document.getElementById("subtitle").textContent = data.subtitle;
     page.say(data.state);
-    const same = data.sections.length === page.shells.length && data.sections.every(({ id }, i) => id === page.shells[i].id);
+    const filled = page.filled();
+    const same = filled.length === page.shells.length && filled.every(({ id }, i) => id === page.shells[i].id);
     if (!same) return page.build();
-    if (data.sections.filter(({ missing }) => !missing).length !== page.links.length) page.list();
-    return page.draw(page.shells.filter((shell, i) => shell.update(data.sections[i])));
+    page.listRest();
+    page.showProgress();
+    return page.draw(page.shells.filter((shell, i) => shell.update(filled[i])));
   },
 };
 

@@ -49,18 +49,37 @@ function fewClasses(data, order, width, single, hidden) {
   const rows = classRows(data, order, hidden);
   const words = (i) => shorten(data.classes[i], 22);
   const left = Math.min(Math.max(...order.map((i) => measure(words(i)))) + 14, width * 0.4);
-  const colour = single ? (row) => kindColour(row.kind) : (row) => theme.series(row.s);
+  if (!single) return classLanes(data, order, rows, words, left, width);
+  const colour = (row) => kindColour(row.kind);
   return plot({
-    width, height: 50 + Math.max(22, Math.min(30, 340 / order.length)) * order.length, marginLeft: left, marginTop: 6, marginRight: single ? 52 : 16,
+    width, height: 50 + Math.max(22, Math.min(30, 340 / order.length)) * order.length, marginLeft: left, marginTop: 6, marginRight: 52,
     x: { ...percentAxis, label: "accuracy (%)", domain: [0, 1], ticks: 6 },
     y: { domain: order.map(String), label: null, tickFormat: words, tickSize: 0, padding: 0.25 },
     marks: [
       gridX({ ticks: 6 }),
-      single ? Plot.barX(rows, { x: "y", y: "name", fill: colour, rx: 2 }) : null,
-      single ? Plot.text(rows, { x: "y", y: "name", text: (row) => percent(row.y), textAnchor: "start", dx: 5, fill: theme.style("--dim") }) : null,
-      Plot.ruleY(rows.filter((row) => known(row.low)), { x1: (row) => within(row.low), x2: (row) => within(row.high), y: "name", stroke: single ? theme.style("--ink") : colour, strokeWidth: single ? 1.2 : 2, strokeOpacity: 0.55 }),
-      single ? null : Plot.dot(rows, { x: "y", y: "name", fill: colour, r: 5, stroke: theme.style("--card") }),
+      Plot.barX(rows, { x: "y", y: "name", fill: colour, rx: 2 }),
+      Plot.text(rows, { x: (row) => within(Math.max(row.y, row.high ?? row.y)), y: "name", text: (row) => percent(row.y), textAnchor: "start", dx: 5, fill: theme.style("--dim") }),
+      Plot.ruleY(rows.filter((row) => known(row.low)), { x1: (row) => within(row.low), x2: (row) => within(row.high), y: "name", stroke: theme.style("--ink"), strokeWidth: 1.2, strokeOpacity: 0.55 }),
       Plot.tip(rows, Plot.pointer({ x: "y", y: "name", title: "title", maxRadius: 60, ...tipLook() })),
+    ],
+  });
+}
+
+// Several methods: a lane each within every class, so that no dot hides another, with its number at the end.
+function classLanes(data, order, rows, words, left, width) {
+  const lanes = data.series.map(({ label }) => label).filter((label) => rows.some((row) => row.label === label));
+  const colour = (row) => theme.series(row.s);
+  return plot({
+    width, height: 50 + order.length * (10 + 15 * lanes.length), marginLeft: left, marginTop: 6, marginRight: 56,
+    x: { ...percentAxis, label: "accuracy (%)", domain: [0, 1], ticks: 6 },
+    y: { domain: lanes, axis: null }, fy: { domain: order.map(String), label: null, padding: 0.16 },
+    marks: [
+      gridX({ ticks: 6 }),
+      Plot.axisFy({ anchor: "left", label: null, fontSize: 12, dx: -6, tickFormat: words }),
+      Plot.barX(rows, { x: "y", y: "label", fy: "name", fill: colour, fillOpacity: 0.8, insetTop: 1, insetBottom: 1, rx: 2 }),
+      Plot.ruleY(rows.filter((row) => known(row.low)), { x1: (row) => within(row.low), x2: (row) => within(row.high), y: "label", fy: "name", stroke: theme.style("--ink"), strokeWidth: 1.2 }),
+      Plot.text(rows, { x: 1, y: "label", fy: "name", text: (row) => percent(row.y), textAnchor: "start", dx: 6, fill: theme.style("--dim"), fontSize: 11 }),
+      Plot.tip(rows, Plot.pointer({ x: "y", y: "label", fy: "name", title: "title", maxRadius: 60, ...tipLook() })),
     ],
   });
 }

@@ -22,7 +22,7 @@ function gains(rows, tools) {
   const left = Math.min(names.width + 16, tools.width * 0.45);
   const colour = (row) => theme.style(row.verdict === "gains" ? "--good" : row.verdict === "loses" ? "--bad" : "--dim");
   return plot({
-    width: tools.width, height: 60 + names.row * rows.length, marginLeft: left, marginTop: 8,
+    width: tools.width, height: 60 + names.row * rows.length, marginLeft: left, marginTop: 8, marginRight: 56,
     x: { label: `by joining, in points of ${page.data.metric}`, tickFormat: (value) => `${value > 0 ? "+" : ""}${Math.round(1000 * value) / 10}`, nice: true, ticks: roundTicks(tools.width - left) },
     y: { domain: rows.map(({ client }) => client), label: null, tickFormat: names.text, tickSize: 0 },
     marks: [
@@ -30,6 +30,7 @@ function gains(rows, tools) {
       Plot.ruleX([0], { stroke: theme.style("--dim"), strokeWidth: 1.5 }),
       Plot.ruleY(rows, { x1: (row) => row.gain[1], x2: (row) => row.gain[2], y: "client", stroke: colour, strokeWidth: 2.5 }),
       Plot.dot(rows, { x: (row) => row.gain[0], y: "client", fill: colour, r: 5 }),
+      Plot.text(rows, { x: (row) => row.gain[2], y: "client", text: (row) => `${row.gain[0] > 0 ? "+" : ""}${(100 * row.gain[0]).toFixed(1)}`, textAnchor: "start", dx: 8, fill: theme.style("--ink"), stroke: theme.style("--card"), strokeWidth: 3 }),
     ],
   });
 }

@@ -42,7 +42,7 @@ function differences(rows, data, tools) {
   const names = axisNames(rows.map(({ label }) => label));
   const left = Math.min(names.width + 16, tools.width * 0.45);
   return plot({
-    width: tools.width, height: 60 + names.row * rows.length, marginLeft: left, marginTop: 8,
+    width: tools.width, height: 60 + names.row * rows.length, marginLeft: left, marginTop: 8, marginRight: 56,
     x: { label: `difference to ${data.baseline} in points of ${page.data.metric}`, tickFormat: (value) => `${value > 0 ? "+" : ""}${Math.round(1000 * value) / 10}`, nice: true, ticks: roundTicks(tools.width - left) },
     y: { domain: rows.map(({ label }) => label), label: null, tickFormat: names.text, tickSize: 0 },
     marks: [
@@ -51,6 +51,7 @@ function differences(rows, data, tools) {
       Plot.ruleX([0], { stroke: theme.style("--dim"), strokeWidth: 1.5 }),
       Plot.ruleY(rows.filter(({ difference }) => known(difference.low)), { x1: (row) => row.difference.low, x2: (row) => row.difference.high, y: "label", stroke: (row) => theme.series(row.index), strokeWidth: 2.5 }),
       Plot.dot(rows, { x: (row) => row.difference.mean, y: "label", fill: (row) => theme.series(row.index), r: 5 }),
+      Plot.text(rows, { x: (row) => row.difference.high ?? row.difference.mean, y: "label", text: (row) => `${row.difference.mean > 0 ? "+" : ""}${(100 * row.difference.mean).toFixed(1)}`, textAnchor: "start", dx: 8, fill: theme.style("--ink"), stroke: theme.style("--card"), strokeWidth: 3 }),
       Plot.tip(rows, Plot.pointer({ x: (row) => row.difference.mean, y: "label", maxRadius: Infinity, title: (row) => `${row.label}: ${(100 * row.difference.mean).toFixed(2)} points\np ${number(row.difference.p)}`, ...tipLook() })),
     ],
   });

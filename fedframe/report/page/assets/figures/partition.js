@@ -20,7 +20,7 @@ figures.partition = {
     const map = heatmap({
       rows: data.classes, columns: order.map((i) => data.clients[i]), value, colour, width: tools.width,
       cellHeight: Math.max(4, Math.min(24, 420 / data.classes.length)), rowTitle: "class", columnTitle: data.clients.length > 1 ? "client" : "the one client",
-      text: (samples) => (samples > 0 ? (share ? String(Math.round(100 * samples)) : d3.format("~s")(Number(samples.toPrecision(2)))) : ""),
+      text: (samples) => (samples > 0 ? (share ? String(Math.round(100 * samples)) : samples < 10000 ? String(samples) : d3.format(".2~s")(samples)) : ""),
       describe: (r, c) => [`client ${data.clients[order[c]]}, class ${data.classes[r]}`,
         `${count(data.counts[order[c]][r])} of the client's ${count(data.sizes[order[c]])} training samples`],
       above: { values: order.map((i) => data.sizes[i]), label: "samples by client" },

@@ -47,6 +47,7 @@ function forest(data, tools) {
         Plot.dot(seeds, { x: "value", y: "label", stroke: colour, strokeOpacity: 0.6, r: 3 }),
         Plot.ruleY(rows.filter((row) => known(row.low)), { x1: (row) => within(row.low), x2: (row) => within(row.high), y: "label", stroke: colour, strokeWidth: 2.5 }),
         Plot.dot(rows, { x: "mean", y: "label", fill: colour, r: 5 }),
+        Plot.text(rows, { x: "mean", y: "label", text: (row) => percent(row.mean), dy: -11, fill: theme.style("--ink"), stroke: theme.style("--card"), strokeWidth: 3 }),
         Plot.tip(rows, Plot.pointer({ x: "mean", y: "label", maxRadius: Infinity, title: (row) => `${row.label}\n${interval(row.mean, row.low, row.high)}\n${row.values.length} seed${row.values.length > 1 ? "s" : ""}`, ...tipLook() })),
       ],
     });

@@ -5,10 +5,11 @@ const MOST_DOTS = 1200;
 figures.spread = {
   controls: (data) => [
     { key: "panel", label: "Show", options: data.panels.map(({ key, label }) => [key, label]) },
-    { key: "over", label: "Clients by", options: [["rank", "score"], ["train", "training samples"]] },
+    { key: "over", label: "Clients by", options: data.few ? [["rank", "score"]] : [["rank", "score"], ["train", "training samples"]] },
   ],
   draw(data, tools) {
     const panel = data.panels.find(({ key }) => key === tools.get("panel"));
+    if (data.few) return namedBars(panel, tools);
     const ranked = tools.get("over") === "rank";
     const points = panel.series.flatMap((line, i) => tools.hidden.has(line.label) ? [] : line.values.map((y, rank) => ({
       x: ranked ? (line.values.length > 1 ? rank / (line.values.length - 1) : 0.5) : line.train[rank], y, i, label: line.label,
@@ -41,3 +42,30 @@ figures.spread = {
     rows: data.panels.flatMap((panel) => panel.series.flatMap((line) => line.values.map((value, i) => [panel.label, line.label, line.clients[i], value, line.train[i], line.test[i]]))),
   }),
 };
+
+// A few clients have names: a bar for each, and for each of its models.
+function namedBars(panel, tools) {
+  const rows = panel.series.flatMap((line, i) => tools.hidden.has(line.label) ? [] : line.values.map((y, k) => ({
+    client: line.clients[k], label: line.label, i, y, low: line.low[k], high: line.high[k], test: line.test[k], train: line.train[k],
+  })));
+  const legend = drawLegend(panel.series.map((line, index) => ({ label: line.label, index, value: `mean ${percent(line.mean)}` })), tools.hidden, tools.toggle);
+  if (!rows.length) return [legend, make("p", { class: "missing" }, "All bars are hidden; choose one above.")];
+  const clients = [...new Set(rows.map(({ client }) => client))].sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
+  const samples = new Map(rows.map((row) => [row.client, row.test]));
+  const words = (client) => `${shorten(client, 18)}\n${count(samples.get(client))} tests`;
+  const left = Math.min(Math.max(...clients.flatMap((client) => words(client).split("\n").map((word) => measure(word)))) + 16, tools.width * 0.4);
+  const shown = panel.series.filter(({ label }) => !tools.hidden.has(label)).map(({ label }) => label);
+  return [legend, plot({
+    width: tools.width, height: 56 + clients.length * Math.max(38, 14 + 20 * shown.length), marginLeft: left, marginRight: tools.width > 500 ? 150 : 20, marginTop: 6,
+    x: { ...percentAxis, domain: [0, 1], ticks: tools.width > 500 ? 10 : 5 }, y: { domain: shown, axis: null, padding: 0.12 }, fy: { domain: clients, label: null, padding: 0.2 },
+    marks: [
+      gridX({ ticks: tools.width > 500 ? 10 : 5 }),
+      Plot.axisFy({ anchor: "left", label: null, fontSize: 12, dx: -6, tickFormat: words, lineWidth: 20 }),
+      Plot.barX(rows, { x: "y", y: "label", fy: "client", fill: (row) => theme.series(row.i), fillOpacity: 0.85, rx: 2 }),
+      Plot.ruleY(rows.filter((row) => known(row.low)), { x1: (row) => within(row.low), x2: (row) => within(row.high), y: "label", fy: "client", stroke: theme.style("--ink"), strokeWidth: 1.4 }),
+      tools.width > 500
+        ? Plot.text(rows, { x: 1, y: "label", fy: "client", text: (row) => interval(row.y, row.low, row.high), textAnchor: "start", dx: 8, fill: theme.style("--ink") })
+        : Plot.text(rows, { x: 0, y: "label", fy: "client", text: (row) => percent(row.y), textAnchor: "start", dx: 6, fill: "#fff", stroke: "#000", strokeWidth: 2.5, strokeOpacity: 0.55, fontWeight: 600 }),
+    ],
+  })];
+}
