@@ -192,7 +192,7 @@ def test_a_node_that_was_unregistered_is_not_listed_as_one_and_its_name_is_free(
     """The real SuperLink lists such nodes for ever, and refuses to unregister them again."""
 
     class Control:
-        def ListNodes(self, request: object) -> SimpleNamespace:
+        def ListNodes(self, request: object) -> SimpleNamespace:  # noqa: N802, as Flower calls it
             nodes = [("south", "online", 1), ("south", "unregistered", 2), ("west", "unregistered", 3)]
             return SimpleNamespace(nodes_info=[SimpleNamespace(name=n, status=s, node_id=i) for n, s, i in nodes])
 
