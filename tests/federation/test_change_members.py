@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,6 +19,7 @@ from fedframe.federation.members import add_member, remove_member, renewed
 from fedframe.federation.serve import register_members
 from fedframe.federation.start import start
 from fedframe.network.certificates import public_key_of
+from fedframe.network.flower.superlink_client import SuperLinkClient
 from fedframe.util.files import read_json
 from tests.federation.clinic import Handled, make_clinic, write_arrays
 
@@ -184,3 +186,16 @@ def test_the_superlink_lets_in_who_is_a_member_now(tmp_path: Path, monkeypatch: 
 def add_and_open(folder: FederationFolder, name: str) -> FederationFolder:
     add_member(folder, name, lambda text: None)
     return folder
+
+
+def test_a_node_that_was_unregistered_is_not_listed_as_one_and_its_name_is_free() -> None:
+    """The real SuperLink lists such nodes for ever, and refuses to unregister them again."""
+
+    class Control:
+        def ListNodes(self, request: object) -> SimpleNamespace:  # noqa: N802, as Flower calls it
+            nodes = [("south", "online", 1), ("south", "unregistered", 2), ("west", "unregistered", 3)]
+            return SimpleNamespace(nodes_info=[SimpleNamespace(name=n, status=s, node_id=i) for n, s, i in nodes])
+
+    client = SuperLinkClient.__new__(SuperLinkClient)
+    client.control = Control()
+    assert {name: node.node_id for name, node in client.nodes().items()} == {"south": 1}

@@ -61,6 +61,9 @@ clientapp = "fedframe.none:app"
 """
 
 
+UNREGISTERED = "unregistered"  # the state of a node that may not come back
+
+
 def key_bytes(public_key: bytes) -> bytes:
     """A key in OpenSSH form as the SuperLink keeps it."""
     return bytes(public_key_to_bytes(load_ssh_public_key(public_key)))  # type: ignore[arg-type]
@@ -81,7 +84,8 @@ class SuperLinkClient:
     def nodes(self) -> dict[str, Any]:
         """All registered nodes by name, with their state."""
         found = self._call(lambda: self.control.ListNodes(ListNodesRequest()))
-        return {node.name: node for node in found.nodes_info}
+        # The SuperLink lists those that were unregistered for ever; another node may have the name by now.
+        return {node.name: node for node in found.nodes_info if node.status != UNREGISTERED}
 
     def register(self, name: str, public_key: bytes) -> None:
         """Admit the holder of a key (in OpenSSH form), under this name."""
