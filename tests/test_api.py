@@ -68,6 +68,7 @@ def run(method: Any, **given: Any) -> fedframe.Result:
     return fedframe.run(method, **{"data": blobs(), **SMALL, **given})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "recorded"),
     [
@@ -92,6 +93,7 @@ def test_method_may_be_an_object(method: Any, recorded: str) -> None:
     assert len(result.personalise(blobs(clients=1), name="late", progress=False).model.predict(blobs()["x_test"])) == 60
 
 
+@pytest.mark.slow
 def test_object_trains_as_the_name_does() -> None:
     named = run("scaffold+prox", set={"prox": {"mu": 0.5}}, out="named")
     object_ = run(["scaffold", Prox(0.5)], out="object")
@@ -109,6 +111,7 @@ class StopAfterOne(Display):
         raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_object_is_given_again_where_the_process_does_not_know_it(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = run(Decay(0.2), out="whole")
     with pytest.raises(KeyboardInterrupt):
@@ -131,6 +134,7 @@ def test_object_is_given_again_where_the_process_does_not_know_it(monkeypatch: p
     assert fedframe.measure.examine("run", data=blobs(), method=Decay(0.2), samples=20, embedding="pca")["classes"]
 
 
+@pytest.mark.slow
 def test_changed_class_is_refused_without_changed_code() -> None:
     with pytest.raises(KeyboardInterrupt):
         run(Decay(0.2), out="run", progress=StopAfterOne())
@@ -213,6 +217,7 @@ def test_bare_name_of_a_setting_that_does_not_do(given: dict[str, Any], sentence
         run("fedprox", set=given)
 
 
+@pytest.mark.slow
 def test_bare_name_of_a_setting_is_that_of_the_one_part_that_has_it() -> None:
     assert run("fedprox", set={"mu": 0.5}).settings.set == {"prox": {"mu": 0.5}}
     assert run("fedprox", set={"prox.mu": 0.5}).settings.set == {"prox": {"mu": 0.5}}
@@ -230,6 +235,7 @@ def test_device_that_is_not_here_is_one_sentence(device: str) -> None:
         run("fedavg", device=device)
 
 
+@pytest.mark.slow
 def test_result_shows_itself_in_a_notebook_and_makes_page_and_figure() -> None:
     result = run(Decay(0.2), model=torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.ReLU()))
     shown = result._repr_html_()
@@ -247,6 +253,7 @@ def test_result_shows_itself_in_a_notebook_and_makes_page_and_figure() -> None:
     assert Path("curves.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_one_round_is_not_plural() -> None:
     assert "4 clients, 1 round, seed 0" in run("fedavg", rounds=1)._repr_html_()
 
@@ -264,6 +271,7 @@ class Pull(fedframe.Part):
         return STRENGTH * torch.stack([weights.square().sum() for weights in context.model.parameters()]).sum()
 
 
+@pytest.mark.slow
 def test_changed_global_is_compared_anew(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     def finished_before() -> str:
         asked = {**SMALL, "workers": None, "progress": True}
@@ -276,6 +284,7 @@ def test_changed_global_is_compared_anew(monkeypatch: pytest.MonkeyPatch, capfd:
     assert finished_before() == "1"
 
 
+@pytest.mark.slow
 def test_comparison_shows_itself_in_a_notebook() -> None:
     found = fedframe.compare(
         ["fedavg", Decay(0.2)], seeds=1, data=blobs(), out="c", cores=1, **{**SMALL, "workers": None}

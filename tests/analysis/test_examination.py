@@ -48,6 +48,7 @@ def summary_of(folder: Path) -> dict[str, Any]:
     return content
 
 
+@pytest.mark.slow
 def test_accuracies_are_those_of_the_run(run_folder: Path, found: dict[str, Any]) -> None:
     summary = summary_of(run_folder)
     matrix = np.array(found["confusion"])
@@ -64,6 +65,7 @@ def test_accuracies_are_those_of_the_run(run_folder: Path, found: dict[str, Any]
         assert found["groups"][group] == (pytest.approx(np.mean(values), rel=1e-5) if values else None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedavg", "spherefed"])  # the scores of the second are no logits
 def test_calibration_is_that_of_the_saved_model(tmp_path: Path, method: str) -> None:
     fedframe.run(method, data="digits", clients=6, out=tmp_path / "run", personal=False, **SMALL)
@@ -121,6 +123,7 @@ def test_collapse_at_the_end_is_that_of_the_last_round(run_folder: Path, found: 
     assert found["collapse"] != whole["collapse"]  # other samples: made anew
 
 
+@pytest.mark.slow
 def test_file_is_read_again_as_long_as_it_fits(run_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = examine(run_folder, samples=100, embedding="pca")
     assert read_json(run_folder / "examination.json") == first
@@ -132,6 +135,7 @@ def test_file_is_read_again_as_long_as_it_fits(run_folder: Path, monkeypatch: py
     assert examine(run_folder, samples=100, embedding="pca", again=True) == first  # the same seed, the same figures
 
 
+@pytest.mark.slow
 def test_examining_leaves_the_run_and_the_random_state_alone(run_folder: Path) -> None:
     def files() -> dict[str, bytes]:
         paths = (path for path in run_folder.rglob("*") if path.is_file() and path.name != "examination.json")
@@ -166,6 +170,7 @@ def test_command_prints_figures_and_how_to_read_them(run_folder: Path) -> None:
     assert str(run_folder / "examination.json") in text.replace(" ", "") or "examination.json" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedloge", "fedrane", "fedper", "fedproto", "scaffold", "local", "apple", "fedbn"])
 def test_every_kind_of_method_can_be_examined(tmp_path: Path, method: str) -> None:
     model = "resnet20" if method == "fedbn" else "mlp:16"
@@ -186,6 +191,7 @@ def test_every_kind_of_method_can_be_examined(tmp_path: Path, method: str) -> No
         assert matrix.trace() / matrix.sum() == pytest.approx(result.scores["generic"]["final"])
 
 
+@pytest.mark.slow
 def test_runs_from_python_are_examined_with_their_data_and_net(tmp_path: Path) -> None:
     class Net(nn.Module):
         dim = 6
@@ -208,6 +214,7 @@ def test_runs_from_python_are_examined_with_their_data_and_net(tmp_path: Path) -
     assert examine(folder, embedding="pca")["collapse"]["nc1"] > 0  # it is there by now
 
 
+@pytest.mark.slow
 def test_many_classes_are_cut_to_the_most_frequent(tmp_path: Path) -> None:
     data = blobs(clients=3, each=200, classes=103, dim=4)
     folder = fedframe.run("fedavg", data=data, model="mlp:8", partition="user", out=tmp_path / "run", **SMALL).folder

@@ -66,6 +66,7 @@ def test_an_exported_image_model_predicts_the_same_without_fedframe(run_of_image
     assert np.abs(p - predictor.probabilities(inputs).numpy()).max() < 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_clients_own_model_is_exported_with_its_card(tmp_path: Path, format: str) -> None:
     if format == "onnx":
@@ -96,6 +97,7 @@ def test_the_loader_has_ten_lines_of_code() -> None:
         assert len([line for line in text.splitlines() if line.strip()]) <= 10
 
 
+@pytest.mark.slow
 def test_a_file_that_predicts_otherwise_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = fedframe.run("fedavg", data=blobs(), model="mlp:8", out=tmp_path / "run", **SMALL)
     monkeypatch.setitem(module.readers, "torchscript", lambda path: lambda inputs: torch.full((len(inputs), 3), 1 / 3))
@@ -104,6 +106,7 @@ def test_a_file_that_predicts_otherwise_is_not_kept(tmp_path: Path, monkeypatch:
     assert list((tmp_path / "out").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_where_the_data_are_gone_the_card_says_so(tmp_path: Path) -> None:
     np.savez(tmp_path / "data.npz", **blobs())
     fedframe.run("fedavg", data=f"npz:{tmp_path / 'data.npz'}", model="mlp:8", out=tmp_path / "run", **SMALL)
@@ -118,6 +121,7 @@ def test_an_unknown_format_is_refused_with_the_known_ones(tmp_path: Path) -> Non
         export(tmp_path, "onx")
 
 
+@pytest.mark.slow
 def test_without_onnx_the_sentence_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = fedframe.run("fedavg", data=blobs(), model="mlp:8", out=tmp_path / "run", **SMALL)
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
@@ -140,6 +144,7 @@ def table(folder: Path) -> Path:
     return folder / "t.csv"
 
 
+@pytest.mark.slow
 def test_a_data_frame_predicts_what_the_command_line_predicts(tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
     path = table(tmp_path)
@@ -159,6 +164,7 @@ def test_a_data_frame_predicts_what_the_command_line_predicts(tmp_path: Path) ->
         predictor.predict(frame[["kind", "code"]])
 
 
+@pytest.mark.slow
 def test_missing_values_of_a_data_frame_are_those_of_a_file(tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
     path = table(tmp_path)
@@ -170,6 +176,7 @@ def test_missing_values_of_a_data_frame_are_those_of_a_file(tmp_path: Path) -> N
     assert torch.equal(p[0], p[2])
 
 
+@pytest.mark.slow
 def test_a_model_of_arrays_refuses_a_table(tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
     result = fedframe.run("fedavg", data=blobs(), model="mlp:8", out=tmp_path / "run", **SMALL)

@@ -44,11 +44,13 @@ def found(folder: Path) -> dict[str, Measurement]:
     return {name: measured(run) for name, (_, measured) in MODEL.items()}
 
 
+@pytest.mark.slow
 def test_every_measurement_has_the_form_it_says(found: dict[str, Measurement]) -> None:
     for name, (form, _) in MODEL.items():
         assert isinstance(found[name], FORMS[form]), name
 
 
+@pytest.mark.slow
 def test_pruning_and_degeneration_are_those_of_the_examination(folder: Path, found: dict[str, Measurement]) -> None:
     wanted = examine(folder, embedding="pca")["degeneration"]
     pruning, means = found["pruning"], found["degeneration"]
@@ -93,6 +95,7 @@ def test_f1_over_clients_is_the_mean_of_scikit_learns() -> None:
     assert f1_over_clients(Scores()) == {}
 
 
+@pytest.mark.slow
 def test_run_that_shares_no_model_is_refused(tmp_path: Path) -> None:
     settings = {"data": "digits", "model": "mlp:8", "clients": 2, "rounds": 1, "epochs": 1}
     fedframe.run("local", out=tmp_path / "run", workers=1, progress=False, **settings)  # type: ignore[arg-type]

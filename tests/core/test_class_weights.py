@@ -56,6 +56,7 @@ def test_losses_that_are_sums_over_samples_can_be_weighed(tmp_path: Path, method
     assert not torch.equal(plain["model"], weighed["model"])
 
 
+@pytest.mark.slow
 def test_stacked_heads_and_single_ones_take_the_same_weighted_steps(tmp_path: Path) -> None:
     import fedframe.core.personal as personal
     from fedframe.core.client_runtime import ClientRuntime
@@ -108,6 +109,7 @@ def test_a_class_without_a_weight_and_a_weight_without_a_class_are_named(tmp_pat
         make_job(tmp_path, class_weights="0=1,1=2,3=4")
 
 
+@pytest.mark.slow
 def test_weights_help_the_rare_class(tmp_path: Path) -> None:
     draw = np.random.default_rng(0)
     y = (draw.random(1200) < 0.06).astype(int)

@@ -15,6 +15,7 @@ from fedframe.util.files import read_tensors
 SMALL: dict[str, Any] = {"data": "digits", "clients": 4, "rounds": 2, "workers": 1, "progress": False}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "part"), [("fedavg", "fine_tune"), ("fedper", "fine_tune"), ("fedetf", "fedetf_stage")]
 )
@@ -36,6 +37,7 @@ def test_stage_that_diverges_leaves_the_model_it_began_with(tmp_path: Path, meth
     assert len(result.personal(1).predict(torch.zeros(3, 8, 8))) == 3
 
 
+@pytest.mark.slow
 def test_stage_that_does_harm_is_named(tmp_path: Path) -> None:
     fedframe.run("fedavg", out=tmp_path / "bad", set={"fine_tune": {"lr": 30.0}}, **SMALL)
     assert "the client stage did harm; try a smaller learning rate" in (tmp_path / "bad" / "log.txt").read_text()
@@ -44,6 +46,7 @@ def test_stage_that_does_harm_is_named(tmp_path: Path) -> None:
     assert not log.exists() or "did harm" not in log.read_text()
 
 
+@pytest.mark.slow
 def test_own_models_that_rounds_have_left_behind_get_no_advice_on_a_stage_that_does_nothing(tmp_path: Path) -> None:
     few = {**SMALL, "clients": 6, "partition": "longtail:100+dirichlet:1"}
     fedframe.run("fedrod", out=tmp_path / "run", **few)
@@ -53,6 +56,7 @@ def test_own_models_that_rounds_have_left_behind_get_no_advice_on_a_stage_that_d
     assert "fine_tune" not in log
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "absent"),
     [("etf", "head.weight"), ("spherefed", "head.weight"), ("fedloge", "backbone.")],
@@ -66,11 +70,13 @@ def test_frozen_and_untouched_tensors_are_not_kept_again(tmp_path: Path, method:
     assert result.personal(2).model.state_dict().keys() == shared.keys()
 
 
+@pytest.mark.slow
 def test_client_stage_after_least_squares_does_no_harm_to_features_that_are_hardly_trained(tmp_path: Path) -> None:
     result = fedframe.run("spherefed", out=tmp_path / "run", **{**SMALL, "epochs": 1, "clients": 10})
     assert (result.scores["personal"]["final"] or 0) > (result.scores["client"]["final"] or 1) - 0.02
 
 
+@pytest.mark.slow
 def test_probabilities_of_a_squared_error_model_are_its_scores(tmp_path: Path) -> None:
     result = fedframe.run("spherefed", out=tmp_path / "run", **SMALL)
     source = fedframe.data.load_source("digits")

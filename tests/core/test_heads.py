@@ -47,6 +47,7 @@ def own_models(job: Job, groups: list[list[int]]) -> list[dict[str, torch.Tensor
     return [dict(read_tensors(personal_path(job.folder, client))[0]) for client in clients]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"momentum": 0.9, "weight_decay": 0.01}, {"momentum": 0.9, "nesterov": True}])
 @pytest.mark.parametrize("name", METHODS)
 def test_a_stack_takes_the_steps_that_each_client_would_take_alone(
@@ -67,6 +68,7 @@ def test_a_stack_takes_the_steps_that_each_client_would_take_alone(
     assert any(not torch.equal(start["head.weight"], own["head.weight"]) for own in together)
 
 
+@pytest.mark.slow
 def test_same_group_same_bits(tmp_path: Path) -> None:
     first = own_models(job_of(tmp_path / "a", *METHODS["alternating"], batch=5), [[2, 0], [1]])
     again = own_models(job_of(tmp_path / "b", *METHODS["alternating"], batch=5), [[2, 0], [1]])

@@ -38,6 +38,7 @@ def test_step_without_the_gradient_silences_no_loss_or_transform_of_others(tmp_p
         run(f"{other}+{written(tmp_path, OWN_STEP)}", tmp_path)
 
 
+@pytest.mark.slow
 def test_step_without_the_gradient_is_fine_where_nobody_else_has_a_word(tmp_path: Path) -> None:
     run(written(tmp_path, OWN_STEP), tmp_path)
 
@@ -52,6 +53,7 @@ def test_part_without_a_hook_is_refused_and_a_function_beside_it_named(tmp_path:
         run(written(tmp_path, "mu: float = 0.1"), tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "hook"),
     [
@@ -88,10 +90,12 @@ def test_penalty_without_a_gradient_is_refused(tmp_path: Path) -> None:
         run(written(tmp_path, body), tmp_path)
 
 
+@pytest.mark.slow
 def test_penalty_of_nothing_needs_no_gradient(tmp_path: Path) -> None:
     run(written(tmp_path, "def penalty(self, context):\n    return torch.zeros(())"), tmp_path)
 
 
+@pytest.mark.slow
 def test_penalty_on_weights_that_rest_for_an_epoch_is_no_mistake(tmp_path: Path) -> None:
     body = "def penalty(self, context):\n    return context.named['backbone.layers.0.weight'].square().sum()"
     found = run(f"fedrep+{written(tmp_path, body)}", tmp_path)  # the classifier's epochs leave the backbone alone
@@ -110,6 +114,7 @@ def test_signatures_and_properties_that_would_mislead_are_refused(tmp_path: Path
         run(written(tmp_path, body), tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "said"),
     [
@@ -132,6 +137,7 @@ def test_what_hooks_of_the_server_return_is_checked(tmp_path: Path, body: str, s
         run(written(tmp_path, body), tmp_path)
 
 
+@pytest.mark.slow
 def test_selected_clients_may_be_an_array(tmp_path: Path) -> None:
     body = "def select_clients(self, server, round, clients):\n    import numpy\n    return numpy.array(clients[:2])"
     run(written(tmp_path, body), tmp_path)

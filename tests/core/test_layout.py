@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +12,7 @@ from fedframe.core.model import assign_roles
 shapes = st.lists(st.lists(st.integers(1, 5), min_size=0, max_size=4), min_size=1, max_size=6)
 
 
+@pytest.mark.slow
 @given(shapes, shapes)
 def test_flatten_then_view_gives_every_tensor_back(trainable: list[list[int]], buffers: list[list[int]]) -> None:
     first = [(f"t{i}", torch.randn(shape)) for i, shape in enumerate(trainable)]

@@ -116,6 +116,7 @@ def test_delongs_error_is_that_of_its_formula_in_plain_loops() -> None:
     assert auroc(given.scores(1)).error == pytest.approx(float(np.sqrt(variance)), rel=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "metric", ["accuracy", "balanced_accuracy", "f1", "auroc", "average_precision", "sensitivity", "specificity"]
 )
@@ -130,6 +131,7 @@ def test_errors_are_the_spread_over_samples_drawn_anew(metric: str, classes: int
     assert 0.7 * spread < claimed < most * spread
 
 
+@pytest.mark.slow
 def test_an_interval_holds_the_true_value_in_nineteen_of_twenty_draws() -> None:
     everything = drawn(2, 40_000, 1, rare=0.3)
     for metric in ("accuracy", "balanced_accuracy", "auroc", "f1"):
@@ -180,6 +182,7 @@ def test_the_error_of_a_mean_over_clients_is_that_of_independent_ones() -> None:
 
 
 # -- tallies -----------------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 @pytest.mark.parametrize("sure", [0.3, 1.0, 4.0, 12.0])
 @pytest.mark.parametrize("classes", [2, 10])
 def test_pooled_auroc_of_histograms_is_within_a_thousandth_at_the_default_bins(classes: int, sure: float) -> None:

@@ -57,6 +57,7 @@ def test_flawed_reply_is_refused_with_the_reason(reply: Message, why: str) -> No
     assert re.search(why, found)
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(width=32), min_size=1, max_size=20))
 def test_all_finite_agrees_with_looking_at_each_value(values: list[float]) -> None:
     tensor = torch.tensor(values)

@@ -13,6 +13,7 @@ from fedframe.core.optimizers import FusedSGD, make_optimizer
 from fedframe.settings import Settings
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(st.sampled_from([0.0, 0.5, 0.9]), st.booleans(), st.sampled_from([0.0, 0.01]), st.integers(0, 10_000))
 def test_fused_sgd_equals_torch_bit_for_bit(momentum: float, nesterov: bool, decay: float, seed: int) -> None:

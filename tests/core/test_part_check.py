@@ -73,6 +73,7 @@ HOOK_BODIES = {
 COMPANIONS = {"stages", "row_losses", "probabilities", "statistics"}  # of `loss` and `server_stage`, called with them
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("hook", HOOK_BODIES)
 def test_every_hook_is_called_and_its_error_names_file_line_and_hook(tmp_path: Path, hook: str, workers: int) -> None:
@@ -103,6 +104,7 @@ def test_an_error_in_a_merger_names_its_method(tmp_path: Path) -> None:
     assert re.fullmatch(r"Round 1, server: KeyError: 'x' \(.*mine.py, line \d+, in .*Odd\.add\)", str(caught.value))
 
 
+@pytest.mark.slow
 def test_a_merger_sees_the_rounds_number_and_rate(tmp_path: Path) -> None:
     body = """
     def server_step(self, server, updates):
@@ -164,6 +166,7 @@ def test_slots_follow_from_hooks(tmp_path: Path) -> None:
     assert filled_slots(Part) == set()
 
 
+@pytest.mark.slow
 def test_parts_of_recipes_pass_the_same_check() -> None:
     for name in RECIPES:
         make_method(name, {})
@@ -172,6 +175,7 @@ def test_parts_of_recipes_pass_the_same_check() -> None:
 
 
 # -- what is sent or kept is declared ----------------------------------------------------------------------------------
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "said"),
     [
@@ -249,6 +253,7 @@ def test_what_is_not_declared_is_refused_by_name(tmp_path: Path, body: str, said
         run(written(tmp_path, body), tmp_path, workers)
 
 
+@pytest.mark.slow
 def test_sums_and_single_uploads_reach_the_server(tmp_path: Path) -> None:
     body = """
     def finish(self, context):
@@ -269,6 +274,7 @@ def test_sums_and_single_uploads_reach_the_server(tmp_path: Path) -> None:
     assert [line["mine/checked"] for line in result.history] == [1, 1]
 
 
+@pytest.mark.slow
 def test_a_subclass_with_another_loss_is_not_trained_by_the_old_one(tmp_path: Path) -> None:
     """`row_losses` of cross-entropy must not stand in for the loss that a subclass has replaced."""
     (tmp_path / "sub.py").write_text(
@@ -303,6 +309,7 @@ def test_a_subclass_with_another_loss_is_not_trained_by_the_old_one(tmp_path: Pa
 
 
 # -- what hooks return, and what else would be ignored -----------------------------------------------------------------
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize(
     ("body", "said"),
@@ -366,6 +373,7 @@ def test_mistakes_that_show_with_the_model_are_refused(tmp_path: Path, body: str
         run(written(tmp_path, body), tmp_path)
 
 
+@pytest.mark.slow
 def test_a_step_without_the_gradient_does_not_silence_other_parts(tmp_path: Path) -> None:
     body = (
         "def step(self, context):\n    return context.logits.sum() if hasattr(context, 'logits') else torch.zeros(())"

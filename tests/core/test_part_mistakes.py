@@ -49,6 +49,7 @@ def test_names_start_with_that_of_the_part(tmp_path: Path, body: str) -> None:
         run(written(tmp_path, body), tmp_path)
 
 
+@pytest.mark.slow
 def test_a_part_that_derives_from_another_keeps_its_names(tmp_path: Path) -> None:
     (tmp_path / "sub.py").write_text(
         HEAD.replace("class Mine(Part)", "class Mine(Scaffold)").replace(
@@ -85,6 +86,7 @@ def test_typed_private_and_known_attributes_are_not_refused(tmp_path: Path, line
 
 
 # -- the server's state ------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_a_state_of_another_shape_is_refused_where_it_is_set_and_not_kept(tmp_path: Path) -> None:
     body = KEPT + "def after_merge(self, server, clients):\n    server.state['mine/x'] = torch.zeros(3, 4)"
     method = written(tmp_path, body)
@@ -100,6 +102,7 @@ def test_a_state_of_another_shape_is_refused_where_it_is_set_and_not_kept(tmp_pa
     assert fedframe.resume(tmp_path / "run", changed_code=True, progress=False).summary["rounds"] == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "said"),
     [
@@ -116,6 +119,7 @@ def test_what_no_round_could_use_is_not_checkpointed(tmp_path: Path, line: str, 
     assert torch.equal(kept["state/mine/x"], torch.zeros(10, 4))
 
 
+@pytest.mark.slow
 def test_a_resumed_run_takes_the_shape_that_is_declared_now(tmp_path: Path) -> None:
     body = KEPT + "def after_merge(self, server, clients):\n    if server.current_round == 2:\n        1 / 0"
     with pytest.raises(RunError, match="ZeroDivisionError"):
@@ -126,6 +130,7 @@ def test_a_resumed_run_takes_the_shape_that_is_declared_now(tmp_path: Path) -> N
     assert "state on the server has changed (mine/x)" in (tmp_path / "run" / "log.txt").read_text()
 
 
+@pytest.mark.slow
 def test_the_server_knows_the_size_of_the_model(tmp_path: Path) -> None:
     body = """
     def server_state(self, server):
@@ -137,6 +142,7 @@ def test_the_server_knows_the_size_of_the_model(tmp_path: Path) -> None:
 
 
 # -- values that hooks give --------------------------------------------------------------------------------------------
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize(
     ("body", "said"),
@@ -205,11 +211,13 @@ def test_a_value_that_cannot_work_is_one_sentence_with_its_hook(
     assert "--changed-code" in "".join(caught.value.__notes__)
 
 
+@pytest.mark.slow
 def test_training_that_diverges_is_still_a_matter_of_the_learning_rate(tmp_path: Path) -> None:
     with pytest.raises(FedframeError, match="smaller lr"):
         fedframe.run("fedavg", out=tmp_path / "run", clients=3, rounds=3, lr=1e12, workers=1, progress=False)
 
 
+@pytest.mark.slow
 def test_a_failure_before_the_first_round_leaves_no_folder(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="names start with"):
         run(written(tmp_path, f"memory = ('x',){HOOK}"), tmp_path)

@@ -32,6 +32,7 @@ def test_backbone_computes_in_bfloat16_and_gives_float32(tmp_path: Path) -> None
     assert {p.dtype for p in model.parameters()} == {torch.float32}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedavg", "scaffold", "spherefed", "fedetf"])
 def test_any_number_of_workers_gives_the_same_bits(method: str, tmp_path: Path) -> None:
     given: dict[str, Any] = {

@@ -126,6 +126,7 @@ def test_noise_at_the_node_cannot_be_taken_off_by_another_order(tmp_path: Path) 
     assert float((first - second).std()) == pytest.approx(math.sqrt(2), rel=0.1)
 
 
+@pytest.mark.slow
 def test_with_secure_aggregation_nodes_share_the_noise(tmp_path: Path) -> None:
     """The noise of any sum that can be unmasked is whole for each of its clients, who know their own share."""
     job = job_of(tmp_path / "run", privacy_clip=1e-6, privacy_noise=2e6, privacy_at="node", secure=True, min_clients=3)
@@ -143,6 +144,7 @@ def draws(job: Job) -> list[list[int]]:
     return [sorted(server.select_clients(round)) for round in range(1, 21)]
 
 
+@pytest.mark.slow
 def test_who_is_drawn_is_not_in_the_seed(tmp_path: Path) -> None:
     """Epsilon counts on it: whoever knew the draw would know in which rounds to look for a client."""
     some: dict[str, Any] = {"clients": 10, "participation": 0.3}
@@ -176,6 +178,7 @@ def test_epsilon_bounds_the_exact_one_from_above_and_closely(z: float, rounds: i
     assert exact_delta(0.8 * told, mu) > 1e-5
 
 
+@pytest.mark.slow
 def test_epsilon_grows_with_rounds_and_falls_with_noise_and_with_fewer_clients_drawn() -> None:
     assert epsilon(2.0, 1e-5, 10, 10, 10, True) < epsilon(2.0, 1e-5, 20, 10, 10, True)
     assert epsilon(4.0, 1e-5, 10, 10, 10, True) < epsilon(2.0, 1e-5, 10, 10, 10, True)
@@ -183,6 +186,7 @@ def test_epsilon_grows_with_rounds_and_falls_with_noise_and_with_fewer_clients_d
     assert few < all_known == epsilon(4.0, 1e-5, 10, 10, 10, True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("z", "drawn", "clients"), [(1.0, 10, 1000), (2.0, 50, 100), (4.0, 3, 10)])
 def test_epsilon_of_drawn_clients_is_for_one_client_in_the_place_of_another(z: float, drawn: int, clients: int) -> None:
     """One round against the exact bound (Balle, Barthe and Gaboardi, 2018, Theorem 9): drawn without replacement, and
@@ -196,6 +200,7 @@ def test_epsilon_of_drawn_clients_is_for_one_client_in_the_place_of_another(z: f
     assert exact(0.3 * told) > 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", ["server", "node"])
 def test_metrics_and_summary_tell_what_is_spent(tmp_path: Path, at: str) -> None:
     result = run(

@@ -73,6 +73,7 @@ def rounds(server: Server, count: int) -> list[int]:
 
 
 # -- updates -----------------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 @pytest.mark.parametrize("clients", [4, WINDOW, WINDOW + 5])
 def test_bound_that_drops_nothing_changes_no_bit(tmp_path: Path, clients: int) -> None:
     models = []
@@ -84,6 +85,7 @@ def test_bound_that_drops_nothing_changes_no_bit(tmp_path: Path, clients: int) -
     assert torch.equal(*models)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factor", [1e30, -1e6])
 @pytest.mark.parametrize("clients", [5, WINDOW + 5])
 def test_huge_finite_update_is_dropped_counted_and_said_and_the_run_goes_on(
@@ -140,6 +142,7 @@ def test_two_clients_are_judged_by_the_round_before(tmp_path: Path) -> None:
     assert rounds(forgotten, 1) == [0]
 
 
+@pytest.mark.slow
 def test_many_huge_updates_do_not_become_usual_by_coming_first(tmp_path: Path) -> None:
     """After a first round, more than are held back come before the honest ones, and are dropped all the same."""
     clients, bad = 3 * WINDOW, range(WINDOW + 4)
@@ -198,6 +201,7 @@ def test_samples_of_all_are_bounded_as_the_rounds_are(tmp_path: Path) -> None:
     assert Server(unbounded, InlineEngine(unbounded), nothing).weight_of_all == 240
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(1, 10**6), min_size=3, max_size=30), st.integers(10**7, 10**9))
 def test_no_claim_moves_the_bound_beyond_the_others_sizes(sizes: list[int], claim: int) -> None:
     bounded = most_samples(torch.tensor([*sizes, claim]), 10.0)

@@ -85,6 +85,7 @@ def test_fedavg_equals_a_plain_loop_in_float64(tmp_path: Path, weighting: str, m
         torch.testing.assert_close(ours[name].double(), value, atol=2e-5, rtol=1e-4)
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.floats(-1e3, 1e3, width=32), st.floats(0.5, 100)), min_size=1, max_size=8))
 def test_running_mean_equals_a_plain_sum(pairs: list[tuple[float, float]]) -> None:
     mean = RunningMean(1)
@@ -152,6 +153,7 @@ def test_steps_instead_of_epochs(tmp_path: Path) -> None:
     assert [reply.numbers["steps"] for reply in replies] == [7, 7]
 
 
+@pytest.mark.slow
 def test_batch_norm_statistics_of_a_resnet_are_the_mean_of_the_clients(tmp_path: Path) -> None:
     data = images(side=8, count=48)
     job = make_job(tmp_path, data, "resnet20", partition="iid", clients=3, epochs=1, lr=0.01)
@@ -174,6 +176,7 @@ def test_batch_norm_statistics_of_a_resnet_are_the_mean_of_the_clients(tmp_path:
     assert not any("num_batches_tracked" in entry.name for entry in job.roles.layout.entries)
 
 
+@pytest.mark.slow
 def test_client_with_one_sample_trains_even_with_batch_norm(tmp_path: Path) -> None:
     data = images(side=8, count=41)
     data["user_train"] = torch.tensor([0] * 40 + [1]).numpy()  # 40 samples leave a last batch of one, too

@@ -141,6 +141,7 @@ def rich_job(folder: Path) -> Job:
     return Job(job.settings, method, job.federation, model, folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_all_hooks_are_called_and_state_goes_where_it_belongs(tmp_path: Path, workers: int) -> None:
     job = rich_job(tmp_path)
@@ -164,6 +165,7 @@ def test_all_hooks_are_called_and_state_goes_where_it_belongs(tmp_path: Path, wo
     engine.close()
 
 
+@pytest.mark.slow
 def test_server_state_and_model_are_the_same_for_one_and_two_workers(tmp_path: Path) -> None:
     found = []
     for workers in (1, 2):

@@ -43,6 +43,7 @@ def without_seconds(summary: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 def test_ffc_sends_a_triangle_and_gets_the_backbone_and_the_new_classifier_reaches_every_client(tmp_path: Path) -> None:
     assert stages_of("spherefed", tmp_path / "run") == {
         "server_stage": {
@@ -62,6 +63,7 @@ def test_ffc_sends_a_triangle_and_gets_the_backbone_and_the_new_classifier_reach
     }
 
 
+@pytest.mark.slow
 def test_totals_are_rounds_and_stages_and_the_rounds_alone_keep_their_keys(tmp_path: Path) -> None:
     summary = fedframe.run("spherefed", data=blobs(), partition="user", out=tmp_path / "run", **SMALL).summary
     assert summary["bytes_up"] == summary["bytes_down"] == 2 * 4 * BODY
@@ -70,12 +72,14 @@ def test_totals_are_rounds_and_stages_and_the_rounds_alone_keep_their_keys(tmp_p
     assert summary["bytes_down_total"] == 2 * 4 * BODY + 4 * FROZEN + 4 * BODY + 4 * (BODY + FROZEN)
 
 
+@pytest.mark.slow
 def test_ccvr_sends_counts_means_and_triangles(tmp_path: Path) -> None:
     found = stages_of("ccvr", tmp_path / "run")
     assert (found["server_stage"]["bytes_up"], found["server_stage"]["bytes_down"]) == (4 * CCVR, 4 * (BODY + HEAD))
     assert (found["client_stage"]["bytes_up"], found["client_stage"]["bytes_down"]) == (4 * COUNTS, 4 * (BODY + HEAD))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "settings", "stages"),
     [
@@ -98,6 +102,7 @@ def test_bytes_do_not_depend_on_the_number_of_workers(tmp_path: Path) -> None:
     assert stages_of("spherefed", tmp_path / "one") == stages_of("spherefed", tmp_path / "two", workers=2)
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_after_its_last_round_counts_its_stages_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,6 +122,7 @@ def test_a_run_that_was_stopped_after_its_last_round_counts_its_stages_once(
     assert resumed["bytes_up_total"] == resumed["bytes_up"] + 4 * FFC + 4 * COUNTS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("secure", [False, True])
 def test_nodes_send_what_a_simulation_counts_and_masked_sums_one_number_more(tmp_path: Path, secure: bool) -> None:
     if secure:

@@ -91,12 +91,14 @@ def job_of(folder: Path, *parts: Part, **settings: Any) -> Job:
     return toy_job(folder, *parts, data=blobs(), **{"lr": 0.05, "epochs": 2, **settings})
 
 
+@pytest.mark.slow
 def test_parts_prepare_for_every_client_and_corrections_rest_in_the_client_stage(tmp_path: Path) -> None:
     corrected = trained(job_of(tmp_path, Anchor()))
     assert not torch.equal(corrected.model, trained(job_of(tmp_path)).model)
     assert corrected.conclude(nothing).personal_count == 4
 
 
+@pytest.mark.slow
 def test_tensor_that_the_server_moves_survives_a_resume(tmp_path: Path) -> None:
     whole = trained(job_of(tmp_path, MovingHead()), 3)
     half = trained(job_of(tmp_path, MovingHead()), 1)
@@ -121,6 +123,7 @@ def test_net_of_the_server_is_the_shared_model_with_what_the_server_has_set(tmp_
         server.run_round(2, nothing)
 
 
+@pytest.mark.slow
 def test_method_without_a_shared_model_has_no_generic_score_but_a_personal_one_each_round(tmp_path: Path) -> None:
     job = job_of(tmp_path, AllPrivate())
     assert job.roles.layout.size == 0
@@ -173,6 +176,7 @@ def test_memory_that_a_part_does_not_declare_is_an_error(tmp_path: Path) -> None
         trained(job_of(tmp_path, Forgetful()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_number_that_is_no_plain_number_is_an_error_that_names_it(tmp_path: Path, workers: int) -> None:
     @dataclass(frozen=True)

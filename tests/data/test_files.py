@@ -39,12 +39,14 @@ def spec(tmp_path: Path, download: bool = True) -> DataSpec:
     return DataSpec("some", "some", None, data_dir=tmp_path / "data", download=download)
 
 
+@pytest.mark.slow
 def test_a_file_is_fetched_from_the_first_address_that_has_it(tmp_path: Path, site: str) -> None:
     md5 = hashlib.md5(b"content").hexdigest()
     folder = download_files(spec(tmp_path), [RemoteFile("a.bin", (f"{site}none.bin", f"{site}a.bin"), md5)], "a.bin")
     assert (folder / "a.bin").read_bytes() == b"content"
 
 
+@pytest.mark.slow
 def test_a_wrong_checksum_leaves_nothing_behind(tmp_path: Path, site: str) -> None:
     remote = RemoteFile("a.bin", (f"{site}a.bin",), "0" * 32)
     text = sentence(lambda: download_files(spec(tmp_path), [remote], "a.bin"), DataError)

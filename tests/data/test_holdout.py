@@ -96,6 +96,7 @@ def rows_of_held_out(federation: Federation) -> list[set[int]]:
     return [{place[test[row].tobytes()] for row in rows} for rows in lists]
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(
     share=st.floats(0.05, 0.9),

@@ -134,6 +134,7 @@ def test_kinds_of_columns(values: list[Any], kind: str) -> None:
     assert describe_column("x", np.array(values), TableReading()).kind == kind
 
 
+@pytest.mark.slow
 def test_the_model_reads_new_tables_as_it_read_the_first(tmp_path: Path) -> None:
     columns: dict[str, Any] = {
         "crp": lambda i: "<0.5" if i % 50 == 7 else f"{i / 7:.2f}",
@@ -156,6 +157,7 @@ def test_the_model_reads_new_tables_as_it_read_the_first(tmp_path: Path) -> None
     assert table.iloc[0]["prediction"] == first[0]
 
 
+@pytest.mark.slow
 def test_the_command_shows_every_column_before_it_refuses(tmp_path: Path) -> None:
     spec = write(tmp_path, admitted=day, ward=lambda i: f"w{i % 3}")
     shown = CliRunner().invoke(app, ["data", spec])

@@ -36,6 +36,7 @@ def rows(federation: Federation) -> list[int]:
     return sorted(federation.train.values.tolist())
 
 
+@pytest.mark.slow
 @given(labels_of, st.integers(1, 20), st.integers(0, 5), st.sampled_from(["iid", "shards:1", "shards:2"]))
 def test_every_row_goes_to_exactly_one_client_and_shares_are_even(
     drawn: tuple[int, list[int]], clients: int, seed: int, partition: str
@@ -50,6 +51,7 @@ def test_every_row_goes_to_exactly_one_client_and_shares_are_even(
     assert sizes.max() - sizes.min() <= pieces // clients
 
 
+@pytest.mark.slow
 @given(
     labels_of,
     st.integers(1, 20),
@@ -71,6 +73,7 @@ def test_dirichlet_gives_every_row_once_and_meets_the_minimum_or_says_why_not(
     assert made.train.sizes().min() >= min_size
 
 
+@pytest.mark.slow
 def test_dirichlet_proportions_have_the_spread_of_their_alpha() -> None:
     labels = np.repeat(np.arange(200), 1000).tolist()  # 200 draws of Dir(alpha) over 10 clients
     for alpha in (0.1, 1.0, 10.0):
@@ -79,6 +82,7 @@ def test_dirichlet_proportions_have_the_spread_of_their_alpha() -> None:
         assert float(share.var(correction=0)) == pytest.approx(0.09 / (10 * alpha + 1), rel=0.1)
 
 
+@pytest.mark.slow
 @given(labels_of, st.integers(1, 12), st.sampled_from([0.01, 0.1, 1.0, 100.0]), st.integers(0, 5))
 def test_under_a_cap_who_has_an_equal_share_gets_nothing_of_further_classes(
     drawn: tuple[int, list[int]], clients: int, alpha: float, seed: int
@@ -127,6 +131,7 @@ def test_the_dirichlet_error_names_numbers_that_work() -> None:
     whole(labels, 2, "dirichlet:0.1", 20, 0, min_size=5)
 
 
+@pytest.mark.slow
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(1, 40), st.integers(0, 3))
 @settings(max_examples=150)
 def test_classes_k_gives_each_client_exactly_k_balanced_classes(
@@ -168,6 +173,7 @@ def test_shards_hold_neighbouring_labels() -> None:
     assert (table.sum(1) == 20).all()
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.integers(1, 60), min_size=1, max_size=8),
     st.sampled_from([1.0, 10.0, 100.0, 2.5]),

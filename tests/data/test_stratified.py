@@ -52,6 +52,7 @@ def rows_of(counts: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
     return owner[mix], labels[mix]
 
 
+@pytest.mark.slow
 @given(clients_of, st.sampled_from([0.0, 0.1, 0.25, 0.3, 0.5, 0.9]))
 @settings(max_examples=200)
 def test_the_held_out_share_is_the_plain_largest_remainder(counts: list[list[int]], share: float) -> None:
@@ -70,6 +71,7 @@ def test_the_held_out_share_is_the_plain_largest_remainder(counts: list[list[int
         assert ((left > 0) == (np.array(row) > 0)).all()  # every class stays trained on
 
 
+@pytest.mark.slow
 @given(clients_of, st.lists(st.integers(0, 9), min_size=5, max_size=5))
 @settings(max_examples=200)
 def test_the_global_draw_is_the_plain_largest_remainder(counts: list[list[int]], stock: list[int]) -> None:
@@ -146,6 +148,7 @@ def kept(counts: list[int], share: float, seed: int = 0, users: np.ndarray | Non
     return subsample_rows(labels, users, len(counts), share, np.random.default_rng(seed))
 
 
+@pytest.mark.slow
 @given(
     counts=st.lists(st.integers(0, 60), min_size=1, max_size=12).filter(any),
     share=st.floats(0.01, 1.0),

@@ -114,6 +114,7 @@ def test_a_test_table_with_other_columns_is_refused(tmp_path: Path) -> None:
     assert "same columns" in sentence(lambda: load_source(f"{spec}?test=test.csv"), DataError)
 
 
+@pytest.mark.slow
 def test_parquet_is_read_like_csv(tmp_path: Path) -> None:
     table = {
         "age": [float(i) if i else None for i in range(10)],

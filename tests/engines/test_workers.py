@@ -72,6 +72,7 @@ def test_one_two_and_three_workers_give_the_same_bits(tmp_path: Path, net: str) 
     assert torch.equal(models[0], models[2])
 
 
+@pytest.mark.slow
 def test_replies_come_in_the_order_of_the_units(tmp_path: Path) -> None:
     job = make_job(tmp_path, blobs(clients=9))
     engine = WorkerEngine(job, 3, nothing)
@@ -84,6 +85,7 @@ def test_replies_come_in_the_order_of_the_units(tmp_path: Path) -> None:
     assert all(torch.equal(update, inline[unit]) for unit, update in replies)
 
 
+@pytest.mark.slow
 def test_worker_that_dies_is_replaced_and_the_result_is_the_same(tmp_path: Path) -> None:
     job = make_job(tmp_path, None, Deadly(tmp_path / "bullets", 1))
     notes: list[str] = []
@@ -99,6 +101,7 @@ def test_worker_that_dies_is_replaced_and_the_result_is_the_same(tmp_path: Path)
     assert torch.equal(server.model, unharmed.model)
 
 
+@pytest.mark.slow
 def test_unit_that_kills_its_worker_twice_ends_the_run_with_a_clear_error(tmp_path: Path) -> None:
     job = make_job(tmp_path, None, Deadly(tmp_path / "bullets", 100))
     engine = WorkerEngine(job, 2, nothing)
@@ -107,6 +110,7 @@ def test_unit_that_kills_its_worker_twice_ends_the_run_with_a_clear_error(tmp_pa
     engine.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_error_in_the_users_code_names_round_stage_and_client(tmp_path: Path, workers: int) -> None:
     job = make_job(tmp_path, None, Raising())
@@ -116,6 +120,7 @@ def test_error_in_the_users_code_names_round_stage_and_client(tmp_path: Path, wo
     engine.close()
 
 
+@pytest.mark.slow
 def test_workers_start_after_the_parent_has_used_threads(tmp_path: Path) -> None:
     torch.set_num_threads(2)
     try:
@@ -131,6 +136,7 @@ def test_workers_start_after_the_parent_has_used_threads(tmp_path: Path) -> None
         torch.set_num_threads(1)
 
 
+@pytest.mark.slow
 def test_message_that_does_not_fit_goes_through_the_pipe(tmp_path: Path) -> None:
     job = make_job(tmp_path)
     engine = WorkerEngine(job, 2, nothing)
@@ -181,6 +187,7 @@ def test_scores_of_a_test_set_in_many_pieces_are_those_of_one_process(tmp_path: 
     assert found[0].generic == right / 5000
 
 
+@pytest.mark.slow
 def test_whoever_stops_listening_does_not_disturb_the_next_order(tmp_path: Path) -> None:
     job = make_job(tmp_path, blobs(clients=6))
     engine = WorkerEngine(job, 2, nothing)
@@ -196,6 +203,7 @@ def test_whoever_stops_listening_does_not_disturb_the_next_order(tmp_path: Path)
     assert all(torch.equal(a, b) for a, b in zip(again, inline, strict=True))
 
 
+@pytest.mark.slow
 def test_replies_that_wait_for_a_late_one_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedframe.engines.worker_pool.MAX_HELD_BYTES", 1)  # one early reply, and the others pause
     job = make_job(tmp_path, blobs(clients=9))
@@ -207,6 +215,7 @@ def test_replies_that_wait_for_a_late_one_are_bounded(tmp_path: Path, monkeypatc
     assert engine._held_bytes == 0
 
 
+@pytest.mark.slow
 def test_worker_that_dies_in_the_middle_of_a_message_is_noticed(tmp_path: Path) -> None:
     job = make_job(tmp_path)
     notes: list[str] = []

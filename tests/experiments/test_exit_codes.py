@@ -67,6 +67,7 @@ def ended(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     return int(caught.value.code or 0)
 
 
+@pytest.mark.slow
 def test_compare_fails_if_a_run_did_and_has_the_table_of_the_others(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -86,6 +87,7 @@ def test_compare_fails_if_a_run_did_and_has_the_table_of_the_others(
     assert ended(monkeypatch, *command) == 0
 
 
+@pytest.mark.slow
 def test_sweep_goes_on_with_the_methods_whose_candidates_could_be_run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -101,6 +103,7 @@ def test_sweep_goes_on_with_the_methods_whose_candidates_could_be_run(
     assert [len(method["runs"]) for method in json.loads(Path("o/comparison.json").read_text())["methods"]] == [0, 1]
 
 
+@pytest.mark.slow
 def test_cases_of_a_sweep_count_as_well(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["--sweep", "rounds=1,2", "--seeds", "1", *SMALL, "--out", "o", "--quiet"]
     assert ended(monkeypatch, "compare", "fedavg", "bad.py:Bad", *asked) == 1
@@ -111,11 +114,13 @@ def test_cases_of_a_sweep_count_as_well(monkeypatch: pytest.MonkeyPatch, capsys:
     assert Path("o/comparison.md").exists()
 
 
+@pytest.mark.slow
 def test_diverged_run_is_an_outcome_and_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ended(monkeypatch, "compare", "fedavg", "fedavg?lr=1.0e+30", "--seeds", "1", *SMALL, "--out", "o") == 0
     assert "1 diverged" in Path("o/comparison.md").read_text()
 
 
+@pytest.mark.slow
 def test_paper_fails_if_a_cell_did(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     Path("table.yaml").write_text(TABLE)
     assert ended(monkeypatch, "paper", "table.yaml", "--out", "o", "--cores", "1", "--data-dir", ".") == 1
@@ -125,6 +130,7 @@ def test_paper_fails_if_a_cell_did(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert list(Path("o").glob("*.md"))
 
 
+@pytest.mark.slow
 def test_python_returns_what_there_is_and_refuses_only_if_there_is_nothing() -> None:
     asked: dict[str, Any] = {
         "seeds": 1,

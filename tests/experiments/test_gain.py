@@ -55,6 +55,7 @@ def test_an_interval_that_is_cut_at_one_counts_by_its_longer_side() -> None:
     )
 
 
+@pytest.mark.slow
 def test_alone_is_the_local_recipe_with_the_same_budget_and_is_run_once(tmp_path: Path) -> None:
     data = blobs()
     result = fedframe.run("fedprox", data=data, out=tmp_path / "run", set={"fine_tune": {"epochs": 2}}, **SMALL)
@@ -72,6 +73,7 @@ def test_alone_is_the_local_recipe_with_the_same_budget_and_is_run_once(tmp_path
     assert "What clients gain by joining" in page
 
 
+@pytest.mark.slow
 def test_differences_are_those_of_pairs_where_models_are_kept(tmp_path: Path) -> None:
     data = blobs()
     result = fedframe.run("fedprox", data=data, out=tmp_path / "run", **SMALL)
@@ -92,6 +94,7 @@ def test_differences_are_those_of_pairs_where_models_are_kept(tmp_path: Path) ->
     assert row["gain"]["error"] < apart["error"]
 
 
+@pytest.mark.slow
 def test_models_that_were_not_kept_are_compared_by_their_scores(tmp_path: Path) -> None:
     data = blobs()
     fedframe.run("fedavg", data=data, out=tmp_path / "run", **{**SMALL, "save_personal": False})
@@ -99,12 +102,14 @@ def test_models_that_were_not_kept_are_compared_by_their_scores(tmp_path: Path) 
     assert {row["paired"] for row in found["clients"]} == {False}
 
 
+@pytest.mark.slow
 def test_data_from_python_must_be_given_again(tmp_path: Path) -> None:
     fedframe.run("fedavg", data=blobs(), out=tmp_path / "run", **SMALL)
     with pytest.raises(SettingError, match="gain\\(folder, data="):
         gain(tmp_path / "run", progress=False)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_not_finished_or_has_no_test_data_is_refused(tmp_path: Path) -> None:
     result = fedframe.run("fedavg", data=blobs(), out=tmp_path / "run", **{**SMALL, "local_test": 0.0})
     with pytest.raises(DataError, match="nothing to compare"):
@@ -114,6 +119,7 @@ def test_a_run_that_is_not_finished_or_has_no_test_data_is_refused(tmp_path: Pat
         gain(result.folder, data=blobs(), progress=False)
 
 
+@pytest.mark.slow
 def test_clients_with_little_data_gain_by_joining(tmp_path: Path) -> None:
     draw = np.random.default_rng(0)
     w = draw.normal(size=(3, 12))
@@ -125,6 +131,7 @@ def test_clients_with_little_data_gain_by_joining(tmp_path: Path) -> None:
     assert found["mean"]["low"] > 0
 
 
+@pytest.mark.slow
 def test_an_organiser_sees_what_it_knows(tmp_path: Path) -> None:
     result = fedframe.run("fedavg", data=blobs(), out=tmp_path / "run", **SMALL)
     text = (result.folder / "config.yaml").read_text().replace("data: python", "data: none")

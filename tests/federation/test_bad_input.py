@@ -98,6 +98,7 @@ def test_hosts_that_cannot_be_dialled(host: str, instead: str) -> None:
     assert not Path("clinic").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "said", "instead"),
     [
@@ -123,6 +124,7 @@ def test_settings_with_which_no_federation_works(given: dict[str, str], said: st
     assert not Path("clinic").exists()
 
 
+@pytest.mark.slow
 def test_as_many_clients_as_there_are_may_be_asked_for() -> None:
     assert made(min_clients="2").agreement().settings.min_clients == 2
 
@@ -133,6 +135,7 @@ def join(kit: Path | str, *more: str) -> str:
     return refused("join", str(kit), "--data", "npz:own.npz", *more)
 
 
+@pytest.mark.slow
 def test_a_folder_of_another_federation_is_refused_before_data_are_loaded() -> None:
     first, second = (made(name).path / "kits/north-kit.zip" for name in ("clinic", "trial"))
     with zipfile.ZipFile(first) as archive:
@@ -146,6 +149,7 @@ def test_a_folder_of_another_federation_is_refused_before_data_are_loaded() -> N
     assert "none.npz" in said
 
 
+@pytest.mark.slow
 def test_a_file_in_the_place_of_the_folder() -> None:
     kit = made().path / "kits/north-kit.zip"
     Path("letter").write_text("dear")
@@ -161,6 +165,7 @@ def test_a_folder_that_is_not_ours_to_write() -> None:
     assert "out = shut/north: cannot be this node's folder (Permission denied)" in join(kit, "--out", "shut/north")
 
 
+@pytest.mark.slow
 def test_what_is_no_kit_says_what_a_kit_is() -> None:
     with zipfile.ZipFile("other.zip", "w") as archive:
         archive.writestr("holiday.txt", "sun")
@@ -172,6 +177,7 @@ def test_what_is_no_kit_says_what_a_kit_is() -> None:
     assert join("none.zip").startswith("There is no kit none.zip; ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
@@ -188,6 +194,7 @@ def test_a_kit_with_a_damaged_file(name: str, content: bytes, said: str) -> None
     assert said in join(changed(made().path / "kits/north-kit.zip", name, content))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("key", "value", "said"),
     [

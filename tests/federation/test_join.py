@@ -178,6 +178,7 @@ def test_what_is_printed_is_what_leaves_where_noise_is_promised(tmp_path: Path) 
     assert not any("right predictions" in line for line in lines)
 
 
+@pytest.mark.slow
 def test_the_ledger_of_a_node_is_printed_and_outlives_it(tmp_path: Path) -> None:
     pytest.importorskip("dp_accounting")
     said: list[str] = []

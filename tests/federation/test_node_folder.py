@@ -28,6 +28,7 @@ def contents(place: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in place.iterdir()}
 
 
+@pytest.mark.slow
 def test_the_key_of_another_federation_is_never_written_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     place = tmp_path / "north-node"
@@ -54,6 +55,7 @@ def test_another_node_of_the_same_federation_has_a_folder_of_its_own(tmp_path: P
     assert contents(tmp_path / "node") == before
 
 
+@pytest.mark.slow
 def test_a_folder_without_its_key_is_still_its_federations(tmp_path: Path) -> None:
     joined(tmp_path / "clinic", "north", tmp_path / "node")
     (tmp_path / "node" / "node.key").unlink()

@@ -28,6 +28,7 @@ def after_round(monkeypatch: pytest.MonkeyPatch, what: Any) -> None:
     monkeypatch.setattr(Session, "finish_round", finished)
 
 
+@pytest.mark.slow
 def test_a_node_that_is_away_is_no_refused_update(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -44,6 +45,7 @@ def test_a_node_that_is_away_is_no_refused_update(
     assert "fedavg on the nodes' data: " in said
 
 
+@pytest.mark.slow
 def test_status_shows_the_last_known_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made, _ = make_clinic(tmp_path, monkeypatch)
 
@@ -63,6 +65,7 @@ def test_status_shows_the_last_known_scores(tmp_path: Path, monkeypatch: pytest.
     assert re.search(r"finished, generic \d+\.\d %, client \d+\.\d %$", status.status_lines(made)[-1])
 
 
+@pytest.mark.slow
 def test_a_private_run_shows_epsilon_round_by_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -74,6 +77,7 @@ def test_a_private_run_shows_epsilon_round_by_round(
         assert re.search(rf"round {line['round']}/3 .*  epsilon {re.escape(format(line['epsilon'], '.3g'))}  ", said)
 
 
+@pytest.mark.slow
 def test_the_guide_has_commands_that_a_shell_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = tmp_path / "our folder"
     place.mkdir()

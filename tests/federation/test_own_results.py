@@ -31,6 +31,7 @@ def node_run(folder: Path, name: str) -> Path:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("secure", [False, True])
 def test_a_node_tells_its_gain_only_if_it_chose_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, secure: bool
@@ -60,6 +61,7 @@ def test_a_node_tells_its_gain_only_if_it_chose_to(
     assert read_json(run / "gain.json")["clients"][0]["gain"] is not None
 
 
+@pytest.mark.slow
 def test_a_node_has_the_scores_that_the_organiser_has_of_it_and_its_rounds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,6 +88,7 @@ def test_a_node_has_the_scores_that_the_organiser_has_of_it_and_its_rounds(
     assert pooled == np.sum(each, axis=0).tolist()
 
 
+@pytest.mark.slow
 def test_a_node_finds_out_what_it_gains_afterwards_and_nothing_leaves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,6 +114,7 @@ def test_a_node_finds_out_what_it_gains_afterwards_and_nothing_leaves(
     assert row["alone"]["value"] == other.scores["personal"]["final"]
 
 
+@pytest.mark.slow
 def test_training_alone_again_with_other_data_sets_the_old_one_aside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,6 +127,7 @@ def test_training_alone_again_with_other_data_sets_the_old_one_aside(
     assert (home / "alone-1/summary.json").exists()
 
 
+@pytest.mark.slow
 def test_a_run_that_is_not_over_at_a_node_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_clinic(tmp_path, monkeypatch)
     folder = tmp_path / "north-node/runs/abc"

@@ -24,6 +24,7 @@ def child(log: Path, program: str) -> ChildProcess:
     return ChildProcess([sys.executable, "-c", program], log, dict(os.environ))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("said", "why"),
     [
@@ -44,6 +45,7 @@ def test_a_process_that_ended_says_why_and_not_what_an_earlier_one_said(tmp_path
         wait_for_port(one, "127.0.0.1", port)
 
 
+@pytest.mark.slow
 def test_a_process_that_was_killed_is_said_to_be_and_not_what_it_was_doing(tmp_path: Path) -> None:
     one = child(tmp_path / "log", "import time; print('ERROR: of before', flush=True); time.sleep(3600)")
     one.process.kill()
@@ -69,6 +71,7 @@ class Soon(threading.Event):
         return False
 
 
+@pytest.mark.slow
 def test_a_port_of_another_program_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "GRACE", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as stranger:
@@ -83,6 +86,7 @@ def test_a_port_of_another_program_is_named(monkeypatch: pytest.MonkeyPatch) -> 
         require_free_port("192.0.2.1", port)
 
 
+@pytest.mark.slow
 def test_who_serves_is_who_holds_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folder, "LOCK_TIMEOUT", 0.2)
     federation = FederationFolder(tmp_path)
@@ -118,6 +122,7 @@ def test_a_killed_process_serves_no_more(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.slow
 def test_a_wait_ends_when_it_is_over(tmp_path: Path) -> None:
     one = child(tmp_path / "log", "import time; time.sleep(3600)")
     over = threading.Event()

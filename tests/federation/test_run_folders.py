@@ -63,6 +63,7 @@ def test_the_report_shows_the_organisers_test_data_and_is_calm_about_the_rest(
     ]
 
 
+@pytest.mark.slow
 def test_without_test_data_the_report_says_that_data_stay_at_the_nodes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,6 +76,7 @@ def test_without_test_data_the_report_says_that_data_stay_at_the_nodes(
     assert "missing" not in found["gram"]  # it is the model's alone
 
 
+@pytest.mark.slow
 def test_the_settings_of_a_federations_run_name_the_command_that_runs_it_again(trained: Path) -> None:
     data = trained.parents[2] / "public.npz"
     head = (trained / "config.yaml").read_text().splitlines()[0]
@@ -92,6 +94,7 @@ def command(*arguments: object) -> str:
     return done.output + str(done.exception or "")
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_measured_and_not_resumed(trained: Path) -> None:
     assert "is finished" in command("resume", trained)
     assert fedframe.resume(trained, progress=False).scores["generic"]["final"] is not None
@@ -104,6 +107,7 @@ def nodes_run(trained: Path) -> Path:
     return found
 
 
+@pytest.mark.slow
 def test_a_nodes_run_folder_says_where_scores_are_and_how_to_predict(trained: Path) -> None:
     node = nodes_run(trained)
     for name in ("measure", "resume"):
@@ -115,6 +119,7 @@ def test_a_nodes_run_folder_says_where_scores_are_and_how_to_predict(trained: Pa
     assert len(fedframe.Predictor.load(node, "south").predict(np.zeros((2, 6), np.float32))) == 2
 
 
+@pytest.mark.slow
 def test_a_node_that_missed_the_end_hears_what_to_do(trained: Path) -> None:
     node = nodes_run(trained)
     (node / "model.safetensors").unlink()
@@ -127,6 +132,7 @@ def test_a_node_that_missed_the_end_hears_what_to_do(trained: Path) -> None:
         assert "fedframe resume" not in said
 
 
+@pytest.mark.slow
 def test_an_unfinished_training_goes_on_with_start(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (trained / "summary.json").unlink()
     (trained / "model.safetensors").unlink()
@@ -137,6 +143,7 @@ def test_an_unfinished_training_goes_on_with_start(trained: Path, monkeypatch: p
     assert command("resume", ".").strip().endswith(f"go on with: fedframe federation start {trained.parents[1]}")
 
 
+@pytest.mark.slow
 def test_a_member_that_was_away_at_the_end_makes_its_model_under_its_own_name(trained: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(trained, copy)
@@ -150,6 +157,7 @@ def test_a_member_that_was_away_at_the_end_makes_its_model_under_its_own_name(tr
         fedframe.personalise(copy, f"npz:{tmp_path / 'south.npz'}", name="south", progress=False)
 
 
+@pytest.mark.slow
 def test_nobody_else_reads_an_organisers_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made, _ = make_clinic(tmp_path, monkeypatch)
     assert made.path.stat().st_mode & 0o777 == 0o700

@@ -63,6 +63,7 @@ def cut_off(clinic: FederationFolder, monkeypatch: pytest.MonkeyPatch, **options
             start.start(clinic, progress=False, **options)
 
 
+@pytest.mark.slow
 def test_a_training_goes_on_after_its_last_round(clinic: FederationFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     cut_off(clinic, monkeypatch)
     start.start(clinic, progress=False)
@@ -70,6 +71,7 @@ def test_a_training_goes_on_after_its_last_round(clinic: FederationFolder, monke
     assert len((clinic.runs / "1" / "metrics.jsonl").read_text().splitlines()) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["version", "torch"])
 @pytest.mark.parametrize("resumed", [False, True])
 def test_another_program_at_a_node_is_refused(
@@ -83,6 +85,7 @@ def test_another_program_at_a_node_is_refused(
         start.start(clinic, progress=False)
 
 
+@pytest.mark.slow
 def test_test_data_cannot_change_in_the_middle(
     clinic: FederationFolder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -100,6 +103,7 @@ def test_another_version_of_flower_is_one_sentence(monkeypatch: pytest.MonkeyPat
         require_packages("flwr")
 
 
+@pytest.mark.slow
 def test_a_finished_training_is_not_repeated_unless_that_is_said(
     clinic: FederationFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:

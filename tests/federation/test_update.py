@@ -46,6 +46,7 @@ def trained(clinic: Clinic, *without: str, test_data: str | None = None) -> Fede
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", [{"width": 20}, {"width": 20, "map": "data", "balance": 0.5}], ids=str)
 def test_a_node_that_comes_late_makes_the_model_the_one_that_all_would_have_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: dict[str, Any]
@@ -66,6 +67,7 @@ def test_a_node_that_comes_late_makes_the_model_the_one_that_all_would_have_made
     assert len(list((tmp_path / "late" / "west-node" / "runs").glob("*/model.safetensors"))) == 1
 
 
+@pytest.mark.slow
 def test_an_update_while_the_late_node_is_still_away_changes_no_bit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,6 +79,7 @@ def test_an_update_while_the_late_node_is_still_away_changes_no_bit(
     assert model(folder).read_bytes() == before
 
 
+@pytest.mark.slow
 def test_two_messages_per_node_with_features_from_the_data_and_one_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,6 +91,7 @@ def test_two_messages_per_node_with_features_from_the_data_and_one_without(
 
 
 # -- forget ------------------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_an_organiser_forgets_without_the_nodes_and_sends_them_the_model_afterwards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,6 +123,7 @@ def test_an_organiser_forgets_without_the_nodes_and_sends_them_the_model_afterwa
         assert torch.equal(*found)
 
 
+@pytest.mark.slow
 def test_features_from_the_data_need_the_nodes_to_forget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("whole", "rest"):
         (tmp_path / name).mkdir()
@@ -133,6 +138,7 @@ def test_features_from_the_data_need_the_nodes_to_forget(tmp_path: Path, monkeyp
     assert same_file(model(whole), model(rest))
 
 
+@pytest.mark.slow
 def test_a_node_that_must_send_its_sums_again_and_is_away_is_not_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,12 +152,14 @@ def test_a_node_that_must_send_its_sums_again_and_is_away_is_not_lost(
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_with_secure_aggregation_the_reason_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made, _ = sums_clinic(tmp_path, monkeypatch, secure=True)
     with pytest.raises(SettingError, match="would show its own"):
         start(made, without=["west"], progress=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "without", "sentence"),
     [

@@ -22,6 +22,7 @@ from tests.methods.plain import batches, plain_model, same
 from tests.methods.toy import job_of, trained
 
 
+@pytest.mark.slow
 def test_local_equals_plain_training_of_every_client_and_sends_nothing(tmp_path: Path) -> None:
     job = job_of(tmp_path, Local(), epochs=2, momentum=0.5)
     server = Server(job, InlineEngine(job), nothing)

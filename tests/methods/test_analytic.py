@@ -89,6 +89,7 @@ def test_rounds_in_which_nothing_could_learn_are_left_out_with_a_note(tmp_path: 
     assert "rounds = 3 is left out" in job.federation.notes[-1]
 
 
+@pytest.mark.slow
 def test_a_new_run_has_a_fixed_map_and_one_of_before_keeps_that_of_the_data(tmp_path: Path) -> None:
     for method in ("analytic", "fedavg+analytic"):
         assert gather({"method": method}, None).set == {"analytic": {"map": "fixed"}}
@@ -101,6 +102,7 @@ def test_a_new_run_has_a_fixed_map_and_one_of_before_keeps_that_of_the_data(tmp_
     assert RunFolder.open(run.folder).settings().set == {"analytic": {"map": "fixed"}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "names"),
     [
@@ -120,6 +122,7 @@ def test_a_client_sends_one_message_unless_map_or_weights_need_one_before(
     assert closed_form(server.net()).counts.tolist() == server.job.federation.source.train.y.bincount().tolist()
 
 
+@pytest.mark.slow
 def test_a_fixed_map_is_the_same_without_a_client_and_one_of_the_data_is_not(tmp_path: Path) -> None:
     data = images(count=96)
     rest = {name: value if "test" in name else value[24:] for name, value in data.items()}
@@ -134,6 +137,7 @@ def test_a_fixed_map_is_the_same_without_a_client_and_one_of_the_data_is_not(tmp
 
 
 # -- the same model on any partition -----------------------------------------------------------------------------------
+@pytest.mark.slow
 @pytest.mark.parametrize("knows", ["fixed", "data"])
 @pytest.mark.parametrize("kind", ["vectors", "images"])
 def test_any_partition_gives_the_same_scores(tmp_path: Path, kind: str, knows: str) -> None:
@@ -184,6 +188,7 @@ def test_a_run_without_a_client_is_the_whole_run_with_its_sums_taken_out(tmp_pat
     assert server.stage == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("keep", "kept"), [(None, True), (True, True), (False, False)])
 def test_single_clients_sums_are_kept_unless_not_wanted(tmp_path: Path, keep: bool | None, kept: bool) -> None:
     concluded(make_job(tmp_path, **ALONE, set={"analytic": {"keep_sums": keep}}))
@@ -191,6 +196,7 @@ def test_single_clients_sums_are_kept_unless_not_wanted(tmp_path: Path, keep: bo
 
 
 # -- unusual clients and classes ---------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_one_client_with_one_sample_and_a_class_that_nobody_has(tmp_path: Path) -> None:
     data = blobs()
     one = {name: data[name][:1] for name in ("x_train", "y_train", "user_train")}
@@ -198,6 +204,7 @@ def test_one_client_with_one_sample_and_a_class_that_nobody_has(tmp_path: Path) 
     assert bool(logits(server).isfinite().all())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tail", ["none", "normalised", "equal_priors"])
 @pytest.mark.parametrize("balance", [0.0, 1.0])
 def test_every_way_of_treating_rare_classes_learns(tmp_path: Path, tail: str, balance: float) -> None:
@@ -209,6 +216,7 @@ def test_every_way_of_treating_rare_classes_learns(tmp_path: Path, tail: str, ba
     assert float((logits(server).argmax(1) == labels).double().mean()) > 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tail", ["normalised", "equal_priors"])
 def test_personal_models_beside_a_classifier_for_rare_classes_are_those_without_it(tmp_path: Path, tail: str) -> None:
     found = {}
@@ -220,6 +228,7 @@ def test_personal_models_beside_a_classifier_for_rare_classes_are_those_without_
 
 
 # -- class means only --------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_with_class_means_only_the_message_is_short_and_the_model_that_of_the_estimate(tmp_path: Path) -> None:
     data = blobs(clients=24, each=12)
     settings = {**ALONE, "set": {"analytic": {"send": "means", "width": 0, "ridge": 0.05}}}
@@ -248,6 +257,7 @@ def test_class_means_only_cannot_be_summed_and_are_refused_where_only_sums_are_s
 
 
 # -- after rounds ------------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "method", ["fedavg+analytic", "fedetf+analytic", "spherefed+analytic", "scaffold+etf+analytic"]
 )
@@ -269,6 +279,7 @@ def test_after_rounds_it_replaces_the_classifier_and_leaves_the_rounds_alone(
 
 
 # -- the whole of a run ------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_runs_are_equal_for_any_number_of_workers_and_predict_and_personalise(tmp_path: Path) -> None:
     data = blobs()
     runs = [
@@ -290,6 +301,7 @@ def test_runs_are_equal_for_any_number_of_workers_and_predict_and_personalise(tm
     assert len(newcomer.model.predict(data["x_test"][:3])) == 3
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_to_the_same_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = blobs()
     fedframe.run("analytic", data=data, partition="user", workers=1, out=tmp_path / "whole", progress=False)
@@ -305,6 +317,7 @@ def test_a_killed_run_goes_on_to_the_same_model(tmp_path: Path, monkeypatch: pyt
     assert same_file(tmp_path / "whole" / "model.safetensors", tmp_path / "cut" / "model.safetensors")
 
 
+@pytest.mark.slow
 def test_personal_models_differ_only_in_their_classifier(tmp_path: Path) -> None:
     fedframe.run("analytic", data=blobs(), partition="user", workers=1, out=tmp_path / "run", progress=False)
     tensors, _ = read_tensors(tmp_path / "run" / "personal" / "000" / "000000.safetensors")
@@ -323,6 +336,7 @@ def test_without_usable_sums_the_model_stays_as_it_is(tmp_path: Path) -> None:
     assert not server.fixed_overrides
 
 
+@pytest.mark.slow
 def test_a_frozen_net_is_not_changed(tmp_path: Path) -> None:
     job = make_job(tmp_path, method="analytic", rounds=0, model="mlp:16")
     assert job.parameters == 0

@@ -62,6 +62,7 @@ def plain_release(job: Any, client: int, protect: str) -> torch.Tensor:
     return to_release(sums) / (len(rows) if protect == "client" else 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protect", ["client", "sample"])
 def test_a_client_sends_sums_of_bounded_features_or_their_mean(tmp_path: Path, protect: str) -> None:
     job = private_job(tmp_path / "a", protect)
@@ -70,6 +71,7 @@ def test_a_client_sends_sums_of_bounded_features_or_their_mean(tmp_path: Path, p
     assert float(found.norm()) <= (1 if protect == "client" else len(job.federation.train[1])) * (1 + 1e-6)
 
 
+@pytest.mark.slow
 def test_noise_at_the_node_is_in_its_message_and_the_same_if_it_is_asked_twice(tmp_path: Path) -> None:
     job = private_job(tmp_path / "a", privacy_at="node")
     found = sent(job)
@@ -79,6 +81,7 @@ def test_noise_at_the_node_is_in_its_message_and_the_same_if_it_is_asked_twice(t
     assert float((sent(job, 2) - found).std()) > 0.5
 
 
+@pytest.mark.slow
 def test_noise_at_the_server_is_not_that_of_the_seed_and_hides_no_signal_if_it_is_small(tmp_path: Path) -> None:
     weights, scores = [], []
     for i in range(2):
@@ -91,6 +94,7 @@ def test_noise_at_the_server_is_not_that_of_the_seed_and_hides_no_signal_if_it_i
     assert all(score is not None and score > 0.9 for score in scores)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("protect", "hidden"), [("client", "clients"), ("sample", "samples")])
 def test_the_summary_says_what_one_release_spends_and_hides(tmp_path: Path, protect: str, hidden: str) -> None:
     run = fedframe.run(

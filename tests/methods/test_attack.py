@@ -105,6 +105,7 @@ def test_moments_are_those_of_torch() -> None:
     torch.testing.assert_close(deviation, stacked.std(0, correction=0))
 
 
+@pytest.mark.slow
 def test_nobody_attacks_with_a_share_of_zero(tmp_path: Path) -> None:
     for kind in ("label_flip", "sign_flip", "alie", "backdoor"):
         server = trained(job_of(tmp_path / kind, Attack(kind, 0.0)), 2)

@@ -38,6 +38,7 @@ def models_of(folder: Path, *parts: Any, rounds: int, **settings: Any) -> tuple[
     return server, found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["mlp:8", NORMED])
 def test_final_model_is_the_mean_of_the_last_models_and_rounds_are_fedavgs(tmp_path: Path, model: str) -> None:
     plain, alone = models_of(tmp_path / "plain", rounds=6, model=model)
@@ -57,6 +58,7 @@ def test_mean_of_the_last_model_alone_is_fedavg_bit_for_bit(tmp_path: Path) -> N
     assert torch.equal(server.model, found[-1])
 
 
+@pytest.mark.slow
 @given(st.integers(1, 2000), st.floats(0, 1), st.integers(1, 50))
 def test_averaged_rounds_are_the_last_ones_and_at_least_one(rounds: int, share: float, fewest: int) -> None:
     first = Average(share, fewest).first_round(rounds)
@@ -104,6 +106,7 @@ def test_server_stage_works_on_the_averaged_model(tmp_path: Path, monkeypatch: p
     assert torch.equal(server.model, seen[0])
 
 
+@pytest.mark.slow
 def test_a_run_scores_the_last_model_and_the_mean_and_sends_what_fedavg_sends(tmp_path: Path) -> None:
     plain, averaged = (
         fedframe.run(method, data=blobs(), partition="user", rounds=4, out=tmp_path / method, **SMALL)

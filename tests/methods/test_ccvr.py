@@ -44,6 +44,7 @@ def test_two_clients_by_hand() -> None:
     assert float(pool.covariance(0)) == pytest.approx(4)
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(st.integers(1, 12), st.integers(0, 1000), st.sampled_from([0.0, 1.0, 1000.0]))
 def test_statistics_of_any_split_are_those_of_the_pooled_data(clients: int, seed: int, shift: float) -> None:
@@ -101,6 +102,7 @@ def test_training_fits_virtual_features_that_can_be_told_apart() -> None:
     assert float((head(features).argmax(1) == labels).float().mean()) > 0.99
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head", [None, SimplexETF()])
 def test_server_stage_replaces_learned_and_frozen_classifiers_and_the_seed_fixes_it(
     tmp_path: Path, head: Part | None

@@ -60,6 +60,7 @@ def test_other_classes_do_not_push() -> None:
     assert torch.equal(first, second)
 
 
+@pytest.mark.slow
 def test_run_equals_a_plain_loop(tmp_path: Path) -> None:
     job = job_of(tmp_path, SimplexETF(scale=1.5), DotRegression(scale=3.0), epochs=2, momentum=0.5)
     server = trained(job)

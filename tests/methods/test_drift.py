@@ -151,6 +151,7 @@ def test_moon_with_mu_zero_is_fedavg(tmp_path: Path) -> None:
     assert torch.equal(trained(job_of(tmp_path / "a", Moon(mu=0.0)), 2).model, trained(job_of(tmp_path / "b"), 2).model)
 
 
+@pytest.mark.slow
 def test_moon_equals_a_plain_loop(tmp_path: Path) -> None:
     job = job_of(tmp_path, Moon(mu=2.0, temperature=0.4), epochs=2, lr=0.05)
     server = trained(job, 3)

@@ -56,6 +56,7 @@ def test_balanced_cross_entropy_equals_its_formula(missing: Any, gamma: float) -
     assert float(part.loss(logits, labels, context)) == pytest.approx(plain, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_balanced_cross_entropy_with_gamma_zero_is_cross_entropy(tmp_path: Path) -> None:
     balanced = trained(job_of(tmp_path / "a", BalancedCrossEntropy(gamma=0.0)))
     assert torch.equal(balanced.model, trained(job_of(tmp_path / "b")).model)
@@ -87,6 +88,7 @@ def test_projection_normalisation_and_temperature_make_fedetfs_feature() -> None
         torch.testing.assert_close(features[i], 5 * mu / mu.norm())
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(st.integers(1, 5), st.integers(0, 1000))
 def test_ffc_of_any_split_is_the_pooled_least_squares_solution(clients: int, seed: int) -> None:
@@ -110,6 +112,7 @@ def test_dead_features_do_no_harm() -> None:
         torch.testing.assert_close(z @ w, z @ torch.linalg.pinv(z) @ y, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_ffc_replaces_the_classifier_by_that_of_the_pooled_data(tmp_path: Path) -> None:
     job = job_of(tmp_path, Normalise(), SquaredError(), FFC())
     server = trained(job, 1)
@@ -125,6 +128,7 @@ def test_ffc_replaces_the_classifier_by_that_of_the_pooled_data(tmp_path: Path) 
     assert float(server.tensor("head.bias").abs().sum()) == 0.0
 
 
+@pytest.mark.slow
 def test_memory_is_off_before_the_warm_up_round_bit_for_bit(tmp_path: Path) -> None:
     with_memory = trained(job_of(tmp_path / "a", GlobalMemory(alpha=1.0, warm=3), rounds=5), 2)
     without = trained(job_of(tmp_path / "b", rounds=5), 2)
@@ -133,6 +137,7 @@ def test_memory_is_off_before_the_warm_up_round_bit_for_bit(tmp_path: Path) -> N
     assert not torch.equal(later.model, trained(job_of(tmp_path / "d", rounds=5), 3).model)
 
 
+@pytest.mark.slow
 def test_memory_with_alpha_zero_is_fedavg(tmp_path: Path) -> None:
     with_memory = trained(job_of(tmp_path / "a", GlobalMemory(alpha=0.0, warm=1), rounds=3), 3)
     assert torch.equal(with_memory.model, trained(job_of(tmp_path / "b", rounds=3), 3).model)
@@ -194,6 +199,7 @@ def test_both_kinds_of_memory_agree_where_training_does_not_move(tmp_path: Path)
     torch.testing.assert_close(first.state["gmv/memory"], second.state["gmv/memory"], atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_memory_of_a_class_that_nobody_held_is_kept(tmp_path: Path) -> None:
     data = blobs(clients=3, each=24)
     data["y_train"] = np.where(data["user_train"] == 2, 2, data["y_train"] % 2)  # only client 2 has class 2

@@ -49,6 +49,7 @@ def test_feddecorr_with_beta_zero_is_fedavg(tmp_path: Path) -> None:
     assert torch.equal(ours.model, trained(job_of(tmp_path / "b", momentum=0.5), 2).model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["code", "paper"])
 def test_feddecorr_equals_a_plain_loop(tmp_path: Path, form: Any) -> None:
     job = job_of(tmp_path, FedDecorr(beta=0.3, form=form), epochs=2, lr=0.05, batch=11, model="mlp:6")

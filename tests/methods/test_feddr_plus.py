@@ -20,6 +20,7 @@ from tests.methods.plain import plain_rounds, same
 from tests.methods.toy import job_of, lacking, trained
 
 
+@pytest.mark.slow
 def test_feddr_plus_with_beta_one_is_dot_regression(tmp_path: Path) -> None:
     ours = trained(job_of(tmp_path / "a", SimplexETF(), FedDrPlus(beta=1.0), momentum=0.5), 2)
     assert torch.equal(
@@ -27,6 +28,7 @@ def test_feddr_plus_with_beta_one_is_dot_regression(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_feddr_plus_equals_a_plain_loop(tmp_path: Path) -> None:
     job = job_of(tmp_path, SimplexETF(), FedDrPlus(beta=0.6), epochs=2, data=lacking())
 

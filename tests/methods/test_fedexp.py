@@ -75,6 +75,7 @@ def test_where_eta_is_one_it_is_fedavg(tmp_path: Path, part: FedExP, participati
     assert torch.equal(exp.model, trained(job_of(tmp_path / "b", **settings), 3).model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weighting", ["samples", "uniform"])
 @pytest.mark.parametrize("mu", [0.0, 0.5])
 def test_fedexp_equals_a_plain_loop_with_and_without_prox(tmp_path: Path, weighting: str, mu: float) -> None:

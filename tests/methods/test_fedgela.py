@@ -31,6 +31,7 @@ def test_clients_that_have_every_class_equally_often_train_under_the_etf_itself(
     assert torch.equal(ours.model, trained(job_of(tmp_path / "b", SimplexETF(), **settings), 2).model)
 
 
+@pytest.mark.slow
 def test_fedgela_equals_a_plain_loop(tmp_path: Path) -> None:
     job = job_of(tmp_path, SimplexETF(), FedGELA(), epochs=2, data=lacking())
 

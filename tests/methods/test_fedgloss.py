@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from pathlib import Path
 
+import pytest
 import torch
 import torch.nn.functional as F
 
@@ -14,6 +15,7 @@ from tests.methods.plain import batches, client_weight, difference, move, plain_
 from tests.methods.toy import job_of, trained
 
 
+@pytest.mark.slow
 def test_fedgloss_with_rho_zero_is_feddyn_and_without_alpha_fedavg(tmp_path: Path) -> None:
     ours = trained(job_of(tmp_path / "a", FedGloSS(alpha=0.2, rho=0.0), momentum=0.5), 3)
     assert torch.equal(ours.model, trained(job_of(tmp_path / "b", FedDyn(alpha=0.2), momentum=0.5), 3).model)
@@ -21,6 +23,7 @@ def test_fedgloss_with_rho_zero_is_feddyn_and_without_alpha_fedavg(tmp_path: Pat
     assert torch.equal(neither.model, trained(job_of(tmp_path / "d", momentum=0.5), 3).model)
 
 
+@pytest.mark.slow
 def test_fedgloss_equals_a_plain_loop(tmp_path: Path) -> None:
     alpha, rho, rounds = 0.2, 0.3, 4
     job = job_of(tmp_path, FedGloSS(alpha=alpha, rho=rho, warm=0.5), rounds=rounds, participation=1.0)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -30,6 +31,7 @@ class Sigmoids(Part):
         return F.binary_cross_entropy_with_logits(logits, targets, reduction="sum") / len(labels)
 
 
+@pytest.mark.slow
 def test_fedgrab_without_gains_is_fedavg_with_sigmoids(tmp_path: Path) -> None:
     ours = trained(job_of(tmp_path / "a", FedGraB(0.0, 0.0, 0.0), momentum=0.5), 2)
     assert torch.equal(ours.model, trained(job_of(tmp_path / "b", Sigmoids(), momentum=0.5), 2).model)
@@ -48,6 +50,7 @@ class Controller:
         return (10 / 9) / (1 / 9 + math.exp(-0.05 * self.output))
 
 
+@pytest.mark.slow
 def test_fedgrab_equals_a_plain_loop_over_rounds(tmp_path: Path) -> None:
     gains = (8.0, 0.3, 0.2)
     job = job_of(tmp_path, FedGraB(*gains), epochs=2, batch=7, data=lacking())

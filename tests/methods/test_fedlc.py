@@ -25,6 +25,7 @@ def test_fedlc_with_tau_zero_is_fedavg_also_where_classes_are_missing(tmp_path: 
     assert torch.equal(ours.model, trained(job_of(tmp_path / "b", data=lacking()), 2).model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("missing", ["mask", "one"])
 def test_fedlc_equals_a_plain_loop(tmp_path: Path, missing: Any) -> None:
     job = job_of(tmp_path, FedLC(tau=1.3, missing=missing), epochs=2, data=lacking())

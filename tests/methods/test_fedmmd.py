@@ -74,6 +74,7 @@ def test_fedmmd_with_weight_zero_is_fedavg(tmp_path: Path) -> None:
     assert torch.equal(ours.model, trained(job_of(tmp_path / "b"), 2).model)
 
 
+@pytest.mark.slow
 def test_fedmmd_equals_a_plain_loop(tmp_path: Path) -> None:
     job = job_of(tmp_path, FedMMD(weight=0.7, widths=(0.5, 2.0)), epochs=2, lr=0.05)
     server = trained(job, 2)

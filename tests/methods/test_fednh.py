@@ -66,6 +66,7 @@ def test_fednh_with_rho_one_is_a_frozen_orthonormal_classifier(tmp_path: Path) -
     assert torch.equal(ours.tensor(HEAD), frozen.tensor(HEAD))
 
 
+@pytest.mark.slow
 def test_fednh_equals_a_plain_loop(tmp_path: Path) -> None:
     job = job_of(tmp_path, FedNH(rho=0.7), Normalise(), Temperature(beta=4.0), epochs=2, lr=0.05)
     server = trained(job, 3)

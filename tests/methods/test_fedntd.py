@@ -24,6 +24,7 @@ def test_true_class_is_left_out() -> None:
     assert not_true(logits, torch.tensor([1, 0])).tolist() == [[0.0, 2.0], [4.0, 5.0]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tau", [1.0, 2.5])
 def test_fedntd_equals_a_plain_loop(tmp_path: Path, tau: float) -> None:
     job = job_of(tmp_path, FedNTD(beta=0.7, tau=tau), epochs=2, data=lacking())

@@ -92,11 +92,13 @@ def test_run_equals_a_plain_loop_over_rounds(tmp_path: Path, part: ServerOptimiz
     torch.testing.assert_close(server.model.double(), expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_fedavgm_without_momentum_is_fedavg(tmp_path: Path) -> None:
     ours = trained(job_of(tmp_path, FedAvgM(lr=1.0, momentum=0.0)))
     assert torch.equal(ours.model, trained(job_of(tmp_path)).model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ALL, ids=lambda part: part.name)
 def test_moments_survive_a_resume(tmp_path: Path, part: ServerOptimizer) -> None:
     job = job_of(tmp_path, part)
@@ -112,6 +114,7 @@ def test_moments_survive_a_resume(tmp_path: Path, part: ServerOptimizer) -> None
     assert not torch.equal(trained(job, 3, 4, forgetful).model, whole.model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", [FedAvgM(), FedAdagrad(), FedAdam(), FedYogi()], ids=lambda part: part.name)
 def test_defaults_learn(tmp_path: Path, part: ServerOptimizer) -> None:
     job = job_of(tmp_path, part)

@@ -55,6 +55,7 @@ def test_two_clients_by_hand(tmp_path: Path) -> None:
     assert server.tensor(KNOWN).tolist() == [1, 1, 1]
 
 
+@pytest.mark.slow
 def test_fedproto_equals_a_plain_loop(tmp_path: Path) -> None:
     data = blobs(clients=3, each=24)
     data["y_train"] = np.where(data["user_train"] == 0, data["y_train"] % 2, data["y_train"])  # client 0 lacks class 2
@@ -109,6 +110,7 @@ def test_without_weight_clients_train_alone(tmp_path: Path) -> None:
         torch.testing.assert_close(memory["model/head.weight"].double(), weight, atol=3e-5, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_there_is_no_generic_score_but_a_personal_one(tmp_path: Path) -> None:
     server = trained(job_of(tmp_path, FedProto(), FineTune(epochs=0), data=blobs(), lr=0.2, epochs=3), 10)
     between, final = score_round(server), server.conclude(nothing)
@@ -129,6 +131,7 @@ def test_nearest_prototype_predicts_if_asked_and_unknown_classes_never(tmp_path:
     assert torch.equal(FedProto().predict(job.template, features), job.template.head(features))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("predict_by", ["head", "prototypes"])
 def test_run_is_saved_with_its_prototypes_and_has_only_personal_models(tmp_path: Path, predict_by: str) -> None:
     brief: dict[str, Any] = {"data": "digits", "clients": 3, "rounds": 3, "lr": 0.1, "workers": 1}

@@ -37,6 +37,7 @@ def test_client_that_has_all_classes_trains_as_in_fedavg(tmp_path: Path) -> None
     assert [torch.equal(a, b) for a, b in zip(ours, theirs, strict=True)] == [False, False, True]
 
 
+@pytest.mark.slow
 def test_fedrs_equals_a_plain_loop(tmp_path: Path) -> None:
     job = job_of(tmp_path, FedRS(alpha=0.3), epochs=2, data=lacking())
     server = trained(job, 2)

@@ -78,6 +78,7 @@ def sam_gradient(model: nn.Sequential, rho: float, x: torch.Tensor, y: torch.Ten
         weight.grad = gradient + extra
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weighting", ["samples", "uniform"])
 @pytest.mark.parametrize("momentum", [0.0, 0.8])
 def test_fedsam_equals_a_plain_loop(tmp_path: Path, weighting: str, momentum: float) -> None:
@@ -99,6 +100,7 @@ def test_fedsam_equals_a_plain_loop(tmp_path: Path, weighting: str, momentum: fl
     same(job, server, shared)
 
 
+@pytest.mark.slow
 def test_fedsam_under_scaffold_equals_a_plain_loop(tmp_path: Path) -> None:
     """Variates correct the gradient that says where uphill is, too, and are read from the steps as SCAFFOLD does."""
     rho, lr = 0.3, MANY["lr"]
@@ -129,6 +131,7 @@ def test_fedsam_under_scaffold_equals_a_plain_loop(tmp_path: Path) -> None:
     same(job, server, shared)
 
 
+@pytest.mark.slow
 def test_fedsam_with_private_heads_equals_a_plain_loop(tmp_path: Path) -> None:
     """What stays on the client is climbed with the rest: the norm is that of the whole gradient."""
     rho = 0.3

@@ -71,6 +71,7 @@ def test_feduv_without_weights_is_fedavg(tmp_path: Path) -> None:
     assert torch.equal(ours.model, trained(job_of(tmp_path / "b", momentum=0.5), 2).model)
 
 
+@pytest.mark.slow
 def test_feduv_equals_a_plain_loop(tmp_path: Path) -> None:
     job = job_of(tmp_path, FedUV(variance=1.5, uniformity=0.4), epochs=2, lr=0.05, batch=9)
 

@@ -91,6 +91,7 @@ def algorithm_1(
         yield shared, memory
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("means", "divisor"), [("training", "holders"), ("final", "holders"), ("training", "sampled")])
 def test_rounds_without_and_with_memory_equal_algorithm_1_in_plain_loops(
     tmp_path: Path, means: str, divisor: str

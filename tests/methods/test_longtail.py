@@ -24,6 +24,7 @@ def plain_groups(counts: dict[str, int], accuracies: dict[str, float]) -> dict[s
     return {name: fmean(values) for name, values in found.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedavg", "fedloge", "fedetf", "ccvr", "fedrod"])
 def test_the_tail_is_scored_apart(method: str, tmp_path: Path) -> None:
     summary = fedframe.run(
@@ -44,6 +45,7 @@ def test_the_tail_is_scored_apart(method: str, tmp_path: Path) -> None:
     assert summary["per_group"]["many"] > summary["per_group"]["few"]  # a tail of a few samples is hard
 
 
+@pytest.mark.slow
 def test_closing_lines_tell_groups_of_a_long_tail_only(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     common: dict[str, Any] = {"clients": 5, "rounds": 1, "workers": 1, "personal": False, "progress": True}
     tailed = fedframe.run("fedavg", partition=LONG_TAIL, out=tmp_path / "tail", **common).summary
@@ -52,6 +54,7 @@ def test_closing_lines_tell_groups_of_a_long_tail_only(capsys: pytest.CaptureFix
     assert "medium" not in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_method_without_shared_model_has_no_groups(tmp_path: Path) -> None:
     found = fedframe.run("local", partition=LONG_TAIL, clients=5, rounds=1, workers=1, out=tmp_path, progress=False)
     assert set(found.summary["per_group"].values()) == {None}

@@ -29,6 +29,7 @@ def test_ten_classes_keep_the_rate_that_they_had(tmp_path: Path) -> None:
     assert make_job(tmp_path, blobs(each=40, classes=10), "mlp:32", method="spherefed").settings.lr == 0.5
 
 
+@pytest.mark.slow
 def test_config_has_the_number_that_was_used_and_gives_the_same_run(tmp_path: Path) -> None:
     given: dict[str, Any] = {
         "data": blobs(),

@@ -33,6 +33,7 @@ def test_pearson_is_numpys_correlation() -> None:
     np.testing.assert_allclose(pearson(z).numpy(), np.corrcoef(z.numpy()), atol=1e-12)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(st.integers(3, 24), st.integers(4, 30), st.floats(0.05, 2.0), st.integers(0, 10_000))
 def test_mining_lowers_its_objective_in_every_iteration(count: int, dim: int, weight: float, seed: int) -> None:
@@ -112,6 +113,7 @@ def test_prediction_does_not_depend_on_the_batch_unless_asked_for() -> None:
         assert torch.equal(whole[:5], half) != relational
 
 
+@pytest.mark.slow
 def test_without_contrast_and_in_tiny_batches_training_still_runs(tmp_path: Path) -> None:
     for part in (RelationalAugmentation(contrast_weight=0.0), RelationalAugmentation()):
         server = trained(job_of(tmp_path / str(part.contrast_weight), part, batch=5), 2)

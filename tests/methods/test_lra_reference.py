@@ -70,6 +70,7 @@ def eq_7(before: Tensor, after: Tensor, temperature: float) -> Tensor:
     return total / count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "values",
     [

@@ -50,6 +50,7 @@ def close(found: Weights, expected: Weights) -> None:
 
 
 # -- APPLE -------------------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 @pytest.mark.parametrize("momentum", [0.0, 0.6])
 def test_apple_equals_a_plain_loop_whose_gradients_autograd_finds(tmp_path: Path, momentum: float) -> None:
     """The mixture is a function of w_k and p_k; torch differentiates through it."""
@@ -140,6 +141,7 @@ def test_statistics_of_batch_norm_are_the_clients_own(tmp_path: Path) -> None:
 
 
 # -- FedMTL ------------------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_fedmtl_equals_a_plain_loop_with_the_trace_as_penalty(tmp_path: Path) -> None:
     """Torch differentiates lambda/2 Tr(W Omega W') with respect to the client's own column."""
     job = job_of(tmp_path, FedMTL(lam=0.05, ridge=0.1), epochs=2, momentum=0.5)
@@ -259,6 +261,7 @@ def test_relations_are_those_of_weights_not_of_statistics(tmp_path: Path) -> Non
     assert torch.equal(runtime.flat, models[1])  # statistics are the client's own
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", [Apple(), FedMTL(lam=0.01)])
 def test_large_orders_reach_workers_with_the_same_bits(tmp_path: Path, part: Part) -> None:
     """More models than shared memory has room for go through the pipe."""
@@ -277,6 +280,7 @@ def test_large_orders_reach_workers_with_the_same_bits(tmp_path: Path, part: Par
     assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["apple", "fedmtl"])
 def test_what_would_not_fit_is_refused_with_the_number(tmp_path: Path, name: str) -> None:
     small = {name: {"most_gb": 0.002}}

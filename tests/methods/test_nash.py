@@ -129,6 +129,7 @@ def test_solution_equals_that_of_a_general_optimiser(dim: int, clients: int, wei
     assert value(ours.log().numpy()) <= theirs.fun + 1e-12
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 12), st.integers(0, 10**6), st.floats(1e-4, 1e4), st.data())
 def test_direction_is_the_same_when_one_client_sends_a_longer_update(
@@ -142,6 +143,7 @@ def test_direction_is_the_same_when_one_client_sends_a_longer_update(
     torch.testing.assert_close(first, second, rtol=1e-7, atol=1e-7)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(st.integers(2, 12), st.integers(0, 10**6))
 def test_order_of_the_clients_does_not_matter(clients: int, seed: int) -> None:
@@ -151,6 +153,7 @@ def test_order_of_the_clients_does_not_matter(clients: int, seed: int) -> None:
     torch.testing.assert_close(bargain(gram[order][:, order]).p, bargain(gram).p[order], rtol=1e-8, atol=0)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 30), st.integers(1, 30), st.integers(0, 10**6), st.floats(0, 2))
 def test_any_updates_give_a_certified_bargain(dim: int, clients: int, seed: int, shared: float) -> None:
@@ -284,6 +287,7 @@ def test_replies_may_be_overwritten_after_they_are_taken(tmp_path: Path) -> None
     torch.testing.assert_close(server.model.double(), expected, rtol=0, atol=0)
 
 
+@pytest.mark.slow
 def test_bargaining_learns(tmp_path: Path) -> None:
     job = job_of(tmp_path, Nash())
     engine = InlineEngine(job)

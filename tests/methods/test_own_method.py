@@ -32,6 +32,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_smoothing_by_nothing_is_fedavg(files: Path) -> None:
     plain = fedframe.run("fedavg", out="plain", workers=1, **SMALL)
     none = fedframe.run("smooth.py:Smooth", out="none", workers=1, set={"smooth": {"amount": 0.0}}, **SMALL)
@@ -42,6 +43,7 @@ def test_smoothing_by_nothing_is_fedavg(files: Path) -> None:
     assert some.history[0]["loss"] != plain.history[0]["loss"]
 
 
+@pytest.mark.slow
 def test_the_pages_control_variates_at_rate_zero_are_fedavg(files: Path) -> None:
     plain = fedframe.run("fedavg", out="plain", workers=1, **SMALL)
     none = fedframe.run("steady.py:Steady", out="none", workers=1, set={"steady": {"rate": 0.0}}, **SMALL)
@@ -51,6 +53,7 @@ def test_the_pages_control_variates_at_rate_zero_are_fedavg(files: Path) -> None
     assert some.history[1]["loss"] != plain.history[1]["loss"]
 
 
+@pytest.mark.slow
 def test_the_pages_server_state_is_the_mean_of_what_clients_remember(files: Path) -> None:
     fedframe.run("steady.py:Steady", out="run", workers=1, set={"steady": {"rate": 0.5}}, **SMALL, participation=0.5)
     state = load_file("run/checkpoint.safetensors")["state/steady/gradient"]
@@ -90,6 +93,7 @@ def test_workers_resume_and_prediction_find_the_file_from_anywhere(
     assert fedframe.Predictor.load(files / "two").classes[0] == "0"
 
 
+@pytest.mark.slow
 def test_a_run_without_a_name_is_called_after_the_class(files: Path) -> None:
     assert fedframe.run("fedprox+smooth.py:Smooth", workers=1, **SMALL).folder == Path("runs/fedprox+Smooth-digits-1")
 
@@ -158,11 +162,13 @@ def test_files_are_shown_as_they_can_be_opened_from_here(
         assert all(Path(path).is_file() for path in paths)
 
 
+@pytest.mark.slow
 def test_a_result_shows_its_scores_and_folder_in_one_line(files: Path) -> None:
     result = fedframe.run("fedavg", out="plain", workers=1, **SMALL)
     assert re.fullmatch(r"Result\('plain', scores=\{'generic': '\d+\.\d %'.*\}\)", repr(result))
 
 
+@pytest.mark.slow
 def test_rounds_that_change_nothing_are_noted(files: Path) -> None:
     Path("still.py").write_text(
         "from fedframe import Part\n\n\nclass Still(Part):\n    name = 'still'\n\n"

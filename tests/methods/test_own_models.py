@@ -54,6 +54,7 @@ def test_shared_side_of_ditto_is_that_of_the_method_it_joins_bit_for_bit(
     assert score_round(ours).generic == score_round(theirs).generic
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lam", [0.0, 0.8])
 def test_ditto_equals_a_plain_loop(tmp_path: Path, lam: float) -> None:
     """With lambda 0 the server's model does not come into it: the own model is trained alone."""
@@ -82,6 +83,7 @@ def test_ditto_equals_a_plain_loop(tmp_path: Path, lam: float) -> None:
         same_own(job, "ditto", client, own[client])
 
 
+@pytest.mark.slow
 def test_ditto_is_scored_with_its_own_models_between_rounds_and_at_the_end(tmp_path: Path) -> None:
     job = job_of(tmp_path, Ditto(), epochs=2)
     server = trained(job, 4)
@@ -133,6 +135,7 @@ def test_ditto_has_a_personal_head_of_its_own_and_leaves_the_round_with_its(tmp_
 
 
 # -- pFedMe ------------------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_pfedme_equals_a_plain_loop(tmp_path: Path) -> None:
     job = job_of(tmp_path, PFedMe(lam=4.0, steps=3, eta=0.1), Mix(beta=0.7), epochs=2, lr=0.1)
     server = trained(job, 3)
@@ -254,6 +257,7 @@ def test_generic_side_of_fedrod_without_the_balanced_loss_is_fedavg_bit_for_bit(
     assert score_round(ours).generic == score_round(theirs).generic
 
 
+@pytest.mark.slow
 def test_fedrod_brings_the_balanced_loss_and_without_its_counts_its_generic_side_is_fedavg(tmp_path: Path) -> None:
     assert make_method("fedrod", {}).slot("loss") == BalancedCrossEntropy()
     ours = trained(job_of(tmp_path / "a", FedRoD(), BalancedCrossEntropy(gamma=0.0)), 2)

@@ -62,6 +62,7 @@ def test_squared_error_is_the_ridged_solution_with_a_bias_where_there_was_one(bi
         np.testing.assert_allclose(found["bias"], expected[:, 3], rtol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", [0.0, 3.0])
 def test_cross_entropy_ends_at_its_minimum_wherever_it_starts(start: float) -> None:
     torch.manual_seed(0)
@@ -84,6 +85,7 @@ def test_cross_entropy_ends_at_its_minimum_wherever_it_starts(start: float) -> N
     np.testing.assert_allclose(found["bias"], expected[:, 3], atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head", [None, Orthonormal()])
 def test_ceiling_is_not_below_ffc_on_the_data_that_both_are_fitted_to(tmp_path: Path, head: Part | None) -> None:
     heads = [] if head is None else [head, Normalise()]
@@ -98,6 +100,7 @@ def test_ceiling_is_not_below_ffc_on_the_data_that_both_are_fitted_to(tmp_path: 
     assert losses["pooled_head"] <= losses["ffc"] + 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss_by", ["mse", "ce"])
 def test_ceiling_of_a_hundred_classes_is_not_below_ffc_on_held_out_data(tmp_path: Path, loss_by: Any) -> None:
     data = blobs(clients=4, each=1000, classes=100, dim=20)

@@ -135,6 +135,7 @@ def test_server_stage_for_a_classifier_that_nobody_has_is_refused() -> None:
 
 
 # -- FedRep ------------------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_fedrep_equals_a_plain_loop(tmp_path: Path) -> None:
     job = job_of(tmp_path, FedPer(), FedRep(body_epochs=2), epochs=5)
 
@@ -170,6 +171,7 @@ def test_fedrep_needs_epochs_for_both(settings: dict[str, int], sentence: str) -
 
 
 # -- FedBN -------------------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_fedbn_equals_a_plain_loop(tmp_path: Path) -> None:
     job = job_of(tmp_path, FedBN(), epochs=2, model=NORMED, batch=8)  # no batch of one sample
     assert {name.rpartition(".")[2] for name in job.roles.private} == {"weight", "bias", "running_mean", "running_var"}
@@ -202,6 +204,7 @@ def test_statistics_for_the_server_come_from_batch_norm_that_was_trained(tmp_pat
 
 
 # -- FedBABU -----------------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_fedbabu_leaves_the_head_alone_in_rounds_and_fine_tunes_everything(tmp_path: Path) -> None:
     given: dict[str, Any] = {"clients": 4, "workers": 1, "progress": False}
     done = fedframe.run("fedbabu", out=tmp_path / "run", rounds=1, **given)

@@ -116,6 +116,7 @@ def test_client_stage_has_plain_cross_entropy(tmp_path: Path) -> None:
     assert torch.equal(RatioLoss().loss(logits, labels, context), F.cross_entropy(logits, labels))
 
 
+@pytest.mark.slow
 def test_log_says_that_the_server_holds_data_and_too_many_are_refused(tmp_path: Path) -> None:
     brief: dict[str, Any] = {"data": "digits", "clients": 4, "rounds": 1, "personal": False, "workers": 1}
     fedframe.run("ratioloss", out=tmp_path / "run", progress=False, **brief)

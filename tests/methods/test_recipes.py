@@ -157,6 +157,7 @@ def test_method_trains_resumes_and_is_the_same_for_any_number_of_workers(tmp_pat
     assert client is None or personal > client - 0.1, "the client stage does harm"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", ROWS)
 def test_row_of_the_papers_tables_trains(tmp_path: Path, row: str) -> None:
     method, settings = ROWS[row]

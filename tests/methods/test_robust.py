@@ -243,6 +243,7 @@ def test_updates_that_are_all_alike_are_the_step(tmp_path: Path, part: Part) -> 
 
 
 # -- what a minority cannot do -----------------------------------------------------------------------------------------
+@pytest.mark.slow
 @given(st.integers(0, 10**6), st.floats(1e2, 1e12), st.booleans())
 def test_minority_never_moves_a_robust_step_far_from_the_honest(seed: int, size: float, opposite: bool) -> None:
     """Two of nine send the same huge vector; the steps stay within the honest updates' reach."""

@@ -24,6 +24,7 @@ from fedframe.metrics.sampling import affordable_clients, balanced_rows, sample_
 from tests.helpers import images, make_job
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=40))
 def test_spread_equals_numpy(values: list[float]) -> None:
     found = spread(values)
@@ -38,6 +39,7 @@ def test_spread_over_nobody_is_none() -> None:
     assert spread([]) is None
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=60))
 def test_confusion_and_accuracy_by_class_equal_a_count(pairs: list[tuple[int, int]]) -> None:
     labels, predicted = (torch.tensor(column) for column in zip(*pairs, strict=True))
@@ -137,6 +139,7 @@ def test_bytes_by_part_add_up_to_what_was_sent() -> None:
     assert part_of("fixed/extras.fedproto.means") == "fedproto"
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=80), st.integers(1, 40))
 def test_balanced_draw_takes_rare_classes_whole(labels: list[int], most: int) -> None:
     rows = torch.arange(100, 100 + len(labels))
@@ -197,6 +200,7 @@ def test_principal_components_equal_numpy_up_to_sign() -> None:
     np.testing.assert_allclose(np.abs(points), np.abs(U[:, :2] * s[:2]), rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_tsne_keeps_far_groups_apart_and_few_or_equal_points_do_no_harm() -> None:
     y = np.arange(60) % 2
     features = torch.from_numpy(50.0 * y[:, None] + np.random.default_rng(0).normal(0, 1, (60, 4)))

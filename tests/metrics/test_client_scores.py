@@ -28,6 +28,7 @@ def scores_of(folder: Path) -> dict[str, Any]:
     return content
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedavg", "fedper"])
 def test_means_and_spread_of_the_summary_come_from_the_clients(tmp_path: Path, method: str) -> None:
     result = fedframe.run(method, data=blobs(clients=12), partition="user", out=tmp_path / "run", **SMALL)
@@ -49,6 +50,7 @@ def test_means_and_spread_of_the_summary_come_from_the_clients(tmp_path: Path, m
     assert (result.scores["client"]["final"] is None) == (method == "fedper")
 
 
+@pytest.mark.slow
 def test_scores_of_a_client_are_what_its_models_get_right(tmp_path: Path) -> None:
     result = fedframe.run("fedavg", data="digits", clients=4, out=tmp_path / "run", **{**SMALL, "model": "mlp"})
     table = scores_of(result.folder)
@@ -64,6 +66,7 @@ def test_scores_of_a_client_are_what_its_models_get_right(tmp_path: Path) -> Non
             assert table[score][client] == pytest.approx(np.mean(right))
 
 
+@pytest.mark.slow
 def test_named_clients_are_named(tmp_path: Path) -> None:
     data = blobs(clients=3)
     data["user_train"] = np.array(["north", "south", "west"])[data["user_train"]]
@@ -104,6 +107,7 @@ def test_share_or_number_of_clients_is_kept_out_and_too_many_are_refused() -> No
         check({"new_clients": 2.5})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedavg", "fedper", "fedloge", "scaffold", "apple", "ditto", "local"])
 def test_new_clients_are_scored_and_never_trained_on(tmp_path: Path, method: str) -> None:
     """A run whose data never had the new clients ends with the same model, bit for bit."""
@@ -138,6 +142,7 @@ def test_new_clients_are_the_same_for_any_number_of_workers_and_after_a_resume(t
     assert scores_of(one.folder) == scores_of(two.folder)
 
 
+@pytest.mark.slow
 def test_new_client_gets_what_fedframe_personalise_gives(tmp_path: Path) -> None:
     """With a client stage that draws nothing by chance: one batch, so that the order of samples does not matter."""
     data, more = blobs(clients=4, each=30), {**SMALL, "partition": "user", "batch": 1000}

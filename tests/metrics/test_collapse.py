@@ -46,6 +46,7 @@ def plain_collapse(
     }
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10_000), st.integers(2, 6), st.integers(2, 12), st.booleans())
 def test_collapse_equals_a_plain_loop_in_float64(seed: int, classes: int, dim: int, missing: bool) -> None:

@@ -104,6 +104,7 @@ def test_gap_is_zero_for_the_same_model_and_none_for_one_client() -> None:
     assert client_gap(features, labels) is None
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=40))
 def test_f1_is_that_of_scikit_learn(pairs: list[tuple[int, int]]) -> None:

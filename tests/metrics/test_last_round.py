@@ -25,6 +25,7 @@ def run(out: Path, clients: int, **more: Any) -> RunFolder:
     return RunFolder(fedframe.run("fedavg", data=blobs(clients=clients), out=out, **settings).folder)
 
 
+@pytest.mark.slow
 def test_local_model_of_an_only_client_is_the_shared_one(tmp_path: Path) -> None:
     folder = run(tmp_path / "run", 1)
     first, last = folder.metrics()
@@ -36,6 +37,7 @@ def test_local_model_of_an_only_client_is_the_shared_one(tmp_path: Path) -> None
     assert len(names["vectors"]) == 1
 
 
+@pytest.mark.slow
 def test_shared_class_vectors_are_the_mean_of_the_local_ones_by_samples(tmp_path: Path) -> None:
     folder = run(tmp_path / "run", 3)
     tensors, names = read_tensors(folder.path / FILE)

@@ -88,6 +88,7 @@ def test_the_error_of_an_auroc_difference_is_delongs_in_plain_loops() -> None:
     assert found.error == pytest.approx(math.sqrt(variance), rel=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", ["f1", "average_precision", "auroc"])
 def test_errors_are_the_spread_over_pairs_drawn_anew_with_scikit_learn(metric: str) -> None:
     one, other = pair(2, 150, 3)
@@ -107,6 +108,7 @@ def test_errors_are_the_spread_over_pairs_drawn_anew_with_scikit_learn(metric: s
     assert found.error == pytest.approx(spread, rel=0.2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", ["accuracy", "balanced_accuracy", "auroc"])
 def test_an_interval_holds_the_true_difference_in_about_nineteen_of_twenty_draws(metric: str) -> None:
     large = difference(*pair(99, 60_000), metric)

@@ -45,6 +45,7 @@ def models(folder: RunFolder) -> dict[str, torch.Tensor]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_measuring_changes_no_bit_of_any_model_and_finite_figures_come_out(tmp_path: Path, method: str) -> None:
     plain, measured = run(tmp_path / "off", method), run(tmp_path / "on", method, measure="all")
@@ -88,6 +89,7 @@ def test_measures_are_the_same_for_any_number_of_workers_and_after_a_resume(tmp_
     assert all(len(line["clients"]) == len(line["cosine"]) == 4 for line in whole.drift())
 
 
+@pytest.mark.slow
 def test_statistics_of_batch_norm_do_not_move(tmp_path: Path) -> None:
     more: dict[str, Any] = {"data": images(), "model": "resnet20", "partition": "iid", "clients": 2, "personal": False}
     folders = [run(tmp_path / name, "fedavg", measure=name, **{**more, "rounds": 1}) for name in ("", "all")]
@@ -186,6 +188,7 @@ def test_nobody_looks_on_unless_asked(tmp_path: Path) -> None:
         Settings(measure="dirft")
 
 
+@pytest.mark.slow
 def test_rounds_that_are_not_evaluated_cost_no_features(tmp_path: Path) -> None:
     lines = run(tmp_path / "run", "fedavg", measure="all", rounds=3, eval_every=0).metrics()
     assert ["nc1" in line for line in lines] == [False, False, True]
@@ -207,6 +210,7 @@ def test_net_that_diverged_gives_no_figures_and_ends_no_run(tmp_path: Path) -> N
     assert "nc1" not in record.figures
 
 
+@pytest.mark.slow
 def test_bytes_by_part_survive_a_resume_and_add_up(tmp_path: Path) -> None:
     class Stop(Recorder):
         def round(self, record: RoundRecord) -> None:

@@ -50,6 +50,7 @@ def test_interval_is_the_one_of_printed_tables(count: int) -> None:
     assert found.count == count
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.lists(shares, min_size=2, max_size=12))
 def test_interval_equals_scipys(values: list[float]) -> None:
@@ -62,6 +63,7 @@ def test_interval_equals_scipys(values: list[float]) -> None:
     assert [found.low, found.high] == pytest.approx([low, high])
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.lists(st.tuples(shares, shares), min_size=2, max_size=10))
 def test_paired_difference_is_the_hand_formula_and_scipys(pairs: list[tuple[float, float]]) -> None:
@@ -127,6 +129,7 @@ def plain_holm(values: Sequence[float]) -> list[float]:
     return [min(1.0, max((m - k) * order[k] for k in range(order.index(p) + 1))) for p in values]
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=8, unique=True))
 def test_holm_is_its_definition_and_rejects_what_the_step_down_rejects(values: list[float]) -> None:

@@ -135,6 +135,7 @@ def test_a_black_image_has_finite_features() -> None:
     assert bool(features(torch.zeros(2, 64)).isfinite().all())
 
 
+@pytest.mark.slow
 def test_a_random_layer_standardises_and_keeps_its_inputs() -> None:
     torch.manual_seed(0)
     inputs = torch.randn(200, 3) * torch.tensor([1.0, 50.0, 0.0]) + torch.tensor([0.0, 7.0, 4.0])

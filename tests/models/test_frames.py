@@ -58,6 +58,7 @@ def test_simplex_etf_has_its_angles_in_every_dimension(classes: int, more: int, 
     assert float(frame.double().sum(0).abs().max()) < 1e-5  # the class vectors sum to zero
 
 
+@pytest.mark.slow
 @QUICK
 @given(st.integers(2, 24), st.integers(-1, 60), st.floats(0, 0.95), st.floats(0.01, 100), SEEDS)
 def test_sparse_etf_is_right_or_refused_with_a_sparsity_that_works(
@@ -80,6 +81,7 @@ def test_sparse_etf_is_right_or_refused_with_a_sparsity_that_works(
     assert not (used == 1).any()  # no feature is read by one class alone
 
 
+@pytest.mark.slow
 def test_the_refused_sparsity_is_named_with_the_largest_that_works() -> None:
     with pytest.raises(
         SettingError, match=r"sparsity = 0\.9 leaves 60 weights in 64 features.*sparsity = 0\.8\d? works"
@@ -97,6 +99,7 @@ def test_sparse_etf_of_the_papers_size_is_far_more_even_than_the_papers() -> Non
     assert (frame != 0).any(0).all()  # every feature is used
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("classes", "dim", "sparsity"), [(30, 64, 0.9), (10, 16, 0.8), (10, 64, 0.95)])
 def test_best_effort_has_the_zeros_that_were_asked_for_and_nearly_the_angles(
     classes: int, dim: int, sparsity: float
@@ -151,6 +154,7 @@ def test_no_sparsity_is_the_simplex_etf(classes: int, more: int, seed: int) -> N
     assert torch.equal(sparse_etf(classes, classes + more, 0.0, seeded(seed), norm=0.5), 0.5 * dense)
 
 
+@pytest.mark.slow
 @QUICK
 @given(st.integers(3, 12), st.integers(4, 20), SEEDS)
 def test_one_seed_gives_one_frame_and_another_seed_another(classes: int, more: int, seed: int) -> None:
@@ -179,6 +183,7 @@ def test_frames_have_the_same_bits_for_any_number_of_threads() -> None:
     assert all(torch.equal(one, two) for one, two in zip(*found, strict=True))
 
 
+@pytest.mark.slow
 def test_rotations_are_uniform() -> None:
     generator = seeded(0)
     first = torch.stack([orthonormal(3, 4, generator)[0] for _ in range(2000)])  # uniform on the sphere

@@ -52,6 +52,7 @@ def test_frozen_tensors_do_not_travel_and_stay_in_evaluation_mode() -> None:
     assert len(everything.entries) > len(layout.entries)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("freeze", "kept"), [("1", "backbone.first."), ("backbone", "backbone.")])
 def test_a_run_leaves_the_frozen_weights_and_statistics_alone(tmp_path: Path, freeze: str, kept: str) -> None:
     def tensors(folder: str, rounds: int) -> dict[str, torch.Tensor]:

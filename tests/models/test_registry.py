@@ -65,6 +65,7 @@ def check_step(net: nn.Module, shape: tuple[int, ...], batch: int = 4) -> Tensor
     return features.detach()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LEARNING)
 def test_net_trains_on_small_images(name: str) -> None:
     shape = (1, 28, 28) if name in ("convnet", "cnn") else (3, 32, 32)
@@ -77,6 +78,7 @@ def test_net_trains_on_small_images(name: str) -> None:
     assert not torch.equal(features, forward(seeded(name, shape, seed=2), shape))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet20", "resnet18", "resnet34", "resnet50", "senet18", "mobilenetv2"])
 def test_net_trains_on_large_images(name: str) -> None:
     check_step(seeded(name, (3, 96, 96)), (3, 96, 96), batch=2)
@@ -88,6 +90,7 @@ def test_net_takes_other_channels_and_oblong_images(name: str) -> None:
     assert net(torch.zeros(2, 2, 28, 36)).shape == (2, DIMS[name])
 
 
+@pytest.mark.slow
 def test_large_nets_have_the_parameters_of_their_papers() -> None:
     known = {
         "resnet18": 11_176_512,
@@ -108,6 +111,7 @@ def test_widths_of_an_mlp_may_be_many() -> None:
     assert net(torch.zeros(2, 3, 32, 32)).shape == (2, 128)
 
 
+@pytest.mark.slow
 def test_vgg_with_batch_norm_is_the_plain_one_where_its_statistics_are_neutral() -> None:
     plain, normed = seeded("vgg13", (3, 32, 32)), seeded("vgg13bn", (3, 32, 32))
     convolutions = {name: tensor for name, tensor in plain.state_dict().items() if name.endswith("weight")}

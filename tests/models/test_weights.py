@@ -45,6 +45,7 @@ def test_what_does_not_fit_is_said_by_name(tmp_path: Path) -> None:
         load_weights(net, tmp_path / "w.bin")
 
 
+@pytest.mark.slow
 def test_a_run_starts_from_the_file_and_notes_its_digest(tmp_path: Path) -> None:
     path = tmp_path / "w.safetensors"
     saved = {name: torch.full_like(value, 0.01) for name, value in build_net("mlp:4", SHAPE).state_dict().items()}

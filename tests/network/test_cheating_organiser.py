@@ -86,6 +86,7 @@ def masked_round(organiser: Organiser) -> tuple[Message, MaskingGroup]:
     return request, group
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clients", [3, 4, 5])
 def test_two_lists_of_survivors_unmask_nobody(tmp_path: Path, clients: int) -> None:
     """Some are told that the last client has gone, the last that all are there; signatures for both cannot be had."""
@@ -119,6 +120,7 @@ def test_two_lists_of_survivors_unmask_nobody(tmp_path: Path, clients: int) -> N
     assert not (own and pairs)
 
 
+@pytest.mark.slow
 def test_a_forged_or_foreign_signature_does_not_count(tmp_path: Path) -> None:
     organiser = Organiser(tmp_path, 4, **SECURE)
     _, group = masked_round(organiser)
@@ -156,6 +158,7 @@ def test_a_group_is_as_large_as_agreed_and_of_members(tmp_path: Path) -> None:
         organiser.ask(0, request, ["train"], foreign)
 
 
+@pytest.mark.slow
 def test_a_request_brings_no_scale(tmp_path: Path) -> None:
     """31 scales told the largest entry of an update by what overflowed; it is a constant of the protocol now."""
     organiser = Organiser(tmp_path, **SECURE)
@@ -219,6 +222,7 @@ def test_crafted_models_and_rates_are_not_answered(tmp_path: Path, private: bool
         organiser.ask(0, replace(request, numbers={**request.numbers, "steps": 1}), ["train"])
 
 
+@pytest.mark.slow
 def test_one_scoring_per_round_and_rounds_in_order(tmp_path: Path) -> None:
     """Ten models in a round gave the test data's classes; now there is one answer for each round that was agreed."""
     organiser = Organiser(tmp_path, rounds=3)
@@ -279,6 +283,7 @@ def test_a_node_is_in_as_many_runs_as_its_people_want(tmp_path: Path) -> None:
 
 
 # -- noise -------------------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_noise_cannot_be_averaged_away(tmp_path: Path) -> None:
     """1,500 answers to requests that differed by 1e-7 had noise of their own each; now a round has one answer."""
     organiser = Organiser(tmp_path, rounds=5, **PRIVATE)
@@ -344,6 +349,7 @@ def test_no_answer_leaves_if_the_disk_does_not_take_it_down(tmp_path: Path, monk
 
 
 # -- what stays possible -----------------------------------------------------------------------------------------------
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, SECURE, PRIVATE], ids=["plain", "secure", "private"])
 def test_honest_rounds_are_answered_and_cost_the_messages_that_they_must(
     tmp_path: Path, settings: dict[str, Any]

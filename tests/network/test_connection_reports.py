@@ -195,6 +195,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_what_is_wrong_with_an_address_is_found_out(
     keys: Path, serve: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,6 +217,7 @@ def test_what_is_wrong_with_an_address_is_found_out(
         assert "does not answer" in (connection_problem(f"127.0.0.1:{mute.getsockname()[1]}", ca) or "")
 
 
+@pytest.mark.slow
 def test_a_name_server_that_does_not_answer_holds_nobody_up(keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reach, "TOTAL_TIMEOUT", 0.2)
     slow = threading.Event()
@@ -235,6 +237,7 @@ def test_clocks_may_differ_as_much_as_flower_allows(ahead: float, fine: bool, mo
 
 
 # -- the organiser's own line ------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_a_missing_superlink_is_started_by_a_command_and_another_federations_is_named(
     keys: Path, serve: Callable[..., str]
 ) -> None:
@@ -271,6 +274,7 @@ class Dead:
         """The line to it."""
 
 
+@pytest.mark.slow
 def test_a_node_whose_supernode_is_refused_says_so_once_and_goes_on(
     tmp_path: Path, keys: Path, serve: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

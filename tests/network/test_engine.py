@@ -48,6 +48,7 @@ def run_both(method: str, tmp_path: Path, **settings: Any) -> tuple[RunFolder, R
     return here, there
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_nodes_give_the_same_bits_and_scores_as_one_process(tmp_path: Path, method: str) -> None:
     here, there = run_both(method, tmp_path)

@@ -96,6 +96,7 @@ def test_a_head_that_claims_more_than_there_is_costs_nothing() -> None:
         decode_envelope(content)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_a_damaged_envelope_is_refused_or_still_an_envelope(data: st.DataObject) -> None:

@@ -28,6 +28,7 @@ __all__ = ["clock"]
 NEWEST = 1 << 60  # the number of a request that is newer than all that an engine has sent
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flaw", FLAWS)
 def test_a_flawed_answer_is_never_merged_but_counted_and_shown(tmp_path: Path, flaw: str) -> None:
     node_of_client = [f"node{client}" for client in range(4)]
@@ -69,6 +70,7 @@ COUNTS: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flaw", COUNTS)
 def test_flawed_counts_of_own_models_are_left_out_and_the_run_ends_well(tmp_path: Path, flaw: str) -> None:
     def spoil(node: str, content: bytes) -> bytes:
@@ -88,6 +90,7 @@ def test_flawed_counts_of_own_models_are_left_out_and_the_run_ends_well(tmp_path
 ESCAPE = "\x1b[2J\r\n2026-01-01 00:00:00 forged\u202e"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["the name of a tensor", "an error", "the name of another run"])
 def test_a_nodes_text_reaches_the_screen_and_the_log_as_one_short_line(tmp_path: Path, way: str) -> None:
     text = ESCAPE + "A" * 100_000
@@ -167,6 +170,7 @@ def test_a_repeated_request_gets_the_same_answer(tmp_path: Path) -> None:
         assert equal_states(dict(one.tensors), dict(other.tensors))
 
 
+@pytest.mark.slow
 def test_a_request_that_comes_after_a_newer_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would have the node forget states that were merged since."""
     server, transport = server_with(tmp_path, None, rounds=6)
@@ -219,6 +223,7 @@ def test_a_torn_note_of_the_newest_request_keeps_nobody_out(tmp_path: Path) -> N
     assert server.run_round(2, nothing).dropped == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "personal"), [("scaffold", True), ("scaffold", False), ("fedmtl", False)])
 def test_every_node_is_told_when_the_run_is_over(tmp_path: Path, method: str, personal: bool) -> None:
     job, run = make(method, tmp_path / "run", personal=personal, rounds=1)
@@ -235,6 +240,7 @@ def test_every_node_is_told_when_the_run_is_over(tmp_path: Path, method: str, pe
     assert ("client" in line, "personal" in line) == ((True, False) if method == "scaffold" else (False, True))
 
 
+@pytest.mark.slow
 def test_a_server_stage_that_gives_no_numbers_leaves_the_model_as_it_was(tmp_path: Path) -> None:
     """One member's statistics can overflow what is fitted to all of them; nodes would refuse such a model for ever."""
 
@@ -263,6 +269,7 @@ def test_a_server_stage_that_gives_no_numbers_leaves_the_model_as_it_was(tmp_pat
     assert equal_states(*models)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["scaffold", "fedrep", "spherefed"])
 def test_a_resumed_run_equals_an_unbroken_one(tmp_path: Path, method: str) -> None:
     job, whole = make(method, tmp_path / "whole")
@@ -323,7 +330,7 @@ def test_a_node_keeps_its_private_state_over_a_restart(tmp_path: Path, method: s
     assert same_file(first.path / "model.safetensors", second.path / "model.safetensors")
     assert read_json(first.path / "summary.json")["scores"] == read_json(second.path / "summary.json")["scores"]
     states = sorted(path.relative_to(kept) for path in kept.glob("node*/clients/*/*/*"))
-    assert len(states) == 8  # the two newest of each of four clients
+    assert len(states) == 12  # of each of four clients those of the last two checkpoints and the newest
     for path in states:
         assert equal_states(read_tensors(kept / path)[0], read_tensors(restarted / path)[0])
 
@@ -362,6 +369,7 @@ def test_a_node_does_only_what_it_knows(tmp_path: Path) -> None:
         NodeRequest.from_bytes(payload)
 
 
+@pytest.mark.slow
 def test_one_request_per_node_and_round(tmp_path: Path) -> None:
     job, run = make("fedloge", tmp_path / "run")
     engine = remote_engine(job, tmp_path / "nodes", 4)
@@ -371,6 +379,7 @@ def test_one_request_per_node_and_round(tmp_path: Path) -> None:
     assert {round: rounds.count(round) for round in (1, 2, 3)} == {1: 4, 2: 4, 3: 4}
 
 
+@pytest.mark.slow
 def test_control_variates_add_up_after_any_losses(tmp_path: Path) -> None:
     """SCAFFOLD's c is the weighted mean of all c_k: it stays so only if a lost c_k is forgotten at its node."""
     draw = torch.Generator().manual_seed(1)

@@ -59,6 +59,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
     return performed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("announced", [True, False])
 def test_a_lost_answer_costs_no_round_and_no_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock, announced: bool
@@ -94,6 +95,7 @@ def test_a_lost_answer_costs_no_round_and_no_work(
     assert all(tensor.equal(tensors[name]) for name, tensor in server.tensors().items())
 
 
+@pytest.mark.slow
 def test_an_answer_that_came_too_late_serves_when_it_is_asked_for_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

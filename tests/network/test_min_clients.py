@@ -44,6 +44,7 @@ SPOILT: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("secure", [False, True])
 @pytest.mark.parametrize("flaw", SPOILT)
 def test_replies_that_cannot_be_used_are_no_part_of_the_minimum(tmp_path: Path, flaw: str, secure: bool) -> None:
@@ -108,12 +109,14 @@ def test_a_request_that_expires_on_the_way_is_one_that_took_too_long(tmp_path: P
     assert any("longer than patience = 20" in note for note in transport.notes)
 
 
+@pytest.mark.slow
 def test_replies_that_are_all_flawed_end_the_run(tmp_path: Path) -> None:
     server, _ = server_with(tmp_path, lambda node, content: tensors_changed(content, with_nan))
     with pytest.raises(DivergedError):
         server.run_round(1, nothing)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("secure", [False, True])
 @pytest.mark.parametrize(("diverged", "ends"), [(1, False), (2, True), (4, True)])
 def test_training_that_gives_no_numbers_ends_the_run_if_too_few_are_left(

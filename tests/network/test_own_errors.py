@@ -69,6 +69,7 @@ class OwnNodes(InProcessTransport):
         return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", ["ValueError('boom')", "FileNotFoundError('no such table')"])
 def test_error_of_ones_own_part_ends_the_run_with_the_same_sentence(tmp_path: Path, error: str) -> None:
     (tmp_path / "broken.py").write_text(PART.format(error=error))

@@ -34,6 +34,7 @@ def times(factor: float) -> Any:
     return change
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factor", [1e30, -1e4])
 def test_huge_finite_update_is_dropped_and_counted_as_if_its_member_were_away(tmp_path: Path, factor: float) -> None:
     servers = []
@@ -113,6 +114,7 @@ def test_secure_sum_with_a_claim_out_of_bounds_is_refused_with_the_reason(tmp_pa
         check_claimed_samples(claimed_federation(other, 10**9))
 
 
+@pytest.mark.slow
 def test_secure_sum_out_of_proportion_costs_the_round_and_not_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

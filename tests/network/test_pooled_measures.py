@@ -36,6 +36,7 @@ def run_at_nodes(folder: Path, spoil: Any = None, **settings: Any) -> tuple[RunF
     return run, seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("secure", [False, True])
 def test_pooled_measures_of_nodes_are_those_of_the_same_run_on_one_machine(tmp_path: Path, secure: bool) -> None:
     job, here = make("fedavg", tmp_path / "here", rounds=2, epochs=1)
@@ -51,6 +52,7 @@ def test_pooled_measures_of_nodes_are_those_of_the_same_run_on_one_machine(tmp_p
         assert binned[score]["brier"]["value"] == pytest.approx(exact[score]["brier"]["value"], abs=1e-4)
 
 
+@pytest.mark.slow
 def test_the_metric_of_each_client_is_the_same_at_nodes_and_here(tmp_path: Path) -> None:
     job, here = make("fedavg", tmp_path / "here", rounds=2, epochs=1, metric="auroc")
     execute(job, here, Recorder())
@@ -63,6 +65,7 @@ def test_the_metric_of_each_client_is_the_same_at_nodes_and_here(tmp_path: Path)
     assert lines[0] == pytest.approx(lines[1], abs=1e-9)
 
 
+@pytest.mark.slow
 def test_with_secure_aggregation_no_histogram_of_one_client_is_seen(tmp_path: Path) -> None:
     kinds: dict[str, set[str]] = {}
 
@@ -77,6 +80,7 @@ def test_with_secure_aggregation_no_histogram_of_one_client_is_seen(tmp_path: Pa
     assert kinds["end"] == set()
 
 
+@pytest.mark.slow
 def test_no_histogram_leaves_a_node_that_is_told_to_send_none(tmp_path: Path) -> None:
     kinds: set[str] = set()
 
@@ -91,6 +95,7 @@ def test_no_histogram_leaves_a_node_that_is_told_to_send_none(tmp_path: Path) ->
     assert summary["scores"]["client"]["low"] is not None
 
 
+@pytest.mark.slow
 def test_histograms_that_count_too_much_are_refused_and_the_others_are_used(tmp_path: Path) -> None:
     def spoil(node: str, content: bytes) -> bytes:
         replies, _ = decode_envelope(content)

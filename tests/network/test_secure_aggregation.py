@@ -52,6 +52,7 @@ def engine_at(folder: Path, job: Job, note: Any) -> engine_module.NetworkEngine:
     return remote_engine(job, folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "weighting"),
     [*((method, "samples") for method in METHODS), ("fedavg", "uniform"), ("scaffold", "uniform")],
@@ -82,6 +83,7 @@ def secure_server(tmp_path: Path, spoil: Any = None, **settings: Any) -> tuple[S
     return Server(job, engine, notes.append), engine.transport, notes
 
 
+@pytest.mark.slow
 def test_a_client_that_is_gone_is_left_out_of_the_sum(tmp_path: Path) -> None:
     """With node1 gone the result is that of a plain round without it."""
     models = []
@@ -98,6 +100,7 @@ def test_a_client_that_is_gone_is_left_out_of_the_sum(tmp_path: Path) -> None:
     assert torch.allclose(models[0], models[1], atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("clients", "gone", "cut"), [(5, (), "agree"), (5, (), "unmask"), (7, ("node0",), "unmask")])
 def test_who_goes_after_its_masked_reply_does_not_cost_the_round(
     tmp_path: Path, clients: int, gone: tuple[str, ...], cut: str
@@ -120,6 +123,7 @@ def test_who_goes_after_its_masked_reply_does_not_cost_the_round(
     assert torch.allclose(models[0], models[1], atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["cut", "left out", "something else"])
 def test_who_goes_for_good_after_its_masked_reply_costs_the_round_and_no_more(tmp_path: Path, how: str) -> None:
     """Two of four are too many. The others have revealed their masks for them and may not do so again."""
@@ -162,6 +166,7 @@ def test_a_round_that_was_given_up_is_a_line_without_a_loss(tmp_path: Path) -> N
     assert lines[0]["epsilon"] < lines[1]["epsilon"] < lines[2]["epsilon"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ["shape", "type", "name", "samples", "shares"])
 def test_a_flawed_masked_reply_is_left_out_and_counted(tmp_path: Path, change: str) -> None:
     from tests.network.flawed_answers import changed, tensors_changed
@@ -185,6 +190,7 @@ def test_a_flawed_masked_reply_is_left_out_and_counted(tmp_path: Path, change: s
     assert any("no reply of client" in note for note in notes)
 
 
+@pytest.mark.slow
 def test_a_masked_reply_holds_no_update_of_its_own(tmp_path: Path) -> None:
     """What leaves a node in a round is a vector that looks random, and its number of samples."""
     seen: list[Message] = []
@@ -203,6 +209,7 @@ def test_a_masked_reply_holds_no_update_of_its_own(tmp_path: Path) -> None:
         assert 0.49 < np.unpackbits(reply.tensors["masked"].numpy().view(np.uint8)).mean() < 0.51
 
 
+@pytest.mark.slow
 def test_a_node_that_agreed_on_secure_sends_nothing_else(tmp_path: Path) -> None:
     server, transport, _ = secure_server(tmp_path)
     node = transport.known["node0"]
@@ -219,6 +226,7 @@ def test_a_node_that_agreed_on_secure_sends_nothing_else(tmp_path: Path) -> None
         node.handle(NodeRequest("run1", other, {"unmask": [], "train": [client]}, group=group.to_json()).to_bytes())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ["model", "group", "data"])
 def test_two_answers_never_share_a_mask(tmp_path: Path, change: str) -> None:
     """Of a round one request is answered; the same again gets the same, and with other data none."""

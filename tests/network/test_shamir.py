@@ -23,6 +23,7 @@ def polynomial(shares: dict[int, bytes], x: int) -> int:
     return total % P
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(data=st.data(), secret=st.binary(min_size=SECRET_BYTES, max_size=SECRET_BYTES), count=st.integers(1, 12))
 def test_any_enough_shares_give_the_secret_and_fewer_do_not(data: st.DataObject, secret: bytes, count: int) -> None:

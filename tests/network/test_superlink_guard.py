@@ -201,6 +201,7 @@ def post(url: str, folder: Path) -> int:
     return httpx.post(url, verify=context, headers={HEADER: SECRET}, trust_env=False, timeout=LONG).status_code
 
 
+@pytest.mark.slow
 def test_the_organisers_line_is_there_whatever_address_nodes_dial(served: Served) -> None:
     port, folder, lines = served
     assert post(f"https://127.0.0.1:{port}/v1/control/list-nodes", folder) == 200
@@ -210,6 +211,7 @@ def test_the_organisers_line_is_there_whatever_address_nodes_dial(served: Served
     assert lines == []
 
 
+@pytest.mark.slow
 def test_whoever_speaks_no_tls_or_knows_another_ca_gains_nothing_and_is_a_line(served: Served, tmp_path: Path) -> None:
     port, folder, lines = served
     with pytest.raises(httpx.HTTPError):
@@ -269,6 +271,7 @@ def limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Limited
         yield port, tmp_path, limiter, lines
 
 
+@pytest.mark.slow
 def test_many_connections_of_one_address_are_not_let_in_and_silent_ones_are_closed(limited: Limited) -> None:
     port, folder, limiter, lines = limited
     silent = [connect(port, folder) for _ in range(3)]
@@ -286,6 +289,7 @@ def test_many_connections_of_one_address_are_not_let_in_and_silent_ones_are_clos
     assert post(f"https://127.0.0.1:{port}/v1/fleet/x", folder) == 200
 
 
+@pytest.mark.slow
 def test_a_connection_that_has_asked_something_stays(limited: Limited) -> None:
     port, folder, _, lines = limited
     context = ssl.create_default_context(cafile=str(folder / "ca.pem"))
@@ -310,6 +314,7 @@ def test_the_limiter_counts_all_and_each() -> None:
     assert lines == ["a", "b"]
 
 
+@pytest.mark.slow
 def test_a_request_of_a_stranger_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(superlink, "BODY_TIMEOUT", 0.05)
     lines: list[str] = []

@@ -67,6 +67,7 @@ def end_labels(figure: Figure) -> list[Annotation]:
     return [text for text in figure.axes[0].texts if isinstance(text, Annotation)]
 
 
+@pytest.mark.slow
 def test_partition_shows_every_cell_with_its_count() -> None:
     table = np.array([[5, 0, 1234], [0, 70, 8]])
     figure = partition_figure(table, ["cat", "dog", "eel"], "Pets", ["Ann", "Bob"])
@@ -77,6 +78,7 @@ def test_partition_shows_every_cell_with_its_count() -> None:
     assert "2 clients, 3 classes, 1,317 samples. A client has 78 to 1,239 samples (median 658) of 2 classes." in shown
 
 
+@pytest.mark.slow
 def test_partition_has_the_sizes_of_clients_and_classes_as_bars() -> None:
     _, clients, classes, _ = partition_figure(np.array([[5, 0, 1234], [0, 70, 8]]), list("abc"), "t").axes
     assert [bar.get_height() for bar in clients.patches] == [1239, 78]  # type: ignore[attr-defined]
@@ -84,6 +86,7 @@ def test_partition_has_the_sizes_of_clients_and_classes_as_bars() -> None:
     assert [text.get_text() for text in classes.texts] == ["5", "70", "1.2k"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("clients", "classes"), [(1, 1), (10, 10), (100, 10), (240, 60), (40, 120)])
 def test_partition_draws_all_clients_while_they_fit(clients: int, classes: int) -> None:
     table = counts(clients, classes)
@@ -93,6 +96,7 @@ def test_partition_draws_all_clients_while_they_fit(clients: int, classes: int) 
     assert "is drawn" not in " ".join(texts(figure))
 
 
+@pytest.mark.slow
 def test_partition_of_many_clients_is_thinned_and_says_so() -> None:
     table = counts(1000, 10)
     figure = partition_figure(table, [str(i) for i in range(10)], "t")
@@ -103,6 +107,7 @@ def test_partition_of_many_clients_is_thinned_and_says_so() -> None:
     assert figure.get_size_inches()[0] < 7
 
 
+@pytest.mark.slow
 def test_partition_of_many_classes_adds_neighbours_up_and_says_so() -> None:
     table = counts(6, 1000)
     figure = partition_figure(table, [f"n{i}" for i in range(1000)], "t")
@@ -110,6 +115,7 @@ def test_partition_of_many_classes_adds_neighbours_up_and_says_so() -> None:
     assert "Each row adds up 9 classes." in " ".join(texts(figure))
 
 
+@pytest.mark.slow
 def test_names_of_clients_and_classes_do_not_cover_each_other() -> None:
     figure = partition_figure(
         counts(90, 90), [f"class {i}" for i in range(90)], "t", [f"client {i}" for i in range(90)]
@@ -121,12 +127,14 @@ def test_names_of_clients_and_classes_do_not_cover_each_other() -> None:
         assert not any(one.overlaps(other) for one, other in itertools.pairwise(boxes))
 
 
+@pytest.mark.slow
 def test_largest_partition_stays_a_small_file(tmp_path: Path) -> None:
     dense = np.random.default_rng(0).integers(1, 500, (1000, 120))
     write_figure(partition_figure(dense, [str(i) for i in range(120)], "t"), tmp_path / "p.svg")
     assert (tmp_path / "p.svg").stat().st_size < 200_000
 
 
+@pytest.mark.slow
 def test_partition_survives_odd_names_and_empty_clients(tmp_path: Path) -> None:
     table = np.array([[0, 0], [0, 0], [3, 0]])
     figure = partition_figure(table, [ODD, "x" * 300], ODD, [ODD, "", "y" * 300])
@@ -142,6 +150,7 @@ def test_partition_refuses_a_table_that_does_not_fit() -> None:
         partition_figure(np.ones((2, 2)), ["a", "b", "c"], "t")
 
 
+@pytest.mark.slow
 def test_curves_show_every_line_with_its_last_value() -> None:
     series: dict[str, Any] = {
         "FedAvg": [(r, 0.5 + 0.001 * r) for r in range(101)],
@@ -156,18 +165,21 @@ def test_curves_show_every_line_with_its_last_value() -> None:
     )
 
 
+@pytest.mark.slow
 def test_curves_leave_a_gap_where_a_value_is_missing() -> None:
     figure = drawn({"a": [(1, 0.1), (2, None), (3, 0.2), (4, 0.3), (5, None)]})
     assert [math.isnan(y) for y in line(figure.axes[0], "a").get_ydata()] == [False, True, False, False, True]
     assert "a 30.00" in texts(figure)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("y", [0.0, 0.1, -3.0, 1e-9, 1e12])
 def test_curves_with_one_point_or_a_flat_line(y: float, tmp_path: Path) -> None:
     figure = drawn({"one": [(3, y)], ODD: [(1, y), (5, y)]}, ODD, ODD * 20)
     parse(figure, tmp_path / "c.svg")
 
 
+@pytest.mark.slow
 def test_curves_labels_do_not_overlap_and_stay_in_the_figure() -> None:
     figure = drawn({f"method {i}": [(0, 0.0), (1, 0.5 + 0.0001 * i)] for i in range(30)})
     figure.draw_without_rendering()
@@ -177,6 +189,7 @@ def test_curves_labels_do_not_overlap_and_stay_in_the_figure() -> None:
     assert all(box.x0 >= 0 and box.x1 <= figure.bbox.width and box.y1 <= figure.bbox.height for box in boxes)
 
 
+@pytest.mark.slow
 def test_long_curve_keeps_its_spike_and_ends_in_a_small_file(tmp_path: Path) -> None:
     figure = drawn({"a": [(float(i), 0.1 if i != 5000 else 0.9) for i in range(10_000)]})
     points = line(figure.axes[0], "a").get_xydata()

@@ -51,6 +51,7 @@ class Tags(HTMLParser):
 
 
 # -- escaping ----------------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 @settings(deadline=None)
 @given(
     st.recursive(
@@ -85,6 +86,7 @@ def test_names_from_the_data_stay_data(tmp_path: Path) -> None:
     assert Tags(html).found.count("title") == 1
 
 
+@pytest.mark.slow
 def test_scripts_do_not_end_early_and_only_they_may_run(tmp_path: Path) -> None:
     html = make_page(open_runs([made_run(tmp_path / "run")]))
     scripts = [*map(asset, VENDOR), program()]
@@ -182,6 +184,7 @@ def test_numbers_that_are_not_finite_become_gaps(tmp_path: Path) -> None:
 
 
 # -- several runs ------------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_runs_that_differ_in_the_seed_alone_are_one_line_with_a_band(tmp_path: Path) -> None:
     folders = [made_run(tmp_path / str(seed), seed=seed) for seed in range(3)]
     data = page_data(open_runs(folders))
@@ -195,6 +198,7 @@ def test_runs_that_differ_in_the_seed_alone_are_one_line_with_a_band(tmp_path: P
         assert (low, high) == pytest.approx(expected, rel=1e-3, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_the_same_run_made_twice_is_no_second_seed(tmp_path: Path) -> None:
     folders = [made_run(tmp_path / name, seed=seed) for name, seed in (("a", 0), ("b", 1), ("c", 0))]
     first, second = open_runs(folders).groups
@@ -209,6 +213,7 @@ def test_groups_are_named_by_what_tells_them_apart() -> None:
     assert group_labels(configs) == ["fedavg, lr=0.1", "fedavg, lr=0.5", "fedetf"]
 
 
+@pytest.mark.slow
 def test_a_comparison_folder_brings_its_paired_table(tmp_path: Path) -> None:
     data = page_data(open_runs([made_comparison(tmp_path / "all")]))
     found = section(data, "paired")["data"]
@@ -221,6 +226,7 @@ def test_a_comparison_folder_brings_its_paired_table(tmp_path: Path) -> None:
     assert section(data, "about")["data"]["command"].startswith("fedframe compare")
 
 
+@pytest.mark.slow
 def test_plain_runs_of_the_same_seeds_are_paired_like_scipy(tmp_path: Path) -> None:
     folders = [made_run(tmp_path / f"{m}{s}", method=m, seed=s) for m in ("fedavg", "fedetf") for s in range(3)]
     row = section(page_data(open_runs(folders)), "paired")["data"]["scores"][0]["rows"][1]
@@ -232,6 +238,7 @@ def test_plain_runs_of_the_same_seeds_are_paired_like_scipy(tmp_path: Path) -> N
     assert section(page_data(open_runs(folders[:-1])), "paired")["missing"]  # other seeds: nothing to pair
 
 
+@pytest.mark.slow
 def test_runs_on_other_clients_are_never_paired(tmp_path: Path) -> None:
     splits = {"fedavg": "dirichlet:0.1", "fedetf": "dirichlet:0.5"}
     folders = [
@@ -240,6 +247,7 @@ def test_runs_on_other_clients_are_never_paired(tmp_path: Path) -> None:
     assert "same clients" in section(page_data(open_runs(folders)), "paired")["missing"]
 
 
+@pytest.mark.slow
 def test_spread_is_that_of_the_summary(tmp_path: Path) -> None:
     folder = made_run(tmp_path / "run", clients=14)
     shared, own = section(page_data(open_runs([folder])), "spread")["data"]["panels"][0]["series"]
@@ -257,6 +265,7 @@ def test_sorted_features_stand_at_their_ranks(tmp_path: Path) -> None:
     assert found["pruning"][-1] == [1.0, 0.9, 0.9]
 
 
+@pytest.mark.slow
 def test_cases_of_a_comparison_are_called_as_they_were_swept(tmp_path: Path) -> None:
     out = made_cases(tmp_path / "out", ("fedavg", "fedprox"))
     data = page_data(open_runs([out]))
@@ -266,6 +275,7 @@ def test_cases_of_a_comparison_are_called_as_they_were_swept(tmp_path: Path) -> 
     assert section(data, "paired")["missing"].endswith(f"fedframe report {(out / 'alpha=0.1').as_posix()}")
 
 
+@pytest.mark.slow
 def test_cases_that_still_go_on_have_the_same_names(tmp_path: Path) -> None:
     out = made_cases(tmp_path / "out", ("fedavg",))
     (out / "comparison.json").unlink()
@@ -283,6 +293,7 @@ def test_only_dirichlets_number_is_called_alpha() -> None:
     assert labels("dirichlet:1", "longtail:9+dirichlet:1")[0] == "m, partition=dirichlet:1"
 
 
+@pytest.mark.slow
 def test_settings_of_one_method_are_not_several_methods(tmp_path: Path) -> None:
     folders = [made_run(tmp_path / str(lr), lr=lr) for lr in (0.01, 0.02, 0.03, 0.04, 0.05)]
     assert page_data(open_runs(folders))["title"] == "fedavg in 5 settings on digits"
@@ -300,6 +311,7 @@ def test_balanced_classes_have_no_frequent_and_rare_ones(tmp_path: Path) -> None
         assert ("many" in found["read"]) == ("many" in found["alt"]) == bool(kinds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["heads", "alike"])
 def test_what_needs_the_models_of_clients_says_whether_they_can_still_come(tmp_path: Path, name: str) -> None:
     folder = made_run(tmp_path / "run")
@@ -312,6 +324,7 @@ def test_what_needs_the_models_of_clients_says_whether_they_can_still_come(tmp_p
     assert section(page_data(open_runs([folder])), name)["missing"].startswith("Appears when the run is finished")
 
 
+@pytest.mark.slow
 def test_bands_are_explained_where_there_are_any(tmp_path: Path) -> None:
     folders = [made_run(tmp_path / str(seed), seed=seed) for seed in (0, 1)]
     assert "a band is" in section(page_data(open_runs(folders)), "curves")["read"]
@@ -332,6 +345,7 @@ def test_collapse_that_is_rounding_alone_is_zero(tmp_path: Path) -> None:
     assert {point[3] for point in angles["series"][0]["points"]} == {0}
 
 
+@pytest.mark.slow
 def test_a_comparison_that_still_goes_on_shows_the_runs_there_are(tmp_path: Path) -> None:
     folder = made_comparison(tmp_path / "all")
     (folder / "comparison.json").unlink()
@@ -373,6 +387,7 @@ def test_sections_are_cut_from_the_end_and_never_emptied() -> None:
     assert [len(s["data"].get("variants", [])) for s in drop_runs_to_fit([dict(s) for s in sections], 10)] == [1, 0]
 
 
+@pytest.mark.slow
 def test_equal_partitions_of_several_methods_are_there_once(tmp_path: Path) -> None:
     folders = [made_run(tmp_path / m, method=m) for m in ("fedavg", "fedetf")]
     shutil.copy(folders[0] / "examination.json", folders[1] / "examination.json")

@@ -23,6 +23,7 @@ def test_personal_score_of_a_round_is_shown_where_there_is_one() -> None:
     assert "generic –" in scores_text(Scores(personal=0.75))  # noqa: RUF001
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "option"), [("fedavg", ""), ("fedper", " --client 0")])
 def test_closing_line_names_a_command_that_works(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, method: str, option: str
@@ -32,12 +33,14 @@ def test_closing_line_names_a_command_that_works(
     fedframe.Predictor.load(tmp_path / "run", client=0 if option else None)
 
 
+@pytest.mark.slow
 def test_run_without_any_model_that_predicts_says_how_to_get_one(tmp_path: Path) -> None:
     fedframe.run("fedper", out=tmp_path / "run", save_personal=False, progress=False, **BRIEF)
     with pytest.raises(DataError, match=r"Client 0 has no personal model in .*; run it with --save-personal\."):
         fedframe.Predictor.load(tmp_path / "run", client=0)
 
 
+@pytest.mark.slow
 def test_runs_without_a_shared_model_are_drawn_by_their_personal_scores(tmp_path: Path) -> None:
     """Beside runs that have one, the picture says who is not in it."""
     paths = {method: tmp_path / method for method in ("fedavg", "fedper", "local")}

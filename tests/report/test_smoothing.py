@@ -17,6 +17,7 @@ from fedframe.report.page.runs import open_runs
 from tests.report.made import made_run
 
 
+@pytest.mark.slow
 @given(st.lists(st.one_of(st.none(), st.floats(-10, 10)), max_size=20), st.integers(1, 6))
 def test_trailing_means_equal_a_plain_loop(values: list[float | None], count: int) -> None:
     found = trailing_means(values, count)
@@ -33,6 +34,7 @@ def test_mean_of_one_evaluation_is_the_line_itself() -> None:
     assert smooth(data, 1) is data
 
 
+@pytest.mark.slow
 def test_lines_are_smoothed_and_the_caption_says_so(tmp_path: Path) -> None:
     runs = open_runs([made_run(tmp_path / "run")])
     plain, smoothed = make_figure(runs, "curves"), make_figure(runs, "curves", 3)
@@ -41,6 +43,7 @@ def test_lines_are_smoothed_and_the_caption_says_so(tmp_path: Path) -> None:
     assert "means of the last 3 evaluations" in smoothed.get_supxlabel().replace("\n", " ")
 
 
+@pytest.mark.slow
 def test_smoothing_that_cannot_be_is_refused(tmp_path: Path) -> None:
     folder = made_run(tmp_path / "run")
     with pytest.raises(SettingError, match="confusion has no lines over rounds; use it with --what curves"):

@@ -51,6 +51,7 @@ def ask(server: PageServer, path: str = "/data.json", method: str = "GET", **hea
     return connection.getresponse()
 
 
+@pytest.mark.slow
 def test_it_serves_the_page_and_its_data(server: PageServer) -> None:
     page = ask(server, "/")
     assert page.status == 200
@@ -74,6 +75,7 @@ def test_nothing_else_is_served(server: PageServer, path: str) -> None:
     assert ask(server, path).status == 404
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "HEAD"])
 def test_only_get_is_answered(server: PageServer, method: str) -> None:
     assert ask(server, "/", method).status == 501
@@ -103,6 +105,7 @@ def test_a_server_for_others_answers_to_addresses_but_not_to_names(folder: Path)
         assert not server.is_addressed_by("evil.example")
 
 
+@pytest.mark.slow
 def test_news_come_only_when_there_are_any(server: PageServer, folder: Path) -> None:
     first = ask(server)
     tag = first.headers["ETag"]
@@ -149,6 +152,7 @@ def test_a_page_waits_for_a_run_that_has_not_begun(tmp_path: Path) -> None:
         assert server.page.now()["state"] == "round 8 of 8"
 
 
+@pytest.mark.slow
 def test_a_port_that_is_taken_is_said_with_one_that_works(server: PageServer, folder: Path) -> None:
     with pytest.raises(SettingError, match=f"try --port {server.server_port + 1}"):
         PageServer([folder], "127.0.0.1", server.server_port)

@@ -30,6 +30,7 @@ def files(folder: Path) -> set[Path]:
     return set(folder.rglob("*"))
 
 
+@pytest.mark.slow
 def test_a_folder_of_runs_is_not_searched(runs: Path) -> None:
     before = files(runs)
     for make in (write_page, lambda folders: draw(folders, "confusion")):

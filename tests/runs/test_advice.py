@@ -36,6 +36,7 @@ def advice(run: Callable[[], Any]) -> str:
     return str(caught.value.__notes__[-1])
 
 
+@pytest.mark.slow
 def test_forgotten_return_is_mended_and_the_run_goes_on(own: Path) -> None:
     (own / "mine.py").write_text(FLAWED)
     said = advice(lambda: fedframe.run("mine.py:Decay", data="npz:mine.npz", out="run", **SMALL))
@@ -60,6 +61,7 @@ def make_part(divisor: int) -> type[Part]:
     return Mine
 
 
+@pytest.mark.slow
 def test_objects_are_given_again_in_python() -> None:
     data = blobs()
     said = advice(lambda: fedframe.run(make_part(0), data=data, model="mlp:4", out="run", **SMALL))

@@ -30,6 +30,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return Path("run")
 
 
+@pytest.mark.slow
 def test_edited_net_is_refused_by_name_wherever_its_weights_would_be_loaded(run: Path, tmp_path: Path) -> None:
     result = fedframe.resume(run, progress=False)
     before = fedframe.Predictor.load(run).probabilities(X)
@@ -53,6 +54,7 @@ def test_edited_net_is_refused_by_name_wherever_its_weights_would_be_loaded(run:
     assert torch.equal(fedframe.Predictor.load(run).probabilities(X), before)
 
 
+@pytest.mark.slow
 def test_edited_part_and_its_helper_are_refused_too(run: Path, tmp_path: Path) -> None:
     (tmp_path / "helper.py").write_text(HELPER.format(strength=3.0))
     with pytest.raises(DataError, match=r"helper\.py changed since run"):
@@ -60,6 +62,7 @@ def test_edited_part_and_its_helper_are_refused_too(run: Path, tmp_path: Path) -
     assert fedframe.resume(run, changed_code=True, progress=False).model.predict(X)
 
 
+@pytest.mark.slow
 def test_edited_data_concern_only_what_reads_them(run: Path) -> None:
     np.savez("mine.npz", **blobs(seed=3))
     assert fedframe.Predictor.load(run).predict(X)
@@ -70,6 +73,7 @@ def test_edited_data_concern_only_what_reads_them(run: Path) -> None:
     assert fedframe.Predictor.load(run).predict(X)
 
 
+@pytest.mark.slow
 def test_page_goes_on_without_what_needs_the_models_and_says_why(run: Path, tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(EDITED)
     said: list[str] = []
@@ -86,6 +90,7 @@ def test_page_goes_on_without_what_needs_the_models_and_says_why(run: Path, tmp_
     assert "changed" not in json.loads((run / "examination.json").read_text())["made_of"]
 
 
+@pytest.mark.slow
 def test_examination_of_before_the_edit_still_counts(run: Path, tmp_path: Path) -> None:
     found = examine(run)
     (tmp_path / "net.py").write_text(EDITED)
@@ -95,6 +100,7 @@ def test_examination_of_before_the_edit_still_counts(run: Path, tmp_path: Path) 
     assert not said
 
 
+@pytest.mark.slow
 def test_objects_of_the_process_that_trained_are_taken_for_what_they_are() -> None:
     calls: list[int] = []
 
@@ -115,6 +121,7 @@ def test_objects_of_the_process_that_trained_are_taken_for_what_they_are() -> No
     assert fedframe.Predictor.load("object", net=net, changed_code=True).predict(X)
 
 
+@pytest.mark.slow
 def test_same_code_in_another_folder_and_a_folder_without_a_record_are_no_change(run: Path, tmp_path: Path) -> None:
     record = read_json(run / "inputs.json")
     for file in record["files"]:

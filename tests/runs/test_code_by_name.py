@@ -80,6 +80,7 @@ USES: dict[str, Callable[[Path], object]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("use", USES)
 def test_a_file_that_somebody_elses_folder_names_is_not_run(
     use: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -101,6 +102,7 @@ def test_a_file_that_somebody_elses_folder_names_is_not_run(
         assert net.with_suffix(".ran").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("use", ["resume", "predict", "personalise", "measure", "gain"])
 @pytest.mark.parametrize("field", ["model", "method"])
 def test_a_module_that_a_folder_names_is_not_imported(
@@ -126,6 +128,7 @@ def poison(folder: Path, field: str, name: str) -> None:
     write_tensors(folder / MODEL, tensors, {**notes, field: name})
 
 
+@pytest.mark.slow
 def test_a_report_of_somebody_elses_folder_imports_nothing_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,6 +143,7 @@ def test_a_report_of_somebody_elses_folder_imports_nothing_and_says_so(
     assert not net.with_suffix(".ran").exists()
 
 
+@pytest.mark.slow
 def test_ones_own_run_goes_on_without_a_question_in_another_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,6 +153,7 @@ def test_ones_own_run_goes_on_without_a_question_in_another_process(
     assert fedframe.Predictor.load(folder).classes
 
 
+@pytest.mark.slow
 def test_an_edited_file_has_to_be_allowed_again_or_used_as_changed(tmp_path: Path) -> None:
     net = own_net(tmp_path)
     folder = run(f"{net}:Net", tmp_path / "run").folder
@@ -158,6 +163,7 @@ def test_an_edited_file_has_to_be_allowed_again_or_used_as_changed(tmp_path: Pat
     assert fedframe.Predictor.load(folder, changed_code=True).classes
 
 
+@pytest.mark.slow
 def test_changed_code_allows_nothing_that_was_never_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     net = own_net(tmp_path)
     folder = run(f"{net}:Net", tmp_path / "run").folder

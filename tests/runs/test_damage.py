@@ -70,6 +70,7 @@ def same_result(folder: Path, sound: Path) -> bool:
     return timeless[0] == timeless[1] and equal_states(*models)
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_is_named_and_the_round_before_gives_the_same_result(stopped: Path, sound: Path) -> None:
     flip(stopped / CHECKPOINT)
     with pytest.raises(DamageError, match=rf"{CHECKPOINT} is damaged.*--from-round 2'"):
@@ -86,6 +87,7 @@ def test_a_missing_checkpoint_is_not_a_fresh_start(stopped: Path) -> None:
         resume(stopped)
 
 
+@pytest.mark.slow
 def test_with_both_checkpoints_damaged_the_run_starts_again(stopped: Path, sound: Path) -> None:
     flip(stopped / CHECKPOINT)
     flip(stopped / PREVIOUS)
@@ -95,6 +97,7 @@ def test_with_both_checkpoints_damaged_the_run_starts_again(stopped: Path, sound
     assert same_result(stopped, sound)
 
 
+@pytest.mark.slow
 def test_a_damaged_model_of_a_finished_run_is_made_again_to_the_same_bits(finished: Path, sound: Path) -> None:
     before = (finished / MODEL).read_bytes()
     flip(finished / MODEL)
@@ -105,6 +108,7 @@ def test_a_damaged_model_of_a_finished_run_is_made_again_to_the_same_bits(finish
     assert same_result(finished, sound)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [Path.unlink, flip])
 def test_a_private_state_that_is_gone_or_damaged_is_an_error(stopped: Path, damage: Callable[[Path], None]) -> None:
     damage(stopped / "clients" / "000" / "000001" / "000003.safetensors")
@@ -115,11 +119,13 @@ def test_a_private_state_that_is_gone_or_damaged_is_an_error(stopped: Path, dama
     assert result.summary["rounds"] == 4
 
 
+@pytest.mark.slow
 def test_nothing_is_forgotten_of_clients_whose_state_is_sound(stopped: Path, sound: Path) -> None:
     resume(stopped, without_private_state=True)
     assert same_result(stopped, sound)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["flip", "cut", "empty", "gone", "bytes"])
 def test_damaged_lines_of_metrics_are_put_back_from_the_checkpoint(stopped: Path, sound: Path, way: str) -> None:
     path = stopped / METRICS
@@ -140,6 +146,7 @@ def test_damaged_lines_of_metrics_are_put_back_from_the_checkpoint(stopped: Path
     assert same_result(stopped, sound)
 
 
+@pytest.mark.slow
 def test_a_line_that_was_cut_off_by_a_kill_is_no_damage(stopped: Path, sound: Path) -> None:
     with (stopped / METRICS).open("a") as file:
         file.write('{"round": 4, "lo')
@@ -149,6 +156,7 @@ def test_a_line_that_was_cut_off_by_a_kill_is_no_damage(stopped: Path, sound: Pa
     assert same_result(stopped, sound)
 
 
+@pytest.mark.slow
 def test_a_line_of_a_round_without_a_checkpoint_is_no_damage(stopped: Path, sound: Path) -> None:
     RunFolder(stopped).append_metrics({"round": 4, "loss": 1.0})
     resume(stopped)
@@ -173,6 +181,7 @@ def test_settings_that_were_cut_short_are_never_filled_up_with_defaults(stopped:
         RunFolder(stopped).settings()
 
 
+@pytest.mark.slow
 def test_every_flipped_bit_of_the_settings_is_found_or_changes_nothing(stopped: Path) -> None:
     content, settings = (stopped / CONFIG).read_bytes(), RunFolder(stopped).settings()
     for bit in range(0, 8 * min(len(content), 600), 3):
@@ -191,6 +200,7 @@ def test_the_summary_says_how_many_lines_there_are(finished: Path) -> None:
         fedframe.resume(finished, data=blobs(clients=3)).history  # noqa: B018
 
 
+@pytest.mark.slow
 def test_a_folder_of_an_earlier_version_is_read_and_resumed(stopped: Path, sound: Path) -> None:
     for path in stopped.rglob("*.safetensors"):
         tensors, notes = read_tensors(path)
@@ -207,6 +217,7 @@ def test_a_folder_of_an_earlier_version_is_read_and_resumed(stopped: Path, sound
     assert same_result(stopped, sound)
 
 
+@pytest.mark.slow
 def test_a_crash_before_the_settings_were_written_does_not_block_the_name(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
@@ -230,6 +241,7 @@ def test_missing_personal_models_are_noticed_by_a_report(finished: Path) -> None
         fedframe.measure.examine(finished, data=blobs(clients=3))
 
 
+@pytest.mark.slow
 def test_a_damaged_summary_can_be_made_again(finished: Path, sound: Path) -> None:
     flip(finished / SUMMARY, 0.5)
     with pytest.raises(DamageError, match="--from-round 4'"):

@@ -46,6 +46,7 @@ def stopped(**given: Any) -> Path:
     return Path("run")
 
 
+@pytest.mark.slow
 def test_record_names_every_file_of_ones_own(own: Path) -> None:
     folder = stopped()
     files = json.loads((folder / "inputs.json").read_text())["files"]
@@ -57,6 +58,7 @@ def test_record_names_every_file_of_ones_own(own: Path) -> None:
     assert not Path("plain/inputs.json").exists()
 
 
+@pytest.mark.slow
 def test_run_goes_on_from_any_folder_while_nothing_changed(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stopped()
     (own / "elsewhere").mkdir()
@@ -65,6 +67,7 @@ def test_run_goes_on_from_any_folder_while_nothing_changed(own: Path, monkeypatc
     assert len(fedframe.resume(own / "run", progress=False).history) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["helper.py", "mine.py", "net.py", "mine.npz"])
 def test_changed_file_is_named_and_refused(own: Path, name: str) -> None:
     folder = stopped()
@@ -75,6 +78,7 @@ def test_changed_file_is_named_and_refused(own: Path, name: str) -> None:
         fedframe.resume(folder, progress=False)
 
 
+@pytest.mark.slow
 def test_changed_code_goes_on_when_asked_and_is_recorded(own: Path) -> None:
     folder = stopped()
     (own / "helper.py").write_text(HELPER.format(strength=3.0))
@@ -91,6 +95,7 @@ def test_changed_code_goes_on_when_asked_and_is_recorded(own: Path) -> None:
     assert fedframe.resume(folder, progress=False).summary["rounds"] == 2  # it is finished: nothing is trained with it
 
 
+@pytest.mark.slow
 def test_run_of_an_earlier_version_goes_on_as_it_is(own: Path) -> None:
     folder = stopped()
     (folder / "inputs.json").unlink()
@@ -252,6 +257,7 @@ uses_cell = closed({scale})
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [line.split()[0] for line in CODE.splitlines() if line.startswith("uses_")])
 def test_digest_of_code_changes_with_the_values_that_it_uses(own: Path, name: str) -> None:
     def digest(scale: float, unused: int = 0) -> str:
@@ -262,6 +268,7 @@ def test_digest_of_code_changes_with_the_values_that_it_uses(own: Path, name: st
     assert digest(0.0) == digest(0.0, unused=1) != digest(0.5)
 
 
+@pytest.mark.slow
 def test_digest_of_code_is_the_same_in_every_process(own: Path) -> None:
     (own / "values.py").write_text("STRENGTH = 1\n")
     (own / "code.py").write_text(CODE.format(scale=0.5, unused=0))
@@ -280,6 +287,7 @@ def test_digest_of_code_is_the_same_in_every_process(own: Path) -> None:
     assert len(said[0].split()) == len(names)
 
 
+@pytest.mark.slow
 def test_changed_code_that_cannot_run_leaves_the_refusal(own: Path) -> None:
     folder = stopped()
     before = (folder / "inputs.json").read_text()

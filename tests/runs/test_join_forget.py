@@ -61,6 +61,7 @@ def run(tmp_path: Path) -> Path:
 
 
 # -- forget ------------------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 @pytest.mark.parametrize("part", KINDS, ids=str)
 def test_after_forget_the_model_is_that_of_a_run_whose_data_lack_the_client(
     tmp_path: Path, part: dict[str, Any]
@@ -74,6 +75,7 @@ def test_after_forget_the_model_is_that_of_a_run_whose_data_lack_the_client(
     torch.testing.assert_close(probabilities(whole, 3), probabilities(rest, 2), rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_the_same_with_images(tmp_path: Path) -> None:
     data = {**images(count=96), "user_train": np.arange(96) // 24}
     whole = trained(tmp_path / "whole", data, {"width": 54}, local_test=0.0, personal=False)
@@ -82,6 +84,7 @@ def test_the_same_with_images(tmp_path: Path) -> None:
     assert same_file(whole / "model.safetensors", rest / "model.safetensors")
 
 
+@pytest.mark.slow
 def test_nothing_of_the_client_is_left_and_the_record_says_when(run: Path) -> None:
     fedframe.forget(run, 1, run_data=DATA, progress=False)
     assert not list(run.rglob("000001*"))
@@ -96,12 +99,14 @@ def test_nothing_of_the_client_is_left_and_the_record_says_when(run: Path) -> No
         fedframe.Predictor.load(run, 1)
 
 
+@pytest.mark.slow
 def test_scores_are_those_of_the_new_model(run: Path) -> None:
     result = fedframe.forget(run, 1, run_data=DATA, progress=False)
     right = np.array([int(label) for label in result.model.predict(DATA["x_test"])]) == DATA["y_test"]
     assert result.scores["generic"]["final"] == pytest.approx(right.mean())
 
 
+@pytest.mark.slow
 def test_normalisation_that_was_agreed_on_leaves_sums_as_they_are(tmp_path: Path) -> None:
     """As in a federation: inputs are normalised by agreement, so that no client needs to be asked again."""
     asked = {"method": "analytic", "data": "python", "partition": "user", "local_test": 0.0}
@@ -112,6 +117,7 @@ def test_normalisation_that_was_agreed_on_leaves_sums_as_they_are(tmp_path: Path
     assert any("sums of 3 clients reused, none computed anew" in note for note in display.notes)
 
 
+@pytest.mark.slow
 def test_forgetting_twice_changes_nothing_more(run: Path) -> None:
     fedframe.forget(run, 1, run_data=DATA, progress=False)
     before, display = snapshot(run), Recorder()
@@ -121,6 +127,7 @@ def test_forgetting_twice_changes_nothing_more(run: Path) -> None:
 
 
 # -- join --------------------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 @pytest.mark.parametrize("part", KINDS, ids=str)
 def test_join_then_forget_gives_back_every_bit(tmp_path: Path, part: dict[str, Any]) -> None:
     run = trained(tmp_path / "run", part=part)
@@ -133,6 +140,7 @@ def test_join_then_forget_gives_back_every_bit(tmp_path: Path, part: dict[str, A
     assert snapshot(run) == before
 
 
+@pytest.mark.slow
 def test_a_client_that_joins_counts_as_if_it_had_been_there(tmp_path: Path) -> None:
     """With features of its own scale nothing but the sums depends on who is there."""
     data = {**DATA, "x_train": np.concatenate([DATA["x_train"], DATA["x_test"]])}
@@ -145,6 +153,7 @@ def test_a_client_that_joins_counts_as_if_it_had_been_there(tmp_path: Path) -> N
     torch.testing.assert_close(probabilities(late), probabilities(both), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_what_has_joined_stays_when_another_is_forgotten(run: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "new.npz", x=NEW["x_train"], y=NEW["y_train"])
     spec = f"npz:{tmp_path / 'new.npz'}"
@@ -158,6 +167,7 @@ def test_what_has_joined_stays_when_another_is_forgotten(run: Path, tmp_path: Pa
     assert [(each["what"], each["client"]) for each in changes] == [("join", "new"), ("forget", "0")]
 
 
+@pytest.mark.slow
 def test_a_client_joins_a_run_that_had_rounds_and_may_leave_again(tmp_path: Path) -> None:
     settings = {**SETTINGS, "rounds": 1, "model": "mlp:8", "out": tmp_path / "run"}
     fedframe.run("scaffold+analytic", data=DATA, **settings)
@@ -170,6 +180,7 @@ def test_a_client_joins_a_run_that_had_rounds_and_may_leave_again(tmp_path: Path
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_other_methods_and_unfinished_runs_are_refused(tmp_path: Path, run: Path) -> None:
     fedframe.run("fedavg", data=DATA, rounds=1, out=tmp_path / "other", **SETTINGS)
     with pytest.raises(SettingError, match=r"fitted from sums over clients, and fedavg is not.*: analytic"):
@@ -181,12 +192,14 @@ def test_other_methods_and_unfinished_runs_are_refused(tmp_path: Path, run: Path
         fedframe.forget(run, 0, run_data=DATA)
 
 
+@pytest.mark.slow
 def test_securely_added_sums_are_not_taken_apart(run: Path) -> None:
     settings = RunFolder(run).settings().model_copy(update={"secure": True})
     with pytest.raises(SettingError, match="would show what 1 alone has sent; set up a federation without it"):
         check_forgettable(RunFolder(run), settings, 1, "1", Roster())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("new", "name", "sentence"),
     [
@@ -204,6 +217,7 @@ def test_data_and_names_that_do_not_fit_are_refused_and_change_nothing(
     assert snapshot(run) == before
 
 
+@pytest.mark.slow
 def test_the_last_client_and_one_that_there_is_not_are_refused(tmp_path: Path) -> None:
     run = trained(tmp_path / "run", blobs(clients=2))
     with pytest.raises(SettingError, match="the clients are 0 to 1"):
@@ -235,6 +249,7 @@ def kill_after(monkeypatch: pytest.MonkeyPatch, until: int) -> None:
     monkeypatch.setattr(shutil, "rmtree", counted(shutil.rmtree))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["join", "forget"])
 def test_killed_anywhere_the_folder_is_as_before_or_as_after(
     tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
@@ -276,6 +291,7 @@ def test_killed_anywhere_the_folder_is_as_before_or_as_after(
 
 
 # -- properties --------------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 @settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(owners=st.lists(st.integers(0, 3), min_size=96, max_size=96), order=st.randoms(use_true_random=False))
 def test_any_split_and_any_order_give_the_same_model(
@@ -293,6 +309,7 @@ def test_any_split_and_any_order_give_the_same_model(
     torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=st.sets(st.integers(0, 59), min_size=4, max_size=40), order=st.permutations(["a", "b"]))
 def test_whoever_joins_and_leaves_in_any_order_leaves_the_model_as_it_was(

@@ -44,12 +44,14 @@ def run(folder: Path, **more: Any) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_nothing_is_logged_unless_asked_for(tmp_path: Path) -> None:
     fedframe.run("fedavg", data=blobs(), out=tmp_path / "run", progress=False, **SMALL)
     names = {path.name for path in (tmp_path / "run").iterdir()}
     assert not names & {"tensorboard", "mlflow.json", "wandb", "wandb.json"}
 
 
+@pytest.mark.slow
 def test_tensorboard_has_every_round_once_also_after_a_resume(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard", reason="pip install 'fedframe[tensorboard]'")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

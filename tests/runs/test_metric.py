@@ -35,6 +35,7 @@ def test_settings_and_formulas_know_the_same_metrics() -> None:
     assert tuple(METRICS) == SETTING_METRICS
 
 
+@pytest.mark.slow
 def test_on_imbalanced_data_scores_are_balanced_accuracy_and_the_majority_is_named_at_once(tmp_path: Path) -> None:
     seen = Recorder()
     result = fedframe.run("fedavg", data=rare(), out=tmp_path / "run", progress=seen, **SMALL)
@@ -49,6 +50,7 @@ def test_on_imbalanced_data_scores_are_balanced_accuracy_and_the_majority_is_nam
     assert found["majority"] == {"class": "well", "share": pytest.approx(share)}
 
 
+@pytest.mark.slow
 def test_on_balanced_data_scores_are_accuracy_and_nothing_is_said(tmp_path: Path) -> None:
     seen = Recorder()
     result = fedframe.run("fedavg", data=rare(0.5), out=tmp_path / "run", progress=seen, **SMALL)
@@ -56,6 +58,7 @@ def test_on_balanced_data_scores_are_accuracy_and_nothing_is_said(tmp_path: Path
     assert not [note for note in seen.notes if "majority" in note]
 
 
+@pytest.mark.slow
 def test_accuracy_that_was_asked_for_stays_and_is_put_into_proportion(tmp_path: Path) -> None:
     seen = Recorder()
     result = fedframe.run("fedavg", data=rare(), metric="accuracy", out=tmp_path / "run", progress=seen, **SMALL)
@@ -63,6 +66,7 @@ def test_accuracy_that_was_asked_for_stays_and_is_put_into_proportion(tmp_path: 
     assert "Read accuracies against that" in seen.notes[0]
 
 
+@pytest.mark.slow
 def test_auroc_is_the_headline_of_rounds_summary_clients_and_terminal(tmp_path: Path) -> None:
     out = tmp_path / "run"
     result = fedframe.run("fedavg", data=rare(), metric="auroc", positive="sick", out=out, progress=False, **SMALL)
@@ -85,6 +89,7 @@ def test_auroc_is_the_headline_of_rounds_summary_clients_and_terminal(tmp_path: 
     assert np.mean(known) == pytest.approx(result.scores["client"]["final"])
 
 
+@pytest.mark.slow
 def test_personal_never_stands_beside_generic_without_the_sentence(tmp_path: Path) -> None:
     result = fedframe.run("fedavg", data=rare(0.5), out=tmp_path / "run", progress=False, **SMALL)
     sentence = EASIER_TASK[1:]
@@ -96,6 +101,7 @@ def test_personal_never_stands_beside_generic_without_the_sentence(tmp_path: Pat
     assert sentence not in "\n".join(closing_lines(alone.summary, alone.folder))
 
 
+@pytest.mark.slow
 def test_a_client_without_both_classes_has_no_auroc_and_is_not_in_the_mean(tmp_path: Path) -> None:
     data = rare(0.5)
     user = np.where(data["y_train"] == "sick", 0, np.arange(600) % 2)  # client 1 has healthy people only
@@ -106,6 +112,7 @@ def test_a_client_without_both_classes_has_no_auroc_and_is_not_in_the_mean(tmp_p
     assert result.scores["client"]["clients"] == 1
 
 
+@pytest.mark.slow
 def test_the_report_has_every_measure_with_its_interval(tmp_path: Path) -> None:
     result = fedframe.run("fedavg", data=rare(), metric="f1", out=tmp_path / "run", progress=False, **SMALL)
     page = result.report(quick=True).read_text()
@@ -132,6 +139,7 @@ def test_what_cannot_be_measured_is_refused_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_sensitivity_is_read_off_at_the_set_specificity(tmp_path: Path) -> None:
     found = [
         fedframe.run(

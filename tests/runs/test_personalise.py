@@ -25,6 +25,7 @@ from tests.runs.personalising import RECIPES, SMALL, runs, split_digits, write_t
 __all__ = ["runs"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", RECIPES)
 def test_new_client_gets_a_model_that_is_better_for_it(runs: Path, method: str) -> None:
     _, north = split_digits()
@@ -51,6 +52,7 @@ def test_scores_are_those_of_the_saved_models_on_samples_that_were_held_out(runs
     assert set(new.scores) <= set(new.summary["definitions"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedavg", "spherefed", "scaffold", "fedavg+frozen_random", "fedetf"])
 def test_with_a_clients_own_rows_it_gives_that_clients_own_model(tmp_path: Path, method: str) -> None:
     """Same data, same random stream, nothing that rounds would have left: the same bits as at the end of the run."""
@@ -67,6 +69,7 @@ def test_with_a_clients_own_rows_it_gives_that_clients_own_model(tmp_path: Path,
         assert equal_states(first, again)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedavg", "fedloge"])
 def test_same_run_data_and_seed_give_the_same_bits_whatever_the_name(runs: Path, method: str) -> None:
     data = f"npz:{runs / 'north.npz'}"
@@ -96,6 +99,7 @@ def test_the_run_itself_stays_as_it_was(runs: Path) -> None:
 
 
 # -- what rounds would have left with a client -----------------------------------------------------------------------
+@pytest.mark.slow
 def test_private_head_of_a_new_client_is_trained_before_it_is_used(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The norms of its class vectors are all that LA-FR takes from it: untrained, they say nothing."""
     given: dict[str, Any] = {"data": f"npz:{runs / 'north.npz'}", "name": "caught", "set": {"la_fr": {"epochs": 0}}}
@@ -112,6 +116,7 @@ def test_private_head_of_a_new_client_is_trained_before_it_is_used(runs: Path, m
     assert new.scores["personal"] > without.scores["personal"] + 0.04  # type: ignore[operator]
 
 
+@pytest.mark.slow
 def test_client_that_was_never_drawn_catches_up_and_the_others_keep_what_they_have(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"partition": "user", "model": "mlp:8", "participation": 0.25, "rounds": 1}
     result = fedframe.run("fedloge", data=blobs(), out=tmp_path / "run", **settings, **SMALL)
@@ -126,6 +131,7 @@ def test_client_that_was_never_drawn_catches_up_and_the_others_keep_what_they_ha
             assert torch.equal(own, kept[f"model/{PHI}"])
 
 
+@pytest.mark.slow
 def test_private_statistics_of_batch_norm_work_without_a_shared_model(tmp_path: Path) -> None:
     class Normed(torch.nn.Module):
         def __init__(self) -> None:
@@ -148,6 +154,7 @@ def test_private_statistics_of_batch_norm_work_without_a_shared_model(tmp_path: 
 
 
 # -- data ------------------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_data_are_read_with_the_runs_classes_and_normalisation(tmp_path: Path) -> None:
     """A new client that lacks a class, and whose values lie elsewhere, meets the model as it was trained."""
     data = blobs()
@@ -163,6 +170,7 @@ def test_data_are_read_with_the_runs_classes_and_normalisation(tmp_path: Path) -
     assert new.scores["personal"] == new.scores["client"]
 
 
+@pytest.mark.slow
 def test_table_of_a_new_client_is_encoded_as_the_runs(tmp_path: Path) -> None:
     write_table(tmp_path / "all.csv", 90, 0, "12x")
     write_table(tmp_path / "late.csv", 40, 1, "12")  # its stages look like numbers, but were texts in the training
@@ -187,6 +195,7 @@ def test_table_of_a_new_client_is_encoded_as_the_runs(tmp_path: Path) -> None:
     assert x[3, columns.index("age")] == result.model.mean[columns.index("age")]  # missing: the run's mean, not its own
 
 
+@pytest.mark.slow
 def test_images_take_on_the_size_of_the_runs(tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image")
     draw = np.random.default_rng(0)
@@ -215,6 +224,7 @@ def test_images_take_on_the_size_of_the_runs(tmp_path: Path) -> None:
         fedframe.personalise(tmp_path / "vectors", late, progress=False)
 
 
+@pytest.mark.slow
 def test_every_kind_of_python_data_gives_the_same_model(runs: Path) -> None:
     _, north = split_digits()
     x, y = north["x"], north["y"]
@@ -237,6 +247,7 @@ def test_every_kind_of_python_data_gives_the_same_model(runs: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_other_units_are_noticed(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, north = split_digits()
     fedframe.personalise(runs / "fedavg", (north["x"] / 1000, north["y"]), name="units")

@@ -36,6 +36,7 @@ def test_command_line_from_the_data_to_a_prediction(runs: Path) -> None:
     assert command("personalise", "fedetf", "--data", "npz:north.npz", "--overwrite", "--quiet", folder=runs) == ""
 
 
+@pytest.mark.slow
 def test_share_of_zero_trains_on_everything_and_invents_no_score(
     runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -48,6 +49,7 @@ def test_share_of_zero_trains_on_everything_and_invents_no_score(
     assert "%" not in out
 
 
+@pytest.mark.slow
 def test_share_follows_the_run_unless_it_is_given(runs: Path, tmp_path: Path) -> None:
     _, north = split_digits()
     data, total = (north["x"], north["y"]), len(north["y"])
@@ -61,6 +63,7 @@ def test_share_follows_the_run_unless_it_is_given(runs: Path, tmp_path: Path) ->
     assert new.summary["samples"]["test"] == pytest.approx(0.25 * total, abs=1)
 
 
+@pytest.mark.slow
 def test_nothing_is_overwritten_unless_asked(runs: Path) -> None:
     data, folder = f"npz:{runs / 'north.npz'}", runs / "spherefed"
     fedframe.personalise(folder, data, name="kept", progress=False)
@@ -73,6 +76,7 @@ def test_nothing_is_overwritten_unless_asked(runs: Path) -> None:
     assert path.read_bytes() != before
 
 
+@pytest.mark.slow
 def test_name_of_a_client_of_the_training_is_refused(tmp_path: Path) -> None:
     data = blobs(clients=3)
     data["user_train"] = np.array(["north", "south", "west"])[data["user_train"]]
@@ -136,6 +140,7 @@ def test_mistake_is_one_sentence_and_nothing_is_written(runs: Path, wrong: dict[
     assert sorted((runs / "fedavg").rglob("*")) == before
 
 
+@pytest.mark.slow
 def test_labels_as_numbers_are_not_guessed_where_classes_have_names(tmp_path: Path) -> None:
     data = blobs(classes=2)
     names = np.array(["well", "sick"])
@@ -147,6 +152,7 @@ def test_labels_as_numbers_are_not_guessed_where_classes_have_names(tmp_path: Pa
         result.personalise((data["x_test"], np.char.add(texts["y_test"], "k")), progress=False)
 
 
+@pytest.mark.slow
 def test_table_that_does_not_fit_is_one_sentence(tmp_path: Path) -> None:
     write_table(tmp_path / "all.csv", 60, 0, "12x")
     fedframe.run("fedavg", data=f"csv:{tmp_path / 'all.csv'}", model="mlp:8", rounds=1, out=tmp_path / "run", **SMALL)
@@ -188,6 +194,7 @@ def test_run_that_is_not_finished_or_no_run_is_refused(runs: Path, tmp_path: Pat
     assert "finish the run with 'fedframe resume cut'" in said
 
 
+@pytest.mark.slow
 def test_without_a_checkpoint_the_shared_model_is_enough(runs: Path, tmp_path: Path, capsys: Any) -> None:
     """What a new client elsewhere is sent: settings and model; SCAFFOLD's variates count in rounds only."""
     for name in ("config.yaml", "model.safetensors"):
@@ -227,6 +234,7 @@ def test_name_that_another_process_takes_meanwhile_is_not_overwritten(
     path.unlink()
 
 
+@pytest.mark.slow
 def test_worse_personal_model_is_said_to_be_worse(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Trained on labels of chance and tested on true ones."""
     inside, _ = split_digits()

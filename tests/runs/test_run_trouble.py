@@ -25,6 +25,7 @@ def test_learning_rate_that_explodes_ends_with_a_hint_and_keeps_finished_rounds(
     assert (tmp_path / "run" / "config.yaml").exists()
 
 
+@pytest.mark.slow
 def test_shared_model_that_has_lost_what_it_had_learned_is_named(tmp_path: Path) -> None:
     """All weights zero after the third round: finite, and worth nothing."""
     ruin = tmp_path / "ruin.py"
@@ -56,6 +57,7 @@ class Ruin(Part):
 """
 
 
+@pytest.mark.slow
 def test_class_without_a_training_sample_does_no_harm(tmp_path: Path) -> None:
     data = blobs()
     data["y_test"][:5] = 7  # seen in no training sample

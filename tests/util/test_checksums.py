@@ -22,6 +22,7 @@ def flipped(content: bytes, bit: int) -> bytes:
     return bytes(changed)
 
 
+@pytest.mark.slow
 def test_every_flipped_bit_of_a_tensor_file_is_found_or_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
     write_tensors(path, TENSORS, {"round": 3, "name": "é"})
@@ -40,6 +41,7 @@ def test_every_flipped_bit_of_a_tensor_file_is_found_or_changes_nothing(tmp_path
     assert passed <= 8 * len(NAME)
 
 
+@pytest.mark.slow
 def test_every_flipped_bit_of_a_json_file_is_found_or_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     write_json(path, {"scores": [0.5, 1.25], "name": "north"})
@@ -67,6 +69,7 @@ def test_equal_tensors_give_equal_bytes(tmp_path: Path) -> None:
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.text(), st.integers() | st.text() | st.floats(allow_nan=False), min_size=1))
 def test_a_line_comes_back_as_it_was_and_damage_is_seen(line: dict[str, object]) -> None:
     plain = json.dumps(line).encode()

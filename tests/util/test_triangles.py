@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +16,7 @@ def test_triangle_by_hand() -> None:
     assert torch.equal(unpack(pack(matrix), 3), matrix)
 
 
+@pytest.mark.slow
 @given(st.integers(1, 20), st.integers(0, 1000))
 def test_symmetric_matrix_comes_back_and_solves_as_before(dim: int, seed: int) -> None:
     z = torch.randn(dim + 3, dim, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)

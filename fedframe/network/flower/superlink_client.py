@@ -177,7 +177,9 @@ class ServerTask:
         self._thread.start()
 
     def close(self, finished: bool = True) -> None:
-        """Tell the SuperLink how the run ended."""
+        """Tell the SuperLink how the run ended; once closed, there is nothing left to tell."""
+        if self._finished.is_set():
+            return
         self._finished.set()
         self._thread.join(timeout=HEARTBEAT_INTERVAL)
         status = SubStatus.COMPLETED if finished else SubStatus.STOPPED

@@ -66,12 +66,14 @@ def differing(ready: Prepared) -> dict[str, set[str]]:
     return {label: names for label, names in found.items() if names}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", scene_names())
 def test_rows_of_every_scene_that_comes_along_are_trained_alike(name: str) -> None:
     found = differing(prepare(Bench(name)))
     assert all(names <= ALLOWED.get(label, set()) for label, names in found.items()), found
 
 
+@pytest.mark.slow
 def test_no_default_of_any_recipe_reaches_a_row(tmp_path: Path) -> None:
     settings = {**SETTINGS, "epochs": 12}  # fedrep needs more than one
     ready = prepare(Bench(scene_file(tmp_path, settings=settings, rows=[*RECIPES])))
@@ -97,6 +99,7 @@ def test_what_a_scene_leaves_out_is_the_default_of_fedframe_and_not_of_a_recipe(
             assert problem[name] == Settings.model_fields[name].default
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", ["fedprox?lr=0.1", "fedprox?lr_schedule=cosine", {"method": "moon", "batch": 8}])
 def test_row_with_a_run_setting_of_its_own_is_refused(tmp_path: Path, row: Any) -> None:
     with pytest.raises(SettingError, match="is the same for all rows of a bench"):
@@ -130,6 +133,7 @@ def test_mistake_in_a_scene_is_one_sentence_with_the_file(tmp_path: Path, change
     assert sentence in str(error.value)
 
 
+@pytest.mark.slow
 def test_controls_are_in_every_table_and_can_be_left_out(tmp_path: Path) -> None:
     scene = load_scene(scene_file(tmp_path))
     labels = [each.row.label for each in bench_rows(scene)[0]]
@@ -139,6 +143,7 @@ def test_controls_are_in_every_table_and_can_be_left_out(tmp_path: Path) -> None
     assert [each.row.label for each in bare] == ["fedavg", "fedprox"]  # the baseline stays: all are compared with it
 
 
+@pytest.mark.slow
 def test_control_that_this_version_lacks_is_left_out_with_a_sentence(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -148,6 +153,7 @@ def test_control_that_this_version_lacks_is_left_out_with_a_sentence(
     assert "The control central is left out: this version has no such method." in sentences
 
 
+@pytest.mark.slow
 def test_methods_choose_rows_or_add_their_own(tmp_path: Path) -> None:
     scene = load_scene(scene_file(tmp_path, rows=["fedprox", "moon", "scaffold+etf"]))
 
@@ -163,6 +169,7 @@ def test_methods_choose_rows_or_add_their_own(tmp_path: Path) -> None:
         labels(rows=("x",))
 
 
+@pytest.mark.slow
 def test_row_that_is_like_another_is_tuned_by_itself_where_that_is_not_run(tmp_path: Path) -> None:
     like = {"method": "fedprox", "prox.mu": 1, "label": "strong", "like": "fedprox"}
     scene = load_scene(scene_file(tmp_path, rows=["fedprox", like]))
@@ -170,6 +177,7 @@ def test_row_that_is_like_another_is_tuned_by_itself_where_that_is_not_run(tmp_p
     assert [each.like for each in bench_rows(scene, ["strong"], controls=False)[0]] == ["", ""]
 
 
+@pytest.mark.slow
 def test_pooled_training_sees_as_many_samples_as_the_drawn_clients(tmp_path: Path) -> None:
     ready = prepare(Bench(scene_file(tmp_path, settings={**SETTINGS, "participation": 0.4})))
     steps = {row.label: row.settings.get("steps") for row in ready.plans[0].rows}
@@ -185,6 +193,7 @@ def test_scenes_hold_no_paths_of_a_machine() -> None:
         assert read_scene(name, text, name).title
 
 
+@pytest.mark.slow
 def test_data_folder_is_filled_in_from_data_dir(tmp_path: Path) -> None:
     ready = prepare(Bench("people", machine={"data_dir": str(tmp_path)}))
     assert ready.plans[0].settings["data"] == f"npz:{tmp_path}/mnist-writers.npz"

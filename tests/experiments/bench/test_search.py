@@ -130,6 +130,7 @@ def test_row_without_a_main_setting_tries_rates_between_the_neighbours() -> None
     assert [rate_of(candidate) for candidate in steps[-1].candidates] == [0.1, 0.173, 0.0548]
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(1e-4, 10).map(lambda r: float(f"{r:.2g}")), min_size=5, max_size=8, unique=True).map(sorted))
 def test_longer_grid_still_rises_and_holds_the_shorter_one(rates: list[float]) -> None:
     up, down = extended(rates, rates[-1]), extended(rates, None)

@@ -48,6 +48,7 @@ def read(comparison: Comparison) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_numbers_are_those_of_the_runs(comparison: Comparison) -> None:
     for label in ("fedavg", "fedprox prox.mu=1"):
         runs = summaries(comparison, label)
@@ -218,6 +219,7 @@ def test_saved_elsewhere_the_folders_of_the_runs_are_still_found(comparison: Com
     assert all((tmp_path / "copy" / run / "config.yaml").exists() for run in content["methods"][0]["runs"])
 
 
+@pytest.mark.slow
 def test_more_seeds_join_those_that_are_there(comparison: Comparison) -> None:
     kept = {
         run: (comparison.plan.out / run / "summary.json").stat().st_mtime_ns
@@ -229,6 +231,7 @@ def test_more_seeds_join_those_that_are_there(comparison: Comparison) -> None:
     comparison.save()
 
 
+@pytest.mark.slow
 def test_one_seed_gives_means_dashes_and_a_sentence(tmp_path: Path) -> None:
     found = fedframe.compare(["fedavg", "fedprox"], seeds=1, data=blobs(), out=tmp_path / "o", progress=False, **SMALL)
     difference = found.differences["fedprox"]["generic.final"]
@@ -239,11 +242,13 @@ def test_one_seed_gives_means_dashes_and_a_sentence(tmp_path: Path) -> None:
     assert "Holm" not in text
 
 
+@pytest.mark.slow
 def test_nothing_that_could_be_run_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="Not one of 2 runs could be made"):
         fedframe.compare(["fedavg"], seeds=2, data="digits", clients=5000, out=tmp_path / "o", progress=False)
 
 
+@pytest.mark.slow
 def test_another_comparison_in_the_same_folder_loses_no_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -34,6 +34,7 @@ def command(out: Path) -> list[str]:
 def numbers(out: Path) -> dict[str, Any]:
     """comparison.json without what is a time."""
     content: dict[str, Any] = json.loads((out / "comparison.json").read_text())
+    content.pop("checksum")  # of all that is written, times too
     content.pop("command")
     for method in content["methods"]:
         method["scores"] = {name: value for name, value in method["scores"].items() if not name.startswith(TIMES)}

@@ -30,6 +30,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_run_folder_is_named_after_the_value_that_was_set() -> None:
     asked = {**SMALL, "data": "digits", "clients": 2, "model": "mlp:4", "rounds": 1, "partition": "iid"}
     assert fedframe.run(Prox(0.2), **asked).folder == Path("runs/Prox-mu=0.2-digits-1")
@@ -74,6 +75,7 @@ def compare(method: Any = "fedavg", **more: Any) -> Path:
     return outcome.cell.folder
 
 
+@pytest.mark.slow
 def test_run_under_an_earlier_label_is_found() -> None:
     folder = compare()
     old = folder.parent.with_name(folder.parent.name.replace("fedavg", "Some-name"))
@@ -83,6 +85,7 @@ def test_run_under_an_earlier_label_is_found() -> None:
     assert (old / "seed-0" / "summary.json").stat().st_mtime_ns == written
 
 
+@pytest.mark.slow
 def test_folder_that_holds_another_run_than_its_name_says_is_passed_by() -> None:
     """As if a default of Fedframe had changed since: the name stays, and the run has the value of then."""
     folder = compare()
@@ -95,6 +98,7 @@ def test_folder_that_holds_another_run_than_its_name_says_is_passed_by() -> None
     assert compare() == folder
 
 
+@pytest.mark.slow
 def test_run_that_went_on_with_changed_code_does_not_count_for_the_code_it_is_named_after(own: Path) -> None:
     folder = compare("mine.py:Decay")
     (folder / "summary.json").unlink()  # as if it had been killed before its end
@@ -108,5 +112,6 @@ def test_run_that_went_on_with_changed_code_does_not_count_for_the_code_it_is_na
     assert compare("mine.py:Decay") == other
 
 
+@pytest.mark.slow
 def test_same_data_as_objects_are_found_again() -> None:
     assert compare(data=blobs()) == compare(data=blobs()) != compare(data=blobs(seed=1))

@@ -33,6 +33,7 @@ def rows_of(federation: Federation) -> list[torch.Tensor]:
     return [source.train.y, source.test.y, source.mean, source.std, *(t for r in lists for t in (r.offsets, r.values))]
 
 
+@pytest.mark.slow
 def test_methods_of_one_seed_have_the_same_partition_split_and_initial_backbone() -> None:
     first, *others = makers(3)
     before = {name: tensor.clone() for name, tensor in first.template.backbone.state_dict().items()}
@@ -44,6 +45,7 @@ def test_methods_of_one_seed_have_the_same_partition_split_and_initial_backbone(
         assert all(torch.equal(before[name], after[name]) for name in before)
 
 
+@pytest.mark.slow
 def test_another_seed_has_another_partition_and_another_start() -> None:
     first, other = makers(0)[0], makers(1)[0]
     assert not torch.equal(first.federation.train.values, other.federation.train.values)

@@ -181,6 +181,7 @@ def test_settings_are_the_papers_and_not_left_to_chance(name: str) -> None:
     assert figure.shows.endswith(".")
 
 
+@pytest.mark.slow
 def test_figures_share_runs_with_each_other_and_with_tables() -> None:
     def folders(name: str) -> set[Path]:
         return {place.cell.folder for place in placed_cells(load(name), Choice())}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 
+import pytest
 import typer.core
 import typer.main
 
@@ -35,6 +36,7 @@ def numbers_in(text: str) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 def test_commands_are_understood() -> None:
     program = typer.main.get_command(app)
     assert isinstance(program, typer.core.TyperGroup)

@@ -246,7 +246,7 @@ def test_without_any_data_one_sentence_says_what_belongs_where(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["fedrane"], "There is no table 'fedrane'; did you mean"),
+        (["fedrane"], "There is no table or figure 'fedrane'; did you mean"),
         (["fedrane-1", "--scale", "2"], "scale = 2: it must be above 0 and at most 1"),
         (["fedrane-1", "--rows", "fedavgg"], "There is no row 'fedavgg'; did you mean 'FedAvg'?"),
         (["fedrane-1", "--set", "gmv.alpha=1"], "no chosen row of fedrane-1 has a part 'gmv'"),

@@ -130,6 +130,7 @@ def test_settings_are_the_papers_and_not_left_to_chance(name: str) -> None:
             assert setting in {**table.settings, **values}, f"{setting} of {column}"
 
 
+@pytest.mark.slow
 def test_tables_share_their_runs() -> None:
     """FedRANE's two tables print two scores of the same runs."""
     first, second = (

@@ -72,6 +72,7 @@ def test_a_class_that_nobody_has_is_not_shifted_and_one_that_the_client_lacks_st
     assert found[2] == 0
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=25)
 @given(st.integers(0, 999), st.integers(0, 25), st.booleans())
 def test_by_its_own_measure_a_personal_model_is_never_worse_than_the_shared_one(seed: int, n: int, shift: bool) -> None:

@@ -34,6 +34,7 @@ def plain_release(x: torch.Tensor, label: int, classes: int) -> torch.Tensor:
     return torch.tensor(found, dtype=torch.float64)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(st.integers(0, 9999), st.integers(1, 12), st.integers(1, 6), st.floats(0.01, 50))
 def test_one_sample_more_or_less_moves_a_release_by_at_most_one(seed: int, n: int, dim: int, scale: float) -> None:

@@ -31,6 +31,7 @@ def test_the_classifier_from_sums_is_ridge_regression_on_pooled_data(classes: in
     assert np.abs(found.numpy() - (features.double().numpy() @ wanted.T + wanted_bias)).max() < 1e-5
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(st.integers(1, 40), st.integers(1, 7), st.integers(0, 999))
 def test_the_blocked_factor_is_the_cholesky_factor(dim: int, block: int, seed: int) -> None:

@@ -45,6 +45,7 @@ def test_sums_are_those_of_a_loop_over_samples(monkeypatch: pytest.MonkeyPatch, 
 
 
 # -- properties --------------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 @settings(deadline=None, max_examples=30)
 @given(st.integers(0, 10**6), st.lists(st.integers(1, 40), min_size=1, max_size=8), st.integers(2, 5))
 def test_any_split_among_clients_gives_the_model_of_the_pooled_data(seed: int, sizes: list[int], classes: int) -> None:
@@ -68,6 +69,7 @@ def test_sums_that_were_rounded_to_be_sent_give_nearly_the_same_model() -> None:
     assert float((scores(total, features) - wanted).abs().max()) < 1e-5
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=30)
 @given(st.integers(0, 10**6), st.permutations(range(5)))
 def test_the_order_of_arrival_does_not_matter(seed: int, order: list[int]) -> None:
@@ -81,6 +83,7 @@ def test_the_order_of_arrival_does_not_matter(seed: int, order: list[int]) -> No
     torch.testing.assert_close(scores(one, features), scores(other, features), rtol=0, atol=1e-10)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=30)
 @given(st.integers(0, 10**6), st.integers(1, 50))
 def test_a_client_that_joins_and_is_forgotten_leaves_the_model_as_it_was(seed: int, size: int) -> None:
