@@ -8,7 +8,17 @@ from typing import Annotated, Optional
 import typer
 
 from fedframe.cli.app import app
-from fedframe.cli.options import Categorical, ChangedCode, Date, Decimal, Drop, Encoding, Numeric, with_table_options
+from fedframe.cli.options import (
+    Categorical,
+    ChangedCode,
+    Date,
+    Decimal,
+    Drop,
+    Encoding,
+    Missing,
+    Numeric,
+    with_table_options,
+)
 
 
 @app.command("list")
@@ -48,6 +58,7 @@ def data(
     numeric: Numeric = None,
     categorical: Categorical = None,
     date: Date = None,
+    missing: Missing = None,
     encoding: Encoding = None,
     decimal: Decimal = None,
 ) -> None:
@@ -55,7 +66,9 @@ def data(
     from fedframe.report.partition import show_columns, show_partition
 
     asked = {"drop": drop, "numeric": numeric, "categorical": categorical, "date": date}
-    source = with_table_options(source, {**asked, "encoding": encoding, "decimal": decimal}) or source
+    source = (
+        with_table_options(source, {**asked, "missing": missing, "encoding": encoding, "decimal": decimal}) or source
+    )
     show_columns(source, label, client_column)
     given = {
         "data": source,

@@ -24,7 +24,7 @@ def show_columns(data: str, label: str | None, client_column: str | None) -> Non
     """Print what the columns of a table are and what is doubtful about them; nothing for data that are no table."""
     if not data.startswith(("csv:", "parquet:")):
         return
-    columns = table_columns(read_spec(data, label=label, client_column=client_column))
+    columns, said = table_columns(read_spec(data, label=label, client_column=client_column))
     table = Table("column", "is a", "read as", "missing", "different", "inputs", "examples", box=None, pad_edge=False)
     for each in columns:
         style = "yellow" if each.problem else ""
@@ -34,6 +34,8 @@ def show_columns(data: str, label: str | None, client_column: str | None) -> Non
                       examples, style=style)  # fmt: skip
     console = Console()
     console.print(table)
+    for sentence in said:
+        console.print(escape(sentence), highlight=False)
     console.print()
 
 
