@@ -282,11 +282,11 @@ def found_commas(name: str, texts: Sequence[str], decimal: str) -> str:
     if not sure:
         return (
             f"{name!r} has commas that may be decimal or set thousands apart ({commas[0]!r}): use "
-            f"{say('numeric', name)} for thousands, or --decimal ,"
+            f"{say('numeric', name)} for thousands, or --decimal , for decimals."
         )
     rest = next((text for text in texts if math.isnan(number(text, ","))), None)
-    more = "" if rest is None else f" and {say('numeric', name)} (for {rest!r})"
-    return f"{name!r} has decimal commas ({sure[0]!r}): use --decimal ,{more}"
+    more = "" if rest is None else f", with {say('numeric', name)} for {rest!r}"
+    return f"{name!r} has decimal commas ({sure[0]!r}): use --decimal , for them{more}."
 
 
 def found_dates(name: str, texts: Sequence[str]) -> str:

@@ -16,6 +16,7 @@ from fedframe.report.figures.drawing import picture_path, write_figure
 from fedframe.report.figures.partition import partition_figure
 from fedframe.report.tables import partition_table
 from fedframe.settings import check
+from fedframe.util.text import plural
 
 IN_PICTURE = 1000  # clients
 
@@ -49,7 +50,8 @@ def show_partition(given: dict[str, Any], picture: Path | None) -> None:
     tested = len(source.test.y) if source.test is not None else 0
     console.print(
         f"{source.name}: {len(source.train.y)} training and {tested} test samples of shape {source.input_shape}, "
-        f"{len(source.classes)} classes; {len(federation)} clients ({federation.partition})",
+        f"{plural(len(source.classes), 'class', 'classes')}; {plural(len(federation), 'client')} "
+        f"({federation.partition})",
         highlight=False,
     )
     dealt, held = len(federation.train.values), len(federation.local_test.values)
