@@ -138,12 +138,22 @@ def class_table(summary: Mapping[str, Any], client: int | str | None) -> list[st
     found = measures.get(score, {}).get("per_class")
     if not found:
         return []
-    lines = ["", f"### By class (`{score}`)", "", "| class | test samples | recall | precision |", "|---|---|---|---|"]
+    lines = [
+        "",
+        f"### By class (`{score}`)",
+        "",
+        "| class | test samples | recall | precision | F1 | AUROC |",
+        "|---|---|---|---|---|---|",
+    ]
     for name, one in found.items():
         cells = [
             f"{percent(one[key]['value'])} {interval(one[key])}" if one[key] is not None else "–"  # noqa: RUF001
             for key in ("recall", "precision")
         ]
+        cells.append(percent(one.get("f1")))
+        cells.append(
+            f"{percent(one['auroc']['value'])} {interval(one['auroc'])}" if one.get("auroc") else percent(None)
+        )
         lines.append(f"| {name} | {one['samples']:,} | {' | '.join(cells)} |")
     return lines
 

@@ -80,6 +80,11 @@ class TableReading:
             raise SettingError(f"The column {min(twice)!r} stands in several of drop, numeric, categorical and date.")
         return cls(**named, date=dates, missing=missing, encoding=encoding, decimal=decimal)
 
+    def otherwise(self, options: Mapping[str, str]) -> TableReading:
+        """The same, but for what these options say."""
+        asked = TableReading.of(options)
+        return replace(self, **{name: getattr(asked, name) for name in options})
+
     def for_columns(self, columns: Sequence[str]) -> TableReading:
         """The same for new rows of a trained model: only columns that are inputs matter, dropped ones may be away."""
         used = {*columns, *(name.partition("=")[0] for name in columns)}

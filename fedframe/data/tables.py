@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 
 from fedframe.data.arrays import encode_categories
-from fedframe.data.cells import day_of, days_since_1970
+from fedframe.data.cells import day_of, days_since_1970, number
 from fedframe.data.columns import OPTIONS, Column, TableReading, check_columns, describe_column
 from fedframe.data.source import ArrayInputs, Ints, Samples
 from fedframe.data.spec import DataSpec, RawData
@@ -371,7 +371,11 @@ def encode_rows(
         text = name not in columns
         table[name] = np.array([as_text(v) for v in ready], str) if text else as_trained(name, ready, reading)
         if not text and table[name].dtype.kind != "f":
-            raise DataError(f"the column {name!r} holds texts, and held numbers in training.")
+            odd = next((str(value) for value in table[name].tolist() if np.isnan(number(str(value)))), "")
+            raise DataError(
+                f"the column {name!r} holds texts ({odd!r}), and held numbers in training; if they are dates, decimal "
+                f"commas or such as <0.5, say so: --date {name}, --decimal , or --numeric {name}."
+            )
     for name in columns:
         if name not in table:
             _split_indicator(name, table)

@@ -242,7 +242,7 @@ def test_the_model_reads_new_tables_as_it_read_the_first(tmp_path: Path) -> None
     }
     spec = write(tmp_path, **columns)
     given: dict[str, Any] = {"clients": 2, "partition": "iid", "rounds": 1, "workers": 1, "progress": False}
-    data = f"{spec}?numeric=crp&date=admitted&drop=patient_id"
+    data = f"{spec}?numeric=crp&date=admitted:%d.%m.%Y&drop=patient_id"
     result = fedframe.run("fedavg", data=data, out=tmp_path / "run", **given)
     new = tmp_path / "new.csv"
     new.write_text("admitted,crp,age\n05.03.2012,<0.5,61\n05.03.2012,0.5,61\n")
@@ -254,6 +254,13 @@ def test_the_model_reads_new_tables_as_it_read_the_first(tmp_path: Path) -> None
     table = result.model.predict_table(pandas.read_csv(new))
     assert table.iloc[0].tolist() == table.iloc[1].tolist()
     assert table.iloc[0]["prediction"] == first[0]
+    # A table from elsewhere, written otherwise.
+    new.write_text("admitted;crp;age\n2012-03-05;0,5 mg/l;61\n")
+    with pytest.raises(DataError, match=r"--date admitted|no date of the format"):
+        [*predict_file(tmp_path / "run", new, None, 2)]
+    otherwise = {"date": "admitted:%Y-%m-%d", "decimal": ",", "numeric": "crp"}
+    (third,) = predict_file(tmp_path / "run", new, None, 2, table=otherwise)
+    assert third.split("\t")[1:] == first
     # However the DataFrame came about: dates that pandas has read, numbers beside texts.
     read = pandas.DataFrame(
         {"admitted": pandas.to_datetime(["2012-03-05"] * 2), "crp": ["<0.5", 0.5], "age": [61, 61.0]}
