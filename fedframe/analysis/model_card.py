@@ -95,7 +95,8 @@ def score_lines(summary: Mapping[str, Any], client: int | str | None) -> list[st
         ]
         for metric in METRICS:
             if found.get(metric) is not None:
-                at = f" at {100 * found['at']:g} %" if metric in ("sensitivity", "specificity") else ""
+                other = {"sensitivity": "specificity", "specificity": "sensitivity"}.get(metric)
+                at = f" at {100 * found['at']:g} % {other}" if other else ""
                 value = percent(found[metric]["value"])
                 lines.append(f"| {metric_name(metric)}{at} | {value} | {interval(found[metric])} |")
         if found.get("brier") is not None:
