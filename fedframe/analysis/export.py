@@ -58,12 +58,15 @@ class RawModel(nn.Module):
     def __init__(self, predictor: Predictor) -> None:
         super().__init__()
         self.model, self.method = predictor.model, predictor.method
+        self.table = predictor.columns is not None
         self.images = len(predictor.input_shape) == 3
         self.register_buffer("mean", predictor.mean.clone())
         self.register_buffer("std", predictor.std.clone())
 
     def forward(self, inputs: Tensor) -> Tensor:
         """(n, H, W, C) or (n, d) to (n, classes)."""
+        if self.table:  # as in training: a missing number is the mean
+            inputs = torch.where(inputs.isnan(), self.mean, inputs)
         x = (inputs - self.mean) / self.std
         return self.method.probabilities(self.model, x.permute(0, 3, 1, 2).contiguous() if self.images else x)
 

@@ -95,7 +95,8 @@ def score_lines(summary: Mapping[str, Any], client: int | str | None) -> list[st
         ]
         for metric in METRICS:
             if found.get(metric) is not None:
-                at = f" at {100 * found['at']:g} %" if metric in ("sensitivity", "specificity") else ""
+                other = {"sensitivity": "specificity", "specificity": "sensitivity"}.get(metric)
+                at = f" at {100 * found['at']:g} % {other}" if other else ""
                 value = percent(found[metric]["value"])
                 lines.append(f"| {metric_name(metric)}{at} | {value} | {interval(found[metric])} |")
         if found.get("brier") is not None:
@@ -138,12 +139,22 @@ def class_table(summary: Mapping[str, Any], client: int | str | None) -> list[st
     found = measures.get(score, {}).get("per_class")
     if not found:
         return []
-    lines = ["", f"### By class (`{score}`)", "", "| class | test samples | recall | precision |", "|---|---|---|---|"]
+    lines = [
+        "",
+        f"### By class (`{score}`)",
+        "",
+        "| class | test samples | recall | precision | F1 | AUROC |",
+        "|---|---|---|---|---|---|",
+    ]
     for name, one in found.items():
         cells = [
             f"{percent(one[key]['value'])} {interval(one[key])}" if one[key] is not None else "–"  # noqa: RUF001
             for key in ("recall", "precision")
         ]
+        cells.append(percent(one.get("f1")))
+        cells.append(
+            f"{percent(one['auroc']['value'])} {interval(one['auroc'])}" if one.get("auroc") else percent(None)
+        )
         lines.append(f"| {name} | {one['samples']:,} | {' | '.join(cells)} |")
     return lines
 

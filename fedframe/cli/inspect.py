@@ -8,7 +8,17 @@ from typing import Annotated, Optional
 import typer
 
 from fedframe.cli.app import app
-from fedframe.cli.options import Categorical, ChangedCode, Date, Decimal, Drop, Encoding, Numeric, with_table_options
+from fedframe.cli.options import (
+    Categorical,
+    ChangedCode,
+    Date,
+    Decimal,
+    Drop,
+    Encoding,
+    Missing,
+    Numeric,
+    with_table_options,
+)
 
 
 @app.command("list")
@@ -48,6 +58,7 @@ def data(
     numeric: Numeric = None,
     categorical: Categorical = None,
     date: Date = None,
+    missing: Missing = None,
     encoding: Encoding = None,
     decimal: Decimal = None,
 ) -> None:
@@ -55,7 +66,9 @@ def data(
     from fedframe.report.partition import show_columns, show_partition
 
     asked = {"drop": drop, "numeric": numeric, "categorical": categorical, "date": date}
-    source = with_table_options(source, {**asked, "encoding": encoding, "decimal": decimal}) or source
+    source = (
+        with_table_options(source, {**asked, "missing": missing, "encoding": encoding, "decimal": decimal}) or source
+    )
     show_columns(source, label, client_column)
     given = {
         "data": source,
@@ -80,10 +93,19 @@ def predict(
     inputs: Annotated[Path, typer.Argument(help="image, folder of images, .npz, .npy, .csv or .parquet")],
     client: Annotated[Optional[str], typer.Option(help="use this client's own model (name or number)")] = None,
     top: Annotated[int, typer.Option(min=1, help="how many classes to print per input")] = 1,
+    numeric: Numeric = None,
+    categorical: Categorical = None,
+    date: Date = None,
+    missing: Missing = None,
+    encoding: Encoding = None,
+    decimal: Decimal = None,
     changed_code: ChangedCode = False,
 ) -> None:
     """Predict with a trained model: a line per input with class and probability."""
     from fedframe.runs.predictor import predict_file
 
-    for line in predict_file(folder, inputs, client, top, changed_code):
+    asked = {"numeric": numeric, "categorical": categorical, "date": date, "missing": missing}
+    asked |= {"encoding": encoding, "decimal": decimal}
+    table = {name: value for name, value in asked.items() if value is not None}
+    for line in predict_file(folder, inputs, client, top, changed_code, table):
         typer.echo(line)

@@ -62,6 +62,7 @@ Drop = Annotated[Optional[str], typer.Option(help="columns of a table to leave o
 Numeric = Annotated[Optional[str], typer.Option(help="columns that are numbers: <0.5 is 0.5, texts are missing")]
 Categorical = Annotated[Optional[str], typer.Option(help="columns that are categories, also if they look like numbers")]
 Date = Annotated[Optional[str], typer.Option(help="columns that are dates, read as days (a, or a:%d.%m.%Y)")]
+Missing = Annotated[Optional[str], typer.Option(help="what else stands for a missing value in a table (-999,unknown)")]
 Encoding = Annotated[Optional[str], typer.Option(help="encoding of a csv file, such as latin-1")]
 Decimal = Annotated[Optional[str], typer.Option(help="decimal sign of a csv file: . or ,")]
 

@@ -15,6 +15,7 @@ from fedframe.cli.options import (
     Decimal,
     Drop,
     Encoding,
+    Missing,
     Numeric,
     part_settings,
     with_settings,
@@ -38,6 +39,7 @@ def run_command(
     numeric: Numeric = None,
     categorical: Categorical = None,
     date: Date = None,
+    missing: Missing = None,
     encoding: Encoding = None,
     decimal: Decimal = None,
     **settings: Any,
@@ -45,7 +47,9 @@ def run_command(
     """Train a method: fedframe run fedavg --data digits --rounds 20."""
     parts = part_settings(set_ or [])
     asked = {"drop": drop, "numeric": numeric, "categorical": categorical, "date": date}
-    data = with_table_options(settings.get("data"), {**asked, "encoding": encoding, "decimal": decimal})
+    data = with_table_options(
+        settings.get("data"), {**asked, "missing": missing, "encoding": encoding, "decimal": decimal}
+    )
     if data is not None:
         settings["data"] = data
     with interruptible():

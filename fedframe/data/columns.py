@@ -9,28 +9,43 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from fedframe.data.cells import (
+    BOUND,
+    COMMA,
+    THOUSANDS,
+    date_formats,
+    day_of,
+    days,
+    measured,
+    measurements,
+    number,
+    says_nothing,
+    swappable,
+)
 from fedframe.errors import DataError, SettingError, nearest
 
 Values = npt.NDArray[Any]
 MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "?"))
-OPTIONS = ("drop", "numeric", "categorical", "date", "encoding", "decimal")
+OPTIONS = ("drop", "numeric", "categorical", "date", "missing", "encoding", "decimal")
 MOST_VALUES = 100  # of a text column: each becomes an input
 FEW_CODES = 10  # different values of a column of codes, some of which are numbers
 FEW_ROWS = 20  # with fewer, values that are all different mean nothing
-DATE_FORMATS = ("%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S", "%d.%m.%Y", "%Y/%m/%d",
-                "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%Y%m%d")  # fmt: skip
-DAY = 86400.0
-ID_NAME = re.compile(r"(^|[_\s.-])(id|nr|no|number|mrn|uuid|pid|index|key)$|[a-z]I[Dd]$", re.IGNORECASE)
-BOUND = re.compile(r"^\s*[<>≤≥~=]+\s*")  # laboratories write <0.5 for what they cannot measure
-COMMA = re.compile(r"^[-+]?\d+,\d+$")
+MOST_SAID = 30  # problems in one sentence
+MANY_ROWS = 100  # whole numbers that are different in so many are hardly ever measured
+ID_NAME = re.compile(r"(^|[_\s.-])(id|nr|no|number|mrn|uuid|pid|index|key)$|[a-z]I[Dd]$|nummer$", re.IGNORECASE)
+# Also where a patient comes several times.
+SURELY_ID = re.compile(
+    r"(^|[_\s.-])(id|mrn|uuid|pid)$|[a-z]I[Dd]$|(patient|fall|case).*(nr|no|number|nummer)$", re.IGNORECASE
+)
+PLACEHOLDER = re.compile(r"-?9{2,}")  # what many systems write for a missing number
 
 
 @dataclass(frozen=True)
@@ -41,6 +56,7 @@ class TableReading:
     numeric: tuple[str, ...] = ()
     categorical: tuple[str, ...] = ()
     date: Mapping[str, str] | None = None  # format by column, "" to find it
+    missing: frozenset[str] = field(default=frozenset())  # what else stands for a missing value
     encoding: str = "utf-8-sig"
     decimal: str = "."
 
@@ -55,13 +71,19 @@ class TableReading:
             "".encode(encoding)
         except LookupError:
             raise SettingError(f"encoding = {encoding!r} is unknown; use encoding = latin-1 or utf-8.") from None
+        missing = frozenset(text.lower() for text in split(options.get("missing", "")))
         dates = {text.partition(":")[0].strip(): text.partition(":")[2].strip() for text in named.pop("date")}
         twice = [
             name for name in {*dates, *sum(named.values(), ())} if sum(map(has(name), (*named.values(), dates))) > 1
         ]
         if twice:
             raise SettingError(f"The column {min(twice)!r} stands in several of drop, numeric, categorical and date.")
-        return cls(**named, date=dates, encoding=encoding, decimal=decimal)
+        return cls(**named, date=dates, missing=missing, encoding=encoding, decimal=decimal)
+
+    def otherwise(self, options: Mapping[str, str]) -> TableReading:
+        """The same, but for what these options say."""
+        asked = TableReading.of(options)
+        return replace(self, **{name: getattr(asked, name) for name in options})
 
     def for_columns(self, columns: Sequence[str]) -> TableReading:
         """The same for new rows of a trained model: only columns that are inputs matter, dropped ones may be away."""
@@ -82,22 +104,35 @@ class TableReading:
     def convert(self, name: str, values: Sequence[str] | Values, where: object = "the table") -> Values:
         """A column as numbers (NaN where missing) or texts ("" where missing)."""
         if isinstance(values, np.ndarray) and values.dtype.kind == "f":
-            whole = [("" if v != v else str(int(v)) if v.is_integer() else str(v)) for v in values.tolist()]
-            return np.array(whole, str) if name in self.categorical else values
-        texts = ["" if str(value).strip().lower() in MISSING else str(value).strip() for value in values]
+            return self.convert_numbers(name, values, where)
+        gone = MISSING | self.missing
+        texts = ["" if str(value).strip().lower() in gone else str(value).strip() for value in values]
+        column = f"{where}: the column {name!r}"
         if name in self.categorical:
             return np.array(texts, str)
         if name in self.numeric:
-            return np.array([number(BOUND.sub("", text), self.decimal) for text in texts], np.float64)
+            return measurements(texts, self.decimal, column)
         if self.date and name in self.date:
-            return days(texts, self.date[name], f"{where}: the column {name!r}")
+            return days(texts, self.date[name], column)
         found = [text if text else "nan" for text in texts]
         if self.decimal == ",":
+            points = [text for text in texts if "." in text]
+            if points and all(THOUSANDS[","].fullmatch(text) for text in points):
+                return np.array(texts, str)  # 1.024 may be a thousand
             found = [text.replace(",", ".") if COMMA.match(text) else text for text in found]
         try:
             return np.array(found, str).astype(np.float64)
         except ValueError:
             return np.array(texts, str)
+
+    def convert_numbers(self, name: str, values: Values, where: object) -> Values:
+        """The same of a column that holds numbers already."""
+        gone = [value for value in map(number, self.missing) if not math.isnan(value)]
+        values = np.where(np.isin(values, gone), np.nan, values) if gone else values
+        if name not in self.categorical and not (self.date and name in self.date):
+            return values
+        texts = ["" if v != v else str(int(v)) if v.is_integer() else str(v) for v in values.tolist()]
+        return self.convert(name, texts, where)
 
 
 def has(name: str) -> Any:
@@ -108,46 +143,6 @@ def has(name: str) -> Any:
 def split(text: str) -> tuple[str, ...]:
     """Names that are separated by commas."""
     return tuple(name.strip() for name in text.split(",") if name.strip())
-
-
-def number(text: str, decimal: str = ".") -> float:
-    """A text as a number; NaN if it is none."""
-    try:
-        return float(text.replace(",", ".") if decimal == "," else text)
-    except ValueError:
-        return float("nan")
-
-
-# -- dates -------------------------------------------------------------------------------------------------------------
-def date_formats(texts: Sequence[str]) -> list[str]:
-    """The formats in which all texts are dates."""
-    some = [*dict.fromkeys(text for text in texts if text)]
-    return [each for each in DATE_FORMATS if some and all(day_of(text, each) is not None for text in some[:2000])]
-
-
-def day_of(text: str, format: str) -> float | None:
-    """Days since 1970 of a date in this format; None if it is none. Times of day count as parts of a day."""
-    if format == "%Y%m%d" and not (len(text) == 8 and text.isdecimal() and text[:2] in ("19", "20")):
-        return None
-    try:
-        return datetime.strptime(text, format).replace(tzinfo=UTC).timestamp() / DAY
-    except ValueError:
-        return None
-
-
-def days(texts: Sequence[str], format: str, where: str) -> npt.NDArray[np.float64]:
-    """Dates as days since 1970, NaN where missing."""
-    formats = [format] if format else date_formats(texts)
-    if not formats:
-        odd = next((text for text in texts if text), "")
-        raise DataError(f"{where} holds {odd!r}, which is no date that is known; give its format: date=NAME:%d.%m.%y.")
-    if len(formats) > 1 and {"%d/%m/%Y", "%m/%d/%Y"} <= {*formats}:
-        raise DataError(f"{where} may have the day or the month first; give its format: date=NAME:%d/%m/%Y.")
-    found = [day_of(text, formats[0]) if text else float("nan") for text in texts]
-    if None in found:
-        odd = texts[found.index(None)]
-        raise DataError(f"{where} holds {odd!r}, which is no date of the format {formats[0]}.")
-    return np.array(found, np.float64)
 
 
 # -- what a column is --------------------------------------------------------------------------------------------------
@@ -178,73 +173,151 @@ def describe_column(name: str, values: Values, reading: TableReading) -> Column:
     here = values[~gone]
     different = np.unique(here)
     kind, problem, odd = "constant", "", list[str]()
-    if len(different) <= 1:
+    if len(here) == 0 and read_as in ("numeric", "date"):
+        what = "number" if read_as == "numeric" else "date"
+        problem, read_as = f"{name!r} has no value that is a {what}: use {say('drop', name)}.", ""
+    elif len(different) <= 1:
         pass
+    elif read_as == "categorical":
+        kind = "category"
     elif numbers:
         kind, problem, odd = judge_numbers(name, here, different)
-    elif read_as == "categorical":
-        kind, problem, odd = "category", "", []
     else:
-        kind, problem, odd = judge_texts(name, [str(text) for text in here.tolist()], len(different))
-    shown = odd or [f"{value:g}" if numbers else str(value) for value in different[:3].tolist()]
+        kind, problem, odd = judge_texts(name, [str(text) for text in here.tolist()], len(different), reading.decimal)
+    shown = odd or [plain(value) if numbers else str(value) for value in different[:3].tolist()]
     return Column(name, kind, int(gone.sum()), len(different), tuple(shown), "" if read_as else problem, read_as)
+
+
+def plain(value: float) -> str:
+    """A number as people write it."""
+    return str(int(value)) if value.is_integer() and abs(value) < 1e15 else f"{value:g}"
+
+
+def say(option: str, name: str) -> str:
+    """An option about a column as it is typed."""
+    return f"--{option} {shlex.quote(name)}"
 
 
 def judge_numbers(name: str, here: Values, different: Values) -> tuple[str, str, list[str]]:
     """The kind of a column of numbers, what is wrong with it, and doubtful values."""
     whole = bool((here == np.rint(here)).all())
-    in_turn = here[0] in (0, 1) and bool((np.diff(here) == 1).all())  # the rows' own numbers
-    if len(different) == len(here) >= FEW_ROWS and whole and (in_turn or ID_NAME.search(name)):
+    if whole and all(day_of(plain(value), "%Y%m%d") is not None for value in different.tolist()):
         problem = (
-            f"{name!r} looks like an id: every row has another number. Leave it out with --drop {name}, or keep it "
-            f"with --numeric {name}."
+            f"{name!r} holds dates ({plain(here[0])}): use {say('date', name)} for days as a number, or "
+            f"{say('drop', name)}."
+        )
+        return "date", problem, []
+    in_turn = here[0] in (0, 1) and bool((np.diff(here) == 1).all())  # the rows' own numbers
+    each_another = len(different) == len(here) >= FEW_ROWS
+    looks = each_another and (in_turn or ID_NAME.search(name) or len(here) >= MANY_ROWS)
+    called = SURELY_ID.search(name) and len(different) >= max(FEW_ROWS, len(here) / 10)
+    if whole and (looks or called):
+        many = "every row has another number" if each_another else f"{len(different):,} different numbers"
+        problem = (
+            f"{name!r} looks like an id: {many}. Leave it out with {say('drop', name)}, or keep it with "
+            f"{say('numeric', name)}."
         )
         return "id", problem, []
-    return "number", "", []
+    return "number", *doubtful_numbers(name, here, different)
 
 
-def judge_texts(name: str, texts: list[str], different: int) -> tuple[str, str, list[str]]:
+def doubtful_numbers(name: str, here: Values, different: Values) -> tuple[str, list[str]]:
+    """Values such as -999 that come again and again, farther from all others than these are from each other."""
+    if not np.isfinite(different).all():
+        return "", []
+    for value, nearest_value, end in (
+        (different[0], different[1], different[-1]),
+        (different[-1], different[-2], different[0]),
+    ):
+        times = int((here == value).sum())
+        text, span = plain(float(value)), abs(float(end - nearest_value))
+        if times > 1 and PLACEHOLDER.fullmatch(text) and abs(float(value - nearest_value)) > max(span, 1.0):
+            rest = f"{plain(float(min(nearest_value, end)))} to {plain(float(max(nearest_value, end)))}"
+            problem = (
+                f"{name!r} is {text} in {times:,} rows, and {rest} in the others: use --missing={text} if that stands "
+                f"for a missing value, or keep it with {say('numeric', name)}."
+            )
+            return problem, [text]
+    return "", []
+
+
+def judge_texts(name: str, texts: list[str], different: int, decimal: str) -> tuple[str, str, list[str]]:
     """The same for texts."""
     rows = len(texts)
-    commas = sum(bool(COMMA.match(text)) for text in texts)
-    odd = [text for text in texts if math.isnan(number(text))]
-    if commas and commas + rows - len(odd) >= 0.9 * rows:
-        return "mixed", f"{name!r} has decimal commas ({first(texts, COMMA.match)!r}): use --decimal ,", []
-    if date_formats(texts):
-        problem = f"{name!r} holds dates ({texts[0]!r}): use --date {name} for days as a number, or --drop {name}."
-        return "date", problem, []
-    codes = different <= FEW_CODES and not any(BOUND.match(text) for text in odd)  # stages 1, 2, x are categories
-    if len(odd) <= rows / 2 and not codes:
-        doubtful = [*dict.fromkeys(odd)][:3]
+    if problem := found_commas(name, texts, decimal) or found_dates(name, texts):
+        return "date" if "dates" in problem else "mixed", problem, []
+    unplain = [t for t in texts if math.isnan(number(t, decimal)) or THOUSANDS[decimal].fullmatch(t)]
+    like = [text for text in unplain if not math.isnan(measured(text, decimal)[0])]
+    words = [text for text in texts if math.isnan(measured(text, decimal)[0])]
+    odd = [*dict.fromkeys([*like, *words])][:3]
+    codes = different <= FEW_CODES and not any(BOUND.match(text) for text in like)  # stages 1, 2, x are categories
+    units = {measured(text, decimal)[1].casefold() for text in like}
+    if len(words) <= rows / 2 and not codes and len(units) <= FEW_CODES:
+        as_number = f"{like[0]!r} is then {measured(like[0], decimal)[0]:.10g}, " if like else ""
         problem = (
-            f"{name!r} holds numbers, and {', '.join(map(repr, doubtful))} beside them: use --numeric {name} (bounds "
-            f"such as <0.5 become the number, other texts are missing), or --categorical {name}."
+            f"{name!r} holds numbers, and {', '.join(map(repr, odd))} beside them: use {say('numeric', name)} ("
+            f"{as_number}other texts are missing), or {say('categorical', name)}."
         )
-        return "mixed", problem, doubtful
+        return "mixed", problem, odd
+    keep = f", or keep it with {say('categorical', name)} (each text is an input)" if different < rows else ""
     if (different == rows >= FEW_ROWS) or (different > MOST_VALUES and different > rows / 2):
         problem = (
             f"{name!r} looks like an id or free text: {different:,} different texts in {rows:,} rows. Leave it out "
-            f"with --drop {name}."
+            f"with {say('drop', name)}{keep}."
         )
         return "id", problem, []
     if different > MOST_VALUES:
         problem = (
-            f"{name!r} has {different:,} different texts, and each would become an input. Leave it out with --drop "
-            f"{name}, or keep it with --categorical {name}."
+            f"{name!r} has {different:,} different texts, and each would become an input. Leave it out with "
+            f"{say('drop', name)}, or keep it with {say('categorical', name)}."
         )
         return "category", problem, []
     return "category", "", []
 
 
-def first(texts: Sequence[str], fits: Any) -> str:
-    """The first text that fits."""
-    return next(text for text in texts if fits(text))
+def found_commas(name: str, texts: Sequence[str], decimal: str) -> str:
+    """What to do where commas are decimal, or may be."""
+    if decimal == ",":
+        return ""
+    fits = [text for text in texts if not math.isnan(measured(text, ",")[0])]
+    commas = [text for text in fits if "," in text]
+    if not commas or len(fits) < 0.9 * len(texts):
+        return ""
+    sure = [text for text in commas if not THOUSANDS["."].fullmatch(text)]
+    if not sure:
+        return (
+            f"{name!r} has commas that may be decimal or set thousands apart ({commas[0]!r}): use "
+            f"{say('numeric', name)} for thousands, or --decimal , for decimals."
+        )
+    rest = next((text for text in texts if math.isnan(number(text, ","))), None)
+    more = "" if rest is None else f", with {say('numeric', name)} for {rest!r}"
+    return f"{name!r} has decimal commas ({sure[0]!r}): use --decimal , for them{more}."
+
+
+def found_dates(name: str, texts: Sequence[str]) -> str:
+    """What to do with dates, among which words may stand."""
+    dates = [text for text in texts if not says_nothing(text)]
+    formats = date_formats(dates)
+    if not formats or len(dates) < len(texts) / 2:
+        return ""
+    words = sorted({text for text in texts if says_nothing(text)})
+    beside = f" (and {words[0]!r}, which is then missing)" if words else ""
+    if swappable(dates, formats):
+        first, second = (shlex.quote(f"{name}:{each}") for each in formats[:2])
+        return (
+            f"{name!r} holds dates with the day or the month first ({dates[0]!r}){beside}: use --date {first} or "
+            f"--date {second} for days as a number, or {say('drop', name)}."
+        )
+    return (
+        f"{name!r} holds dates ({dates[0]!r}){beside}: use {say('date', name)} for days as a number, or "
+        f"{say('drop', name)}."
+    )
 
 
 def check_columns(path: object, columns: Sequence[Column]) -> None:
     """Refuse a table with columns that would be silently misread, all at once."""
     problems = [column.problem for column in columns if column.problem]
     if problems:
-        listed = " ".join(problems[:10])
-        more = f" And {len(problems) - 10} more." if len(problems) > 10 else ""
+        listed = " ".join(problems[:MOST_SAID])
+        more = f" And {len(problems) - MOST_SAID} more." if len(problems) > MOST_SAID else ""
         raise DataError(f"{path}: {listed}{more}")

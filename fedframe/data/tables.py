@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Mapping, Sequence
+from datetime import date
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import numpy.typing as npt
 import torch
 
 from fedframe.data.arrays import encode_categories
+from fedframe.data.cells import day_of, days_since_1970, number
 from fedframe.data.columns import OPTIONS, Column, TableReading, check_columns, describe_column
 from fedframe.data.source import ArrayInputs, Ints, Samples
 from fedframe.data.spec import DataSpec, RawData
@@ -34,21 +37,26 @@ def number_or_text(values: Sequence[str]) -> npt.NDArray[Any]:
 
 
 def read_csv(path: Path, reading: TableReading = AS_IT_IS) -> Table:
-    """Read a text file with a header line, separated by comma, semicolon or tab."""
+    """Read a text file with a header line, separated by comma, semicolon, tab or bar."""
     try:
         with path.open(encoding=reading.encoding, newline="") as file:
             first = file.readline()
             file.seek(0)
-            separator = max(",;\t", key=first.count)
+            separator = max(",;\t|", key=first.count)
             lines = csv.reader(file, delimiter=separator, strict=True)
             header = [name.strip() for name in next(lines, [])]
+            ends = len(header) > 1 and header[-1] == ""  # some programs end every line with a separator
             rows = []
             for row in lines:
                 if len(row) == len(header):
                     rows.append(row)
+                    ends = ends and not row[-1].strip()
                 elif row:
+                    names = ", ".join(map(repr, header[:5]))
                     raise DataError(
-                        f"{path}, line {lines.line_num}: {len(row)} values; {len(header)} are expected, one per column."
+                        f"{path}, line {lines.line_num}: {len(row)} values; {len(header)} are expected, one per column "
+                        f"of the header ({names}{', ...' if len(header) > 5 else ''}). Every line needs as many values "
+                        "as the first line has names."
                     )
     except UnicodeDecodeError as error:
         raise DataError(
@@ -57,8 +65,12 @@ def read_csv(path: Path, reading: TableReading = AS_IT_IS) -> Table:
         ) from None
     except (csv.Error, OSError) as error:
         raise DataError(f"{path} cannot be read as csv ({error}).") from None
+    if ends:
+        header, rows = header[:-1], [row[:-1] for row in rows]
     if len(set(header)) != len(header) or "" in header:
-        raise DataError(f"{path} needs a header line that names every column, each once.")
+        twice = next((f", and {name!r} is there twice" for name in header if header.count(name) > 1 and name), "")
+        unnamed = f", and column {header.index('') + 1} has no name" if "" in header else ""
+        raise DataError(f"{path} needs a header line that names every column, each once{twice or unnamed}.")
     if not rows:
         raise DataError(f"{path} is empty: a header line and at least one row are expected.")
     reading.check_names(path, header)
@@ -93,12 +105,25 @@ def read_parquet(path: Path, reading: TableReading = AS_IT_IS) -> Table:
             table[name] = np.array(["" if value is None else value for value in values], str)
         elif types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_decimal(kind):
             table[name] = np.array([np.nan if value is None else float(value) for value in values], np.float64)
+        elif types.is_date(kind) or types.is_timestamp(kind):
+            table[name] = np.array(["" if value is None else iso_date(value) for value in values], str)
         else:
-            raise DataError(f"{path}: the column {name!r} is of type {kind}; numbers and texts can be used.")
+            raise DataError(
+                f"{path}: the column {name!r} is of type {kind}; numbers, texts and dates can be used. Leave it out "
+                f"with --drop {name}."
+            )
     if not found.num_rows:
         raise DataError(f"{path} is empty: at least two rows are expected.")
     asked = {*reading.numeric, *reading.categorical, *(reading.date or ())}
-    return {name: reading.convert(name, column, path) if name in asked else column for name, column in table.items()}
+    return {
+        name: reading.convert(name, column, path) if name in asked or reading.missing else column
+        for name, column in table.items()
+    }
+
+
+def iso_date(value: Any) -> str:
+    """A date or time of a Parquet file as a text."""
+    return str(value) if type(value) is date else str(value.strftime("%Y-%m-%d %H:%M:%S"))
 
 
 def load_csv(spec: DataSpec) -> RawData:
@@ -111,13 +136,56 @@ def load_parquet(spec: DataSpec) -> RawData:
     return _load(spec, read_parquet)
 
 
-def table_columns(spec: DataSpec) -> list[Column]:
-    """What the columns of a table are that a model would take as inputs."""
+def table_columns(spec: DataSpec) -> tuple[list[Column], list[str]]:
+    """What the columns of a table are that a model would take as inputs, and a sentence each on label and clients."""
     reading = TableReading.of(spec.options)
     table = (read_csv if spec.name == "csv" else read_parquet)(spec.file, reading)
     label = _column(spec.file, table, spec.label, "label", LABEL_NAMES) or list(table)[-1]
     client = _column(spec.file, table, spec.client_column, "client_column", CLIENT_NAMES)
-    return [describe_column(name, table[name], reading) for name in table if name not in (label, client)]
+    check_label(spec, table[label], label)
+    columns = [describe_column(name, table[name], reading) for name in table if name not in (label, client)]
+    values, counts = np.unique(table[label][~_is_missing(table[label])], return_counts=True)
+    parts = [f"{value} {count:,}" for value, count in zip(values.tolist()[:10], counts.tolist(), strict=False)]
+    names = ", ".join(parts) + (", ..." if len(values) > 10 else "")
+    said = [f"label: {label}{'' if spec.label else ' (--label names another column)'}: {len(values)} classes: {names}"]
+    alike: dict[str, list[str]] = {}
+    for value in map(str, values.tolist()):
+        alike.setdefault(" ".join(value.casefold().split()), []).append(value)
+    if twins := next((some for some in alike.values() if len(some) > 1), None):
+        said.append(
+            f"The classes {' and '.join(map(repr, twins))} differ in upper case or blanks only, and are different "
+            "classes here: if they are the same, write them alike."
+        )
+    if client is not None:
+        said.append(f"clients: {client}: {len(np.unique(table[client])):,} values (used with --partition user)")
+    return columns, said
+
+
+def check_label(spec: DataSpec, values: npt.NDArray[Any], name: str) -> None:
+    """Refuse a label that is no class, which a table's last column need not be."""
+    there = values[~_is_missing(values)]
+    numbers = there.dtype.kind == "f"
+    different, rows = len(np.unique(there)), len(values)
+    if numbers and not np.isfinite(there).all():
+        return  # said by whoever encodes it
+    if numbers and not (there == np.floor(there)).all():
+        what = f"holds fractions ({next(value for value in there.tolist() if not value.is_integer()):g})"
+    elif different > max(100, rows / 2) or different == rows > 20:
+        what = f"has {different:,} different values in {rows:,} rows"
+    elif len(there) < rows:
+        lines = (np.flatnonzero(_is_missing(values))[:3] + 2).tolist()
+        raise DataError(
+            f"{spec.file}: the column {name!r} has {rows - len(there):,} of {rows:,} rows without a value (lines "
+            f"{', '.join(map(str, lines))}{', ...' if rows - len(there) > 3 else ''}); every row needs one: leave rows "
+            "without a label out of the file."
+        )
+    else:
+        return
+    how = "it is called so" if name.lower() in LABEL_NAMES else "the last column"
+    guessed = "" if spec.label else f", which is taken for the label as {how},"
+    raise DataError(
+        f"{spec.file}: the column {name!r}{guessed} {what}, so it is no class; name the label with --label."
+    )
 
 
 def _load(spec: DataSpec, reader: Callable[[Path, TableReading], Table]) -> RawData:
@@ -139,6 +207,8 @@ def _load(spec: DataSpec, reader: Callable[[Path, TableReading], Table]) -> RawD
         client = _check_schema(path, tables[0], label, spec)
     if client == label:
         raise SettingError(f"{path}: the column {label!r} cannot be both label and client column.")
+    if spec.schema is None:
+        check_label(spec, tables[0][label], label)
     has_test = len(tables) > 1
     for name in (label, client):
         if name is not None and any(_is_missing(table[name]).any() for table in tables):
@@ -296,14 +366,16 @@ def encode_rows(
     """
     table = {}
     for name, column in rows.items():
-        # A text column whose new values all look like whole numbers was parsed as numbers: "1" became 1.0.
-        whole = [int(v) if isinstance(v, float) and v.is_integer() else v for v in column]
-        texts = ["" if value is None else str(value) for value in whole]
+        ready = [days_since_1970(v) if isinstance(v, date) else v for v in column]
         # A column that was text in training stays text, even where all new values look like numbers.
         text = name not in columns
-        table[name] = np.array(texts, str) if text else as_trained(name, texts, reading)
+        table[name] = np.array([as_text(v) for v in ready], str) if text else as_trained(name, ready, reading)
         if not text and table[name].dtype.kind != "f":
-            raise DataError(f"the column {name!r} holds texts, and held numbers in training.")
+            odd = next((str(value) for value in table[name].tolist() if np.isnan(number(str(value)))), "")
+            raise DataError(
+                f"the column {name!r} holds texts ({odd!r}), and held numbers in training; if they are dates, decimal "
+                f"commas or such as <0.5, say so: --date {name}, --decimal , or --numeric {name}."
+            )
     for name in columns:
         if name not in table:
             _split_indicator(name, table)
@@ -311,7 +383,23 @@ def encode_rows(
     return torch.where(values.isnan(), mean, values)
 
 
-def as_trained(name: str, texts: Sequence[str], reading: TableReading) -> npt.NDArray[Any]:
-    """A column that held numbers in training, which dates and bounds are as well where the reading says so."""
-    found = number_or_text(texts)
-    return found if found.dtype.kind == "f" else reading.convert(name, texts)
+def as_trained(name: str, given: Sequence[object], reading: TableReading) -> npt.NDArray[Any]:
+    """A column that held numbers in training, which dates and bounds are as well where the reading says so.
+
+    What is a number already has been read: 1.024 is no thousand then, though the text may be one.
+    """
+    dates = reading.date is not None and name in reading.date
+    read = [isinstance(value, Real) and not (dates and day_of(as_text(value), "%Y%m%d") is not None) for value in given]
+    found = reading.convert(name, ["" if done else as_text(value) for done, value in zip(read, given, strict=True)])
+    if found.dtype.kind != "f":
+        return found
+    values = [float(value) if done else np.nan for done, value in zip(read, given, strict=True)]  # type: ignore[arg-type]
+    ready = np.array(values, np.float64)
+    return np.where(read, ready if dates else reading.convert_numbers(name, ready, "the table"), found)
+
+
+def as_text(value: object) -> str:
+    """A value as it stands in a file. Texts that look like whole numbers may have been read as such: "1" became 1.0."""
+    if value is None:
+        return ""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)

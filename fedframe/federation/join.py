@@ -34,7 +34,7 @@ from fedframe.network.node_data import as_client_of
 from fedframe.network.node_request import HELLO
 from fedframe.runs.federated import OWN
 from fedframe.runs.folder import RunFolder
-from fedframe.runs.predictor import save_model
+from fedframe.runs.predictor import save_model, table_options
 from fedframe.settings import Settings
 from fedframe.util.allowed_code import check_named
 from fedframe.util.files import write_json
@@ -275,7 +275,7 @@ class Membership:
     def finish(self, job: Job, request: Message, notify: Callable[[str], None]) -> dict[str, Number]:
         """Save the shared model beside this client's own, as the run is over; returns what is told of the gain."""
         fixed = {name[6:]: tensor for name, tensor in request.tensors.items() if name.startswith("fixed/")}
-        save_model(job.folder, job, request.tensors["model"], fixed)
+        save_model(job.folder, job, request.tensors["model"], fixed, table_options(str(self.asked["data"])))
         row = keep_gain(self, job, keep_scores(self, job, request))
         self.done = True
         own = f" --client {self.kit.name}" if self.settings.personal else ""

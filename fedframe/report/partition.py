@@ -16,6 +16,7 @@ from fedframe.report.figures.drawing import picture_path, write_figure
 from fedframe.report.figures.partition import partition_figure
 from fedframe.report.tables import partition_table
 from fedframe.settings import check
+from fedframe.util.text import plural
 
 IN_PICTURE = 1000  # clients
 
@@ -24,7 +25,7 @@ def show_columns(data: str, label: str | None, client_column: str | None) -> Non
     """Print what the columns of a table are and what is doubtful about them; nothing for data that are no table."""
     if not data.startswith(("csv:", "parquet:")):
         return
-    columns = table_columns(read_spec(data, label=label, client_column=client_column))
+    columns, said = table_columns(read_spec(data, label=label, client_column=client_column))
     table = Table("column", "is a", "read as", "missing", "different", "inputs", "examples", box=None, pad_edge=False)
     for each in columns:
         style = "yellow" if each.problem else ""
@@ -34,6 +35,8 @@ def show_columns(data: str, label: str | None, client_column: str | None) -> Non
                       examples, style=style)  # fmt: skip
     console = Console()
     console.print(table)
+    for sentence in said:
+        console.print(escape(sentence), highlight=False)
     console.print()
 
 
@@ -47,7 +50,8 @@ def show_partition(given: dict[str, Any], picture: Path | None) -> None:
     tested = len(source.test.y) if source.test is not None else 0
     console.print(
         f"{source.name}: {len(source.train.y)} training and {tested} test samples of shape {source.input_shape}, "
-        f"{len(source.classes)} classes; {len(federation)} clients ({federation.partition})",
+        f"{plural(len(source.classes), 'class', 'classes')}; {plural(len(federation), 'client')} "
+        f"({federation.partition})",
         highlight=False,
     )
     dealt, held = len(federation.train.values), len(federation.local_test.values)

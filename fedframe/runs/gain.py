@@ -156,12 +156,15 @@ def verdict(content: dict[str, Any]) -> str:
         )
     counts, total = content["counts"], sum(content["counts"].values())
     silent = len(content["clients"]) - total
-    text = (
-        f"By joining, {counts['gains']} of {plural(total, 'client')} {'gains' if total == 1 else 'gain'} clearly, "
-        f"{counts['loses']} {'loses' if counts['loses'] == 1 else 'lose'}, for {counts['no clear difference']} there "
-        f"is no clear difference; mean {points(content['mean'])} points of {metric_name(content['metric'])}."
+    unclear = counts["no clear difference"]
+    joining = (
+        f"none of {plural(total, 'client')} gains or loses clearly"
+        if unclear == total > 1
+        else f"{counts['gains']} of {plural(total, 'client')} {'gains' if total == 1 else 'gain'} clearly, "
+        f"{counts['loses']} {'loses' if counts['loses'] == 1 else 'lose'}, for {unclear} there is no clear difference"
     )
-    if counts["no clear difference"]:
+    text = f"By joining, {joining}; mean {points(content['mean'])} points of {metric_name(content['metric'])}."
+    if unclear:
         text += " With few test samples only large differences are clear."
     if silent:
         text += f" {plural(silent, 'client')} {'has' if silent == 1 else 'have'} not said what they would have alone."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +43,13 @@ UNREADABLE = (ValueError, OSError, EOFError, KeyError, RuntimeError, MemoryError
 AT_ONCE = 256  # inputs decoded and predicted together: memory stays bounded for folders of any size
 
 
-def save_model(folder: Path, job: Job, flat: Tensor, replaced: Mapping[str, Tensor]) -> None:
-    """Write the shared model with all that is needed to predict. Equal runs write equal bytes."""
+def save_model(
+    folder: Path, job: Job, flat: Tensor, replaced: Mapping[str, Tensor], table: Mapping[str, str] | None = None
+) -> None:
+    """Write the shared model with all that is needed to predict. Equal runs write equal bytes.
+
+    `table` is how the table is read that a node has of its own; else the settings say it.
+    """
     source = job.federation.source
     model = job.fresh_model().cpu()
     load_tensors(model, {**job.roles.layout.views(flat), **replaced})
@@ -59,7 +64,11 @@ def save_model(folder: Path, job: Job, flat: Tensor, replaced: Mapping[str, Tens
         "shares_a_model": job.shares_a_model,
         "model_seed": seed_for(job.settings.seed, "model"),
         "columns": list(source.columns) if source.columns is not None else None,
-        **({"table": table_options(job.settings.data)} if source.columns is not None else {}),
+        **(
+            {"table": table_options(job.settings.data) if table is None else {**table}}
+            if source.columns is not None
+            else {}
+        ),
     }
     write_tensors(folder / MODEL, tensors, notes)
 
@@ -224,10 +233,22 @@ def is_table(inputs: object) -> bool:
 
 
 # -- files in, predictions out: `fedframe predict` ---------------------------------------------------------------------
-def predict_file(folder: Path, path: Path, client: str | None, top: int, changed_code: bool = False) -> Iterator[str]:
-    """A line per input, separated by tabs: its name, then the most probable classes, each with its probability."""
+def predict_file(
+    folder: Path,
+    path: Path,
+    client: str | None,
+    top: int,
+    changed_code: bool = False,
+    table: Mapping[str, str] | None = None,
+) -> Iterator[str]:
+    """A line per input, separated by tabs: its name, then the most probable classes, each with its probability.
+
+    `table` has options about the columns of a table that is written otherwise than the one of the training.
+    """
     RunFolder.open(folder)  # what is no run folder is refused with the same sentence as by other commands
     predictor = Predictor.load(folder, client, changed_code=changed_code)
+    if table:
+        predictor = replace(predictor, reading=predictor.reading.otherwise(table))
     for names, raw in read_inputs(path, predictor):
         best = predictor.probabilities(raw).topk(min(top, len(predictor.classes)))
         for name, values, indices in zip(names, best.values, best.indices, strict=True):

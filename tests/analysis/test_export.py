@@ -177,6 +177,26 @@ def test_missing_values_of_a_data_frame_are_those_of_a_file(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("format", FORMATS)
+def test_an_exported_table_model_takes_a_missing_number_as_the_mean(tmp_path: Path, format: str) -> None:
+    if format == "onnx":
+        pytest.importorskip("onnxruntime")
+    result = fedframe.run("fedavg", data=f"csv:{table(tmp_path)}", clients=2, partition="iid", out=tmp_path / "run",
+                          model="mlp:8", **SMALL)  # fmt: skip
+    model = module.readers[format](result.export(format))
+    assert result.model.columns is not None
+    rows = torch.zeros(2, len(result.model.columns))
+    age = result.model.columns.index("age")
+    rows[0, age], rows[1, age] = float("nan"), result.model.mean[age]
+    found = model(rows)
+    assert bool(found.isfinite().all())
+    assert torch.equal(found[0], found[1])
+    card = (tmp_path / "run" / "export" / "MODEL_CARD.md").read_text()
+    assert "sensitivity at 90 % specificity" in card
+    assert "| F1 | AUROC |" in card
+
+
+@pytest.mark.slow
 def test_a_model_of_arrays_refuses_a_table(tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
     result = fedframe.run("fedavg", data=blobs(), model="mlp:8", out=tmp_path / "run", **SMALL)

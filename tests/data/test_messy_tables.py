@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import fedframe
 from fedframe.cli import app
 from fedframe.data import load_source
-from fedframe.data.columns import TableReading, date_formats, describe_column
+from fedframe.data.cells import date_formats, measured
+from fedframe.data.columns import TableReading, describe_column
 from fedframe.errors import DataError, SettingError
 
 ROWS = 240
@@ -46,6 +49,31 @@ MESSY: dict[str, tuple[dict[str, Any], str, str]] = {
     "text ids": ({"name": lambda i: f"P-{i * 7919 % 100003:05d}x"}, "looks like an id", "drop=name"),
     "number ids": ({"patient_id": lambda i: 10_000 + i * 37}, "looks like an id", "drop=patient_id"),
     "row numbers": ({"row": lambda i: i}, "looks like an id", "drop=row"),
+    "an id of patients who come again": (
+        {"patient_id": lambda i: 10_000 + i // 3 * 37}, "80 different numbers", "drop=patient_id",
+    ),
+    "whole numbers that never come twice": ({"case": lambda i: 10_000 + i * 7919 % 100_003}, "an id", "drop=case"),
+    "bounds for the most part": (
+        {"crp": lambda i: "<0.5" if i % 3 else f"{i / 7:.2f}"}, "'<0.5' beside them", "numeric=crp",
+    ),
+    "numbers with a unit": ({"crp": lambda i: f"{i / 7:.2f} mg/l"}, "'0.00 mg/l' is then 0", "numeric=crp"),
+    "thousands": ({"plt": lambda i: f'"{120_000 + 31 * i:,}"'}, "may be decimal or set thousands", "numeric=plt"),
+    "thousands and fractions": (
+        {"cost": lambda i: f'"{1_000 + 31.5 * i:,.2f}"'}, "'1,000.00' is then 1000", "numeric=cost",
+    ),
+    "a number for what is missing": (
+        {"crp": lambda i: -999 if i % 9 == 0 else i / 8}, "-999 in 27 rows", "missing=-999",
+    ),
+    "dates as numbers": ({"seen": lambda i: f"2019{1 + i % 12:02d}{1 + i % 28:02d}"}, "dates (20190101)", "date=seen"),
+    "times": ({"seen": lambda i: f"{day(i)} {i % 24:02d}:30"}, "holds dates", "date=seen"),
+    "years of two digits": ({"seen": lambda i: day(i)[:6] + day(i)[8:]}, "holds dates", "date=seen"),
+    "months by name": (
+        {"seen": lambda i: f"{1 + i % 28:02d}-{['Jan', 'Feb', 'Mar'][i % 3]}-2019"}, "holds dates", "date=seen",
+    ),
+    "dates and words": ({"seen": lambda i: "unknown" if i % 9 == 0 else day(i)}, "'unknown', which", "date=seen"),
+    "day or month": (
+        {"seen": lambda i: f"{1 + i % 12}/{1 + i // 12 % 12}/2019"}, "day or the month first", "date=seen:%d/%m/%Y",
+    ),
     "many texts": ({"ward": lambda i: f"ward {i % 110}"}, "110 different texts", "drop=ward"),
 }  # fmt: skip
 
@@ -57,7 +85,7 @@ def test_a_messy_column_is_refused_with_an_option_that_settles_it(tmp_path: Path
     with pytest.raises(DataError, match=re.escape(says)) as error:
         load_source(spec)
     name, _, value = option.partition("=")
-    assert f"--{name} {value}" in str(error.value)
+    assert re.search(rf"--{name}[ =]{re.escape(value)}", str(error.value)), error.value
     source = load_source(f"{spec}?{option}")
     assert source.columns is not None
     expected = {"age"} if name == "drop" else {"age", *columns}
@@ -82,6 +110,77 @@ def test_values_are_read_rightly(tmp_path: Path) -> None:
     assert reading.convert("code", ["1", "2", "NA"]).tolist() == ["1", "2", ""]
     assert reading.convert("other", ["1,5", "2"]).tolist() == [1.5, 2]
     assert reading.convert("code", np.array([1.0, np.nan, 2.5])).tolist() == ["1", "", "2.5"]
+
+
+@pytest.mark.parametrize(
+    ("text", "decimal", "expected"),
+    [
+        ("<0.5", ".", (0.5, "")), ("≥ 200", ".", (200, "")), ("1,024", ".", (1024, "")), ("1,024.5", ".", (1024.5, "")),
+        ("1.024", ".", (1.024, "")), ("1.024", ",", (1024, "")), ("1.024,5", ",", (1024.5, "")),
+        ("1,5", ",", (1.5, "")),
+        ("1 024", ".", (1024, "")), ("53.6 mg/l", ".", (53.6, "mg/l")), ("95%", ".", (95, "%")), (".5", ".", (0.5, "")),
+        ("-1.5e-3", ".", (-0.0015, "")), ("2.5", ",", (2.5, "")),
+    ],
+)  # fmt: skip
+def test_numbers_as_laboratories_write_them(text: str, decimal: str, expected: tuple[float, str]) -> None:
+    assert measured(text, decimal) == expected
+
+
+@pytest.mark.parametrize("text", ["117/52", "1-2", "I10.4", "3+", "10:30", "1,02", "01.02.2020", "mg", "1,0245", ","])
+def test_what_only_looks_like_a_number_is_none(text: str) -> None:
+    assert math.isnan(measured(text, ".")[0])
+
+
+def test_several_units_in_one_column_are_refused() -> None:
+    with pytest.raises(DataError, match=r"units 'mg/dl' and 'mg/l'"):
+        TableReading.of({"numeric": "crp"}).convert("crp", ["5 mg/l", "3 mg/dl"])
+
+
+def test_a_column_that_has_no_number_at_all_is_not_read_as_numbers(tmp_path: Path) -> None:
+    spec = write(tmp_path, grade=lambda i: "high" if i % 2 else "low")
+    with pytest.raises(DataError, match="'grade' has no value that is a number"):
+        load_source(f"{spec}?numeric=grade")
+
+
+def test_words_among_dates_are_missing_and_wrong_dates_are_refused() -> None:
+    reading = TableReading.of({"date": "d:%d.%m.%Y"})
+    assert reading.convert("d", ["02.01.1970", "unknown", "-"]).tolist() == pytest.approx(
+        [1, np.nan, np.nan], nan_ok=True
+    )
+    with pytest.raises(DataError, match=r"31\.02\.2020"):
+        reading.convert("d", ["02.01.1970", "31.02.2020"])
+
+
+def test_a_label_that_is_no_class_is_refused_with_the_option_that_names_it(tmp_path: Path) -> None:
+    rows = [f"{'ab'[i % 2]},{i * 1.5},P{i}" for i in range(60)]
+    (tmp_path / "t.csv").write_text("\n".join(["outcome,crp,pid", *rows]) + "\n")
+    with pytest.raises(DataError, match=r"'pid', which is taken for the label as the last column.*--label"):
+        load_source(f"csv:{tmp_path / 't.csv'}")
+    with pytest.raises(DataError, match=r"'crp' holds fractions.*--label"):
+        load_source(f"csv:{tmp_path / 't.csv'}", label="crp")
+    assert load_source(f"csv:{tmp_path / 't.csv'}?drop=pid", label="outcome").classes == ("a", "b")
+    rows[7] = ",1,P7"
+    (tmp_path / "t.csv").write_text("\n".join(["outcome,crp,pid", *rows]) + "\n")
+    with pytest.raises(DataError, match=r"1 of 60 rows without a value \(lines 9\)"):
+        load_source(f"csv:{tmp_path / 't.csv'}?drop=pid", label="outcome")
+
+
+def test_a_separator_at_the_end_of_every_line_is_no_column(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("a|label|\n" + "".join(f"{i}.5|{i % 2}|\n" for i in range(30)))
+    assert load_source(f"csv:{tmp_path / 't.csv'}").columns == ("a",)
+
+
+def test_dates_of_a_parquet_file_are_refused_and_read_like_those_of_a_csv(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    days = pandas.date_range("2020-01-01", periods=60)
+    frame = pandas.DataFrame({"seen": days, "born": days.date, "x": np.arange(60) / 7, "label": ["a", "b"] * 30})
+    frame.to_parquet(tmp_path / "t.parquet")
+    with pytest.raises(DataError, match=r"--date seen.*--date born"):
+        load_source(f"parquet:{tmp_path / 't.parquet'}")
+    source = load_source(f"parquet:{tmp_path / 't.parquet'}?date=seen,born")
+    first = source.train.x.take(torch.arange(len(source.train)))[:, :2].min(0).values
+    assert first.tolist() == pytest.approx([18262, 18262], abs=8)
 
 
 def test_day_or_month_first_is_asked_for_and_not_guessed() -> None:
@@ -143,7 +242,7 @@ def test_the_model_reads_new_tables_as_it_read_the_first(tmp_path: Path) -> None
     }
     spec = write(tmp_path, **columns)
     given: dict[str, Any] = {"clients": 2, "partition": "iid", "rounds": 1, "workers": 1, "progress": False}
-    data = f"{spec}?numeric=crp&date=admitted&drop=patient_id"
+    data = f"{spec}?numeric=crp&date=admitted:%d.%m.%Y&drop=patient_id"
     result = fedframe.run("fedavg", data=data, out=tmp_path / "run", **given)
     new = tmp_path / "new.csv"
     new.write_text("admitted,crp,age\n05.03.2012,<0.5,61\n05.03.2012,0.5,61\n")
@@ -155,6 +254,18 @@ def test_the_model_reads_new_tables_as_it_read_the_first(tmp_path: Path) -> None
     table = result.model.predict_table(pandas.read_csv(new))
     assert table.iloc[0].tolist() == table.iloc[1].tolist()
     assert table.iloc[0]["prediction"] == first[0]
+    # A table from elsewhere, written otherwise.
+    new.write_text("admitted;crp;age\n2012-03-05;0,5 mg/l;61\n")
+    with pytest.raises(DataError, match=r"--date admitted|no date of the format"):
+        [*predict_file(tmp_path / "run", new, None, 2)]
+    otherwise = {"date": "admitted:%Y-%m-%d", "decimal": ",", "numeric": "crp"}
+    (third,) = predict_file(tmp_path / "run", new, None, 2, table=otherwise)
+    assert third.split("\t")[1:] == first
+    # However the DataFrame came about: dates that pandas has read, numbers beside texts.
+    read = pandas.DataFrame(
+        {"admitted": pandas.to_datetime(["2012-03-05"] * 2), "crp": ["<0.5", 0.5], "age": [61, 61.0]}
+    )
+    assert np.allclose(result.model.predict_table(read)[["sick", "well"]], table[["sick", "well"]])
 
 
 @pytest.mark.slow

@@ -55,6 +55,9 @@ def test_every_command_of_the_guide_does_what_it_says(tmp_path: Path) -> None:
     assert "refused, with what settles it" in said
     assert "--drop patient_id" in said
     assert "without Fedframe: True" in said
+    predicted = [line.split("\t") for line in (tmp_path / "predicted.tsv").read_text().splitlines()]
+    assert len(predicted) == 420
+    assert {line[1] for line in predicted} == {"sepsis", "no sepsis"}
     assert re.search(r"^(no )?sepsis \{'no sepsis': [0-9.]+, 'sepsis': [0-9.]+\}$", said, re.M)
     summary = read_json(tmp_path / "sepsis/runs/1/summary.json")
     assert summary["scores"]["client"]["final"] > 0.8  # AUROC of data that are easy

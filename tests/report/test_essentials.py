@@ -98,6 +98,14 @@ def test_many_clients_keep_the_curve(tmp_path: Path) -> None:
             {"mean": 0.01, "low": None, "high": None},
             "fedetf is ahead of fedavg by 1.0 points with one seed, which is no proof; use --seeds 3.",
         ),
+        (
+            {"mean": 0.0, "low": None, "high": None, "pairs": 3},
+            "fedetf and fedavg score exactly the same with every seed.",
+        ),
+        (
+            {"mean": 0.01, "low": None, "high": None, "pairs": 3},
+            "fedetf is ahead of fedavg by 1.0 points, the same with every seed.",
+        ),
     ],
 )
 def test_the_verdict_on_two_methods(difference: dict[str, float | None], said: str) -> None:

@@ -99,6 +99,22 @@ def test_every_figure_is_drawn_and_nothing_complains(see: Any, name: str, width:
     assert seen.page.get_attribute("html", "data-theme") == scheme
 
 
+def test_numbers_of_the_essentials_stay_whole_on_a_phone(see: Any) -> None:
+    cells = see("run", width=390).page.locator("#essentials table").first.locator(":is(th, td):not(:first-child)")
+    broken = """cells => cells.filter(cell => {
+      const text = cell.firstChild, range = document.createRange();
+      let at = 0;
+      return text.data.split(" ").some(word => {
+        range.setStart(text, at);
+        range.setEnd(text, at + word.length);
+        at += word.length + 1;
+        return range.getClientRects().length > 1;
+      });
+    }).map(cell => cell.innerText)"""
+    assert cells.count() >= 6
+    assert cells.evaluate_all(broken) == []
+
+
 LOOK = """new MutationObserver(() => {
   const filled = (name) => document.querySelector(`#${name} .body`).childElementCount;
   if (document.documentElement.dataset.drawn === 'seen') window.then ??= [filled('scores'), filled('cost')];

@@ -144,7 +144,11 @@ def beats(row: Data, baseline: str) -> str:
     found = row["difference"]
     size = f"{100 * abs(found['mean']):.1f} points"
     if found.get("low") is None or found.get("high") is None:
+        if not found["mean"] and found.get("pairs", 1) > 1:
+            return f"{row['label']} and {baseline} score exactly the same with every seed."
         ahead = "ahead of" if found["mean"] > 0 else "behind"
+        if found.get("pairs", 1) > 1:
+            return f"{row['label']} is {ahead} {baseline} by {size}, the same with every seed."
         return f"{row['label']} is {ahead} {baseline} by {size} with one seed, which is no proof; use --seeds 3."
     low, high = sorted((abs(found["low"]), abs(found["high"])))
     if found["low"] > 0 or found["high"] < 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from fedframe.core.measures import METRICS, metric_name
@@ -89,9 +90,14 @@ def note(table: Data) -> str:
     if table.get("auroc_bins_error") is not None:
         text += (
             " Nodes have sent histograms of scores, no single prediction: the AUROC is off by at most "
-            f"{table['auroc_bins_error']:.2g}."
+            f"{bound_text(table['auroc_bins_error'])}."
         )
     return text
+
+
+def bound_text(error: float) -> str:
+    """A bound in points, rounded up."""
+    return f"{math.ceil(1e4 * error) / 100:g} points"
 
 
 def by_class(table: Data) -> Data | None:

@@ -1,6 +1,6 @@
 // What it cost: a table for all, and for several methods accuracy against cost.
 
-const WRITE = { s: duration, bytes, MB: (value) => bytes(1e6 * value), FLOPs: (value) => `${d3.format(".3~s")(value).replace(/([a-zA-Z])$/, "\u00a0$1")}FLOPs`, "": count };
+const WRITE = { s: duration, bytes, MB: (value) => bytes(1e6 * value), FLOPs: (value) => `${d3.format(".3~s")(value).replace(/([a-zA-Z])$/, "\u00a0$1")}${/[a-zA-Z]$/.test(d3.format(".3~s")(value)) ? "" : "\u00a0"}FLOPs`, "": count };
 
 figures.cost = {
   controls(data) {

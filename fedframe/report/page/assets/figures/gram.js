@@ -25,9 +25,9 @@ figures.gram = {
 };
 
 function pairs(data, off, tools) {
-  return make("div", {}, make("h3", {}, `All ${count(off.length)} pairs: mean ${number(data.mean)}, ideal ${number(data.ideal)}`), plot({
+  return make("div", {}, make("h3", {}, `${off.length === 1 ? "The one pair" : `All ${count(off.length)} pairs: mean`} ${number(data.mean)}, ideal ${number(data.ideal)}`), plot({
     width: tools.width, height: 130, marginTop: 22, marginLeft: 16,
-    x: { label: "cosine between two classes", domain: [Math.min(-0.5, d3.min(off, (pair) => pair.value)), Math.max(0.5, d3.max(off, (pair) => pair.value))], nice: true, ticks: 6 },
+    x: { label: "cosine between two classes", domain: [Math.min(-0.5, data.ideal, d3.min(off, (pair) => pair.value)), Math.max(0.5, d3.max(off, (pair) => pair.value))], nice: true, ticks: 6 },
     y: { axis: null },
     marks: [
       Plot.rectY(off, Plot.binX({ y: "count" }, { x: "value", fill: theme.series(0), fillOpacity: 0.55, interval: 0.025, tip: { title: undefined, ...tipLook() } })),
