@@ -24,7 +24,10 @@ from fedframe.util.processes import free_ports
 
 PROGRAM = str(Path(sys.executable).with_name("fedframe"))
 START_SECONDS = 600.0
-PARTS = {"flower.superlink ": "the SuperLink", "flower.supernode ": "the SuperNode"}  # modules that commands start, as people know them
+PARTS = {
+    "flower.superlink ": "the SuperLink",
+    "flower.supernode ": "the SuperNode",
+}  # modules that commands start, as people know them
 
 
 class Federation:
@@ -83,6 +86,16 @@ class Federation:
             self.check_alive()
             time.sleep(0.2)
 
+    def wait_for_end(self, seconds: float) -> None:
+        """Wait until the training has ended."""
+        deadline = time.monotonic() + seconds
+        while self.commands["start"].poll() is None:
+            if time.monotonic() > deadline:
+                sys.exit(f"the training has not ended after {seconds:g} s:\n{self.log('start')}")
+            self.check_alive()
+            time.sleep(0.2)
+        self.check_alive()
+
     def check_alive(self) -> None:
         """End the benchmark if a command has ended with an error."""
         for name, command in self.commands.items():
@@ -91,7 +104,11 @@ class Federation:
 
     def log(self, name: str) -> str:
         """The end of a command's log."""
-        return (self.folder / f"{name}.log").read_text()[-3000:]
+        return self.whole_log(name)[-3000:]
+
+    def whole_log(self, name: str) -> str:
+        """A command's log."""
+        return (self.folder / f"{name}.log").read_text()
 
     def processes(self) -> dict[str, psutil.Process]:
         """All processes: each command, and what it has started."""
@@ -126,7 +143,9 @@ def write_data(folder: Path, names: Sequence[str], features: int, samples: int) 
     centres = draw.normal(0, 2, (3, features))
     for name in names:
         y = draw.integers(0, 3, samples)
-        np.savez(folder / f"{name}.npz", x=(centres[y] + draw.normal(0, 1, (samples, features))).astype(np.float32), y=y)
+        np.savez(
+            folder / f"{name}.npz", x=(centres[y] + draw.normal(0, 1, (samples, features))).astype(np.float32), y=y
+        )
 
 
 def machine() -> dict[str, Any]:

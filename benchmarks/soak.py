@@ -1,10 +1,10 @@
-"""A federation that runs on and on: do its processes grow? `python -m benchmarks.soak [--minutes 60] [--out soak.json]`.
+"""A federation that runs on and on, and whether its processes grow: `python -m benchmarks.soak [--minutes 60]`.
 
 Three nodes, the organiser's training and `serve` as the commands that they are, with SCAFFOLD (private states) under
 secure aggregation (two more messages a round, records of masks), on a small net, so that a round is next to nothing but
 what surrounds it. Every few seconds the memory of every process (the part that is its own alone, and the resident
-set), its open descriptors, regular files among them, and threads are read. A line is fitted to each of them after the first fifth of
-the time, in which caches fill.
+set), its open descriptors, regular files among them, and threads are read. A line is fitted to each of them after the
+first fifth of the time, in which caches fill.
 
 Memory is called flat if it has grown by less than 3 % from the second quarter of the time to the last; handles, files
 and threads are if their mean has grown by no more than one.
@@ -76,7 +76,15 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("soak.json"))
     parser.add_argument("--plain", action="store_true", help="without secure aggregation")
     asked = parser.parse_args()
-    settings = ["--method", "scaffold", "--rounds", "100000", "--model", "mlp:16", *([] if asked.plain else ["--secure"])]
+    settings = [
+        "--method",
+        "scaffold",
+        "--rounds",
+        "100000",
+        "--model",
+        "mlp:16",
+        *([] if asked.plain else ["--secure"]),
+    ]
     with tempfile.TemporaryDirectory() as place, Federation(Path(place), NODES, settings) as federation:
         for node in NODES:
             federation.join(node)
@@ -95,7 +103,7 @@ def main() -> None:
             disk.append((now, len(federation.metrics()), folder_megabytes(Path(place))))
             time.sleep(asked.every)
         metrics = federation.metrics()
-    found = {
+    found: dict[str, Any] = {
         "what": "SCAFFOLD, mlp:16, three nodes" + ("" if asked.plain else ", secure aggregation"),
         "machine": machine(),
         "seconds": now,
@@ -112,12 +120,12 @@ def main() -> None:
             print(f"{name}: not there all the time, {len(times)} of {len(disk)} looks")
             continue
         summary = {what: summarise(times, [each[i] for _, each in looks], i < 2) for i, what in enumerate(WHAT)}
-        found["processes"][name] = summary | {
-            "seconds": thinned(times), "series": {what: thinned([e[i] for _, e in looks]) for i, what in enumerate(WHAT)}
-        }  # fmt: skip
+        series_of = {what: thinned([each[i] for _, each in looks]) for i, what in enumerate(WHAT)}
+        found["processes"][name] = summary | {"at_seconds": thinned(times), "series": series_of}
         for what, each in summary.items():
             print(f"{name:28} {what:12} {each['second_quarter']:8.1f} -> {each['last_quarter']:8.1f}, "
-                  f"{each['slope_per_hour']:+8.2f} ± {each['standard_error']:.2f} an hour, {'flat' if each['flat'] else 'NOT FLAT'}")  # fmt: skip
+                  f"{each['slope_per_hour']:+8.2f} ± {each['standard_error']:.2f} an hour, "
+                  f"{'flat' if each['flat'] else 'NOT FLAT'}")  # fmt: skip
     asked.out.write_text(json.dumps(found, indent=1) + "\n")
 
 

@@ -18,7 +18,7 @@ import torch
 from fedframe.core.client_runtime import NO_SCORE, ClientRuntime
 from fedframe.core.job import Job
 from fedframe.core.layout import named_tensors
-from fedframe.core.message import CULPRIT, LAST, STAGE, Message, Number, all_finite, has_numbers
+from fedframe.core.message import CULPRIT, LAST, STAGE, Message, Number, all_finite
 from fedframe.core.privacy import withholds_figures
 from fedframe.errors import ProtocolError
 from fedframe.network.admission import Admission, Slot
@@ -180,12 +180,11 @@ class NodeRuntime:
             if main in COUNT_KINDS:
                 reply = Message(main, reply.round, client, numbers={"samples": 1, "loss": 0.0})
             reply = replace(reply, tensors={**reply.tensors, **counts})
-            if not has_numbers(reply):  # the organiser learns no more of it than this
-                found[main, client] = Message(main, reply.round, client, numbers={"loss": "nan"})
-                continue
             slot, again = admitted[main, client]
             purpose = f"{self.run}-{slot.name}" + (f"-again{again}" if again else "")
-            found[main, client] = masked_reply(job, purpose, reply, group, self.masker)
+            found[main, client], diverged = masked_reply(job, purpose, reply, group, self.masker)
+            if diverged and main == "train" and job.remembers:  # it counts as no change, so its state is as before
+                job.store.forget_after(client, reply.round - 1)
         return found
 
     def reply(
@@ -199,8 +198,10 @@ class NodeRuntime:
                 raise ProtocolError("This federation has not agreed on secure aggregation.")
             from fedframe.network.secure_aggregation import seeds_reply, signature_reply
 
-            make = signature_reply if kind == AGREE else seeds_reply
-            return make(request, client, group, self.masker, runtime.job.fewest(len(group.keys)))
+            threshold, names = runtime.job.fewest(len(group.keys)), runtime.job.federation.names
+            if kind == UNMASK:
+                return seeds_reply(request, client, group, self.masker, threshold)
+            return signature_reply(request, client, group, self.masker, threshold, lambda each: str(names[each]))
         if kind != request.kind:  # a piggybacked task is no part of a round: it has the plain learning rate
             request = replace(request, kind=kind, numbers={**request.numbers, "lr": runtime.job.settings.lr})
         reply = runtime.perform(request, client)
