@@ -19,7 +19,7 @@ from fedframe.core.client_runtime import NO_SCORE, ClientRuntime
 from fedframe.core.job import Job
 from fedframe.core.layout import named_tensors
 from fedframe.core.message import CULPRIT, LAST, STAGE, Message, Number, all_finite
-from fedframe.core.privacy import withholds_figures
+from fedframe.core.privacy import release_of, withholds_figures
 from fedframe.errors import ProtocolError
 from fedframe.network.admission import Admission, Slot
 from fedframe.network.envelope import decode_envelope
@@ -206,7 +206,7 @@ class NodeRuntime:
             request = replace(request, kind=kind, numbers={**request.numbers, "lr": runtime.job.settings.lr})
         reply = runtime.perform(request, client)
         if withholds_figures(runtime.job.settings):
-            reply = noised_alone(reply)
+            reply = noised_alone(runtime.job, reply)
         elif kind in COUNT_KINDS and group is None:
             reply = replace(reply, tensors={name: tensor.sum() for name, tensor in reply.tensors.items()})
         # The organiser gets no names of files that are at the node.
@@ -224,10 +224,13 @@ def count_tensor(reply: Message) -> torch.Tensor:
     return torch.tensor(found, dtype=torch.float64)
 
 
-def noised_alone(reply: Message) -> Message:
-    """What may leave of a reply where noise is promised: the update, which has it, and nothing that has none."""
-    tensors = {"update": reply.tensors["update"]} if reply.kind == "train" else {}
-    return replace(reply, tensors=tensors, numbers={"samples": 1} if reply.kind == "train" else {})
+def noised_alone(job: Job, reply: Message) -> Message:
+    """What may leave of a reply where noise is promised: what has it, and nothing that has none."""
+    if reply.kind == "train":
+        return replace(reply, tensors={"update": reply.tensors["update"]}, numbers={"samples": 1})
+    if reply.kind == "statistics" and release_of(job.method) is not None:  # its part has added the noise
+        return replace(reply, numbers={"samples": 1})
+    return replace(reply, tensors={}, numbers={})
 
 
 def finite_or_text(value: Number) -> Number:

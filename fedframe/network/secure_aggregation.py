@@ -23,7 +23,7 @@ from fedframe.core.job import Job
 from fedframe.core.message import ALL, DIVERGED, LOST, Message, has_numbers
 from fedframe.core.method import Method
 from fedframe.core.part import ModelSize, overrides
-from fedframe.core.privacy import withholds_figures
+from fedframe.core.privacy import release_of, withholds_figures
 from fedframe.core.remote_evaluation import SUMMED_COUNTS, TALLIES, scored_with
 from fedframe.errors import DivergedError, ProtocolError, SettingError
 from fedframe.network.masker import Masker, block_size, others_of
@@ -64,7 +64,9 @@ def check_summable(method: Method) -> None:
 
 def summed_kinds(job: Job) -> tuple[str, ...]:
     """The kinds of work of which only sums over clients are revealed; where noise is promised no scores leave."""
-    return ("train",) if withholds_figures(job.settings) else ("train", "statistics", "measure", *COUNT_KINDS)
+    if withholds_figures(job.settings):
+        return ("train", "statistics") if release_of(job.method) is not None else ("train",)
+    return ("train", "statistics", "measure", *COUNT_KINDS)
 
 
 def main_kind(request: Message, kinds: Collection[str]) -> str:

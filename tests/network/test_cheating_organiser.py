@@ -17,8 +17,10 @@ import torch
 pytest.importorskip("cryptography")
 
 from fedframe.core.message import Message
+from fedframe.core.privacy import composed_epsilon
 from fedframe.core.server import Server
 from fedframe.errors import ProtocolError, RunError
+from fedframe.methods.parts.analytic import closed_form
 from fedframe.network.engine import NetworkEngine
 from fedframe.network.envelope import decode_envelope
 from fedframe.network.ledger import EpsilonLedger
@@ -334,6 +336,39 @@ def test_the_ledger_counts_all_runs_and_refuses_beyond_its_limit(tmp_path: Path)
     assert again.spent(1e-5) == pytest.approx(two)
     assert "2 of" not in again.describe(1e-5)
     assert f"epsilon {two:.3g} of {ledger.limit:g}" in again.describe(1e-5)
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_a_private_release_leaves_with_its_noise_and_is_in_the_ledger(tmp_path: Path, secure: bool) -> None:
+    """It did not leave at all, and nothing counted it: an organiser could have had one in every run."""
+    pytest.importorskip("dp_accounting")
+    organiser = Organiser(tmp_path, method="analytic", rounds=0, secure=secure, **PRIVATE)
+    limit = 1.01 * composed_epsilon(((1.0, 2),), organiser.job.settings.privacy_delta)
+    ledgers = [EpsilonLedger(tmp_path / f"{i}.jsonl", limit) for i in range(3)]
+    for node, ledger in zip(organiser.nodes, ledgers, strict=True):
+        node.ledger, node.client_runtime = ledger, None  # as a node begins
+    organiser.server.conclude(nothing)
+    assert float(closed_form(organiser.server.net()).weight.abs().max()) > 0
+    assert [len(ledger.events()) for ledger in ledgers] == [1, 1, 1]
+    request = organiser.server.build_request("statistics", 1)
+    keys = organiser.engine.keys
+
+    def group(run: str) -> MaskingGroup | None:
+        return MaskingGroup(keys, mask_context(run, request, keys, ["statistics"])) if secure else None
+
+    reply = organiser.ask(0, request, ["statistics"], group("another"), run="another")
+    assert reply.numbers == {"samples": 1}
+    with pytest.raises(ProtocolError, match="own limit of privacy is reached"):
+        organiser.ask(0, request, ["statistics"], group("third"), run="third")
+
+
+def test_releases_that_hide_samples_are_said_to(tmp_path: Path) -> None:
+    pytest.importorskip("dp_accounting")
+    ledger = EpsilonLedger(tmp_path / "ledger.jsonl")
+    ledger.spend("a", 1.0, 1e-5)
+    assert "samples" not in ledger.describe(1e-5)
+    ledger.spend("b", 1.0, 1e-5, "samples")
+    assert "for each of your samples" in ledger.describe(1e-5)
 
 
 def test_no_answer_leaves_if_the_disk_does_not_take_it_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
