@@ -69,4 +69,6 @@ class EpsilonLedger:
         limit = f" of {self.limit:g}" if self.limit is not None else " (no limit: join --epsilon-limit)"
         samples = any(record.get("protects") == "samples" for record in read_records(self.path))
         of = ", for each of your samples" if samples else ""
-        return f"Privacy spent in all runs: epsilon {self.spent(delta):.3g}{limit} for delta {delta:g}{of} ({self.path})."
+        return (
+            f"Privacy spent in all runs: epsilon {self.spent(delta):.3g}{limit} for delta {delta:g}{of} ({self.path})."
+        )
