@@ -260,6 +260,12 @@ class Membership:
         made = Masker(self.folder, notify, self.limits.peers)
         code = fingerprint(made.public)
         notify(f"This node's key for adding up: {code}. Tell the others, and join with theirs (--peers).")
+        members = len(self.kit.agreement.members)
+        if self.settings.min_clients != members:
+            notify(
+                "Sums without some members may be unmasked: an organiser that lies about who is away can tell an update "
+                f"from those of two rounds. Agree on min_clients = {members} to rule that out."
+            )
         return made
 
     def make_job(self, run: str) -> Job:

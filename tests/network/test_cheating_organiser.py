@@ -11,11 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 pytest.importorskip("cryptography")
 
+from fedframe.core.client_runtime import ClientRuntime
 from fedframe.core.message import Message
 from fedframe.core.privacy import composed_epsilon
 from fedframe.core.server import Server
@@ -24,10 +26,10 @@ from fedframe.methods.parts.analytic import closed_form
 from fedframe.network.engine import NetworkEngine
 from fedframe.network.envelope import decode_envelope
 from fedframe.network.ledger import EpsilonLedger
-from fedframe.network.masks import MaskingGroup, mask_context, signature_holds
+from fedframe.network.masks import MaskingGroup, RingVector, from_fixed_point, mask_context, signature_holds, unmask
 from fedframe.network.node import NodeRuntime
 from fedframe.network.node_request import NodeRequest
-from fedframe.network.secure_aggregation import masking_group_for
+from fedframe.network.secure_aggregation import bits_of, masking_group_for
 from fedframe.util.files import read_json
 from tests.helpers import nothing
 from tests.network.in_process import InProcessTransport, clock, make, remote_engine
@@ -158,6 +160,51 @@ def test_a_group_is_as_large_as_agreed_and_of_members(tmp_path: Path) -> None:
     foreign = MaskingGroup(keys, mask_context("run1", request, keys, ["train"]))
     with pytest.raises(ProtocolError, match="no member"):
         organiser.ask(0, request, ["train"], foreign)
+
+
+def unmasked_sum(organiser: Organiser, request: Message, kinds: list[str], alive: Sequence[int]) -> RingVector:
+    """What an organiser finds that says that the others have gone."""
+    everyone = range(len(organiser.nodes))
+    group = masking_group_for(organiser.engine, request, everyone, kinds)
+    masked = {
+        client: organiser.ask(client, request, kinds, group).tensors["masked"].numpy().view(np.uint64)
+        for client in everyone
+    }
+    told, signatures = replace(group, alive=tuple(alive)), {}
+    for client in alive:
+        reply = organiser.ask(client, Message("agree", request.round), ["agree"], told)
+        signatures[client] = str(reply.numbers["signature"])
+    told, seeds = replace(told, signatures=signatures), {}
+    for client in alive:
+        reply = organiser.ask(client, Message("unmask", request.round), ["unmask"], told)
+        found = {name: tensor.numpy().tobytes() for name, tensor in reply.tensors.items()}
+        seeds[client] = {name: seed for name, seed in found.items() if not name.startswith("shares/")}
+    return unmask({client: masked[client] for client in alive}, seeds)
+
+
+def difference_of_two_rounds(organiser: Organiser) -> float:
+    """One model in two rounds, the last member said to be away in the second; the error of its update, relative."""
+    first = organiser.server.build_request("train", 1)
+    second = replace(organiser.server.build_request("train", 2), tensors=first.tensors)
+    size, victim = len(first.tensors["model"]), len(organiser.nodes) - 1
+    whole = unmasked_sum(organiser, first, ["train"], range(victim + 1))
+    rest = unmasked_sum(organiser, second, ["client", "train"], range(victim))
+    bits = bits_of(organiser.job, "weighted")
+    found = from_fixed_point(whole[-size:], bits) - from_fixed_point(rest[-size:], bits)
+    update = ClientRuntime(organiser.job).perform(first, victim).tensors["update"].double()
+    return float((found - update).norm() / update.norm())
+
+
+@pytest.mark.slow
+def test_two_rounds_tell_an_update_unless_all_must_be_in_every_sum(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What docs/secure-aggregation.md says of it is so, in both directions; and nodes say who is left out."""
+    whole_data = {"epochs": 1, "batch": 1000, **SECURE}
+    assert difference_of_two_rounds(Organiser(tmp_path / "some", 4, **whole_data)) < 1e-5
+    assert capsys.readouterr().out.count("train of round 2 is added up without 3: the organiser says it is away") == 3
+    with pytest.raises(ProtocolError, match="at least 4 clients"):
+        difference_of_two_rounds(Organiser(tmp_path / "all", 4, min_clients=4, **whole_data))
 
 
 @pytest.mark.slow
