@@ -263,8 +263,8 @@ class Membership:
         members = len(self.kit.agreement.members)
         if self.settings.min_clients != members:
             notify(
-                "Sums without some members may be unmasked: an organiser that lies about who is away can tell an update "
-                f"from those of two rounds. Agree on min_clients = {members} to rule that out."
+                "Sums without some members may be unmasked: an organiser that lies about who is away can tell an "
+                f"update from those of two rounds. Agree on min_clients = {members} to rule that out."
             )
         return made
 
