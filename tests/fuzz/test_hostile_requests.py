@@ -34,7 +34,7 @@ TYPES = st.sampled_from([torch.float32, torch.float64, torch.int64, torch.uint8,
 @st.composite
 def hostile(draw: st.DrawFn, organiser: Organiser) -> tuple[int, bytes]:
     """A client, and a request to it: an honest one with some of its entries replaced."""
-    kinds = draw(st.lists(st.sampled_from(KINDS), min_size=1, max_size=3, unique=True))
+    kinds: list[str] = draw(st.lists(st.sampled_from(KINDS), min_size=1, max_size=3, unique=True))
     honest = organiser.server.build_request(draw(st.sampled_from(KINDS)), 1)
     tensors: dict[str, Any] = dict(honest.tensors)
     way = draw(st.sampled_from(["as it is", "type", "shape", "values", "gone", "more"]))
@@ -57,12 +57,12 @@ def hostile(draw: st.DrawFn, organiser: Organiser) -> tuple[int, bytes]:
         numbers[name] = draw(st.integers(-3, 10**20) | st.floats() | st.text(max_size=5))
     request = replace(honest, round=draw(ROUNDS), tensors=tensors, numbers=numbers)
     group: Any = None
-    if organiser.engine.keys and draw(st.booleans()):
-        made = masking_group_for(
-            organiser.engine, request, [0, 1, 2], draw(st.lists(st.sampled_from(kinds), max_size=2))
-        )
-        group = made.to_json()
-        group |= {"alive": [0, 1, 2]} if draw(st.booleans()) else {}
+    with_group: bool = draw(st.booleans())
+    if with_group and organiser.engine.keys:
+        summed: list[str] = draw(st.lists(st.sampled_from(kinds), max_size=2))
+        group = masking_group_for(organiser.engine, request, [0, 1, 2], summed).to_json()
+        if draw(st.booleans()):
+            group["alive"] = [0, 1, 2]
         if draw(st.booleans()):
             group[draw(st.sampled_from([*group]))] = draw(ODD)
         if draw(st.booleans()):
