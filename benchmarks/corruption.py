@@ -31,6 +31,7 @@ from typing import Any
 
 import numpy as np
 
+os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported: a forked process would wait for threads it has not
 SECONDS = 15  # after which a command is held to hang: fifty times what the slowest takes
 NOT_RESULTS = ("seconds", "cpu_seconds", "peak_memory_mb", "seconds_in_rounds", "stages", "checksum")
 NOT_READ = ("log.txt", ".lock", "report.html")  # nothing is taken from these

@@ -162,9 +162,7 @@ class Settings(BaseModel):
     patience: float | None = Field(
         None, gt=0, description="over a network: seconds to wait for a reply (default: while the node is connected)"
     )
-    secure: bool = Field(
-        False, description="over a network: the organiser sees sums over clients only, never one client's update"
-    )
+    secure: bool = Field(False, description="over a network: the organiser gets sums over clients, not single updates")
     workers: int | None = Field(
         None, ge=1, le=MOST, description="worker processes (default: one per core; 1: this process)"
     )

@@ -25,6 +25,7 @@ REPLY_NUMBERS = ("samples", "steps", "loss")  # of every client's reply to train
 LAST = "last"  # a number in the last request of a run, whatever its kind: clients keep the model that comes with it
 STAGE = "stage"  # a number in a request for statistics: which of several in a row; without it, the first
 ALL = -1  # the unit of a reply that stands for several clients; no client has it
+DIVERGED = "diverged"  # a number in a sum over clients: how many of them had no finite numbers, and count as no change
 CULPRIT = "culprit"  # a text in a reply with NaN or infinite values: the hook that they come from, if known
 LOST = "lost"  # the kind of a message that stands in for a reply that never came, with the reason
 

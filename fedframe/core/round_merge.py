@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedframe.core.aggregation import RunningMean
 from fedframe.core.hook_errors import wrong_return
-from fedframe.core.message import ALL, Message
+from fedframe.core.message import ALL, DIVERGED, Message
 from fedframe.core.part import WeightedReply
 from fedframe.core.privacy import clip_update
 
@@ -35,6 +35,7 @@ class RoundMerge:
         self.losses = RunningMean(1)
         self._has_losses = False  # clients whose every figure would need noise send none
         self.clients = 0  # whose updates are merged
+        self.diverged = 0  # of them, those that count as no change: sums say how many, and not who
         self._summed = False  # whether a reply stands for several clients
         self._waiting: list[WeightedReply] = []  # for parts that change updates before they are merged
         self.limits.begin(clients)
@@ -73,6 +74,7 @@ class RoundMerge:
         server = self.server
         represented, reply = server.engine.represented_clients(reply), clip_update(reply, server.job.settings)
         self.clients += len(represented)
+        self.diverged += int(reply.numbers[DIVERGED]) if reply.unit == ALL else 0
         server.engine.mark_merged(represented, reply.round)
         weight = server.weight(reply)
         kept = with_own_tensors(reply) if self.keeps else reply

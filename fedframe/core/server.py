@@ -99,7 +99,7 @@ class Server(ServerView):
                 merge.add(reply)
             progress(done, len(clients))
         merge.close()
-        record.dropped = len(clients) - merge.clients
+        record.dropped = len(clients) - merge.clients + merge.diverged
         if merge.clients == 0 and lost < len(clients) and not merge.spoilt:
             self.blame_uploads(round)
             raise DivergedError(

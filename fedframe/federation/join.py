@@ -15,7 +15,7 @@ import torch
 from filelock import FileLock
 
 from fedframe.core.batches import plain_batches
-from fedframe.core.job import Job
+from fedframe.core.job import Job, agreeing
 from fedframe.core.message import STAGE, Message, Number
 from fedframe.core.privacy import withholds_figures
 from fedframe.core.server import Server
@@ -194,8 +194,11 @@ class Membership:
     def describe_reply(self, reply: Message) -> list[str]:
         """What a reply holds, or what is sent in its place."""
         if self.settings.secure:
-            size = torch.Size([1 + sum(tensor.numel() for tensor in reply.tensors.values())])
+            from fedframe.network.secure_aggregation import vector_size
+
+            size = torch.Size([vector_size({name: tensor.shape for name, tensor in reply.tensors.items()})])
             names = ", ".join([*reply.tensors, *([] if withholds_figures(self.settings) else ["loss"])])
+            names += " and whether the training has diverged"
             return [
                 f"{describe_tensor('masked', size, 8)}: {names}, which only the sum over clients shows; what masks "
                 "were made of, in encrypted shares, and once enough members have signed who is left",
@@ -260,6 +263,12 @@ class Membership:
         made = Masker(self.folder, notify, self.limits.peers)
         code = fingerprint(made.public)
         notify(f"This node's key for adding up: {code}. Tell the others, and join with theirs (--peers).")
+        members = len(self.kit.agreement.members)
+        if max(self.settings.min_clients or 0, agreeing(members)) < members:
+            notify(
+                "Sums without some members may be unmasked: an organiser that lies about who is away can tell an "
+                f"update from those of two rounds. Agree on min_clients = {members} to rule that out."
+            )
         return made
 
     def make_job(self, run: str) -> Job:

@@ -23,7 +23,7 @@ import torch
 from fedframe.core.job import Job
 from fedframe.core.layout import named_tensors
 from fedframe.core.message import LAST, STAGE, Message
-from fedframe.core.privacy import local_secret, withholds_figures
+from fedframe.core.privacy import local_secret, release_of, withholds_figures
 from fedframe.errors import DataError, ProtocolError
 from fedframe.network.ledger import EpsilonLedger
 from fedframe.network.node_request import AGREE, HELLO, UNMASK, Tasks
@@ -118,6 +118,7 @@ class Admission:
         self.home = job.home or job.folder
         self.journals: dict[int, Journal] = {}
         self.withholds = withholds_figures(job.settings)
+        self.release = release_of(job.method)  # a part whose statistics after the rounds are private themselves
         self.keeps_answers = self.withholds or job.settings.secure
         self.secret = local_secret(self.home)
 
@@ -151,7 +152,7 @@ class Admission:
                 pinned = content if request.round <= self.job.settings.rounds else ""
                 slot = Slot(kind, request.round, stage, digest, pinned)
                 found[kind, client] = slot, self.journal(client).admit(slot, self.most(slot))
-                if kind == "train":
+                if kind == "train" or (kind == "statistics" and self.release is not None):
                     self.spend(client, request.round)
         return found
 
@@ -204,12 +205,14 @@ class Admission:
             )
 
     def spend(self, client: int, round: int) -> None:
-        """Enter a private update into the ledger, or refuse it."""
+        """Enter a private update or release into the ledger, or refuse it."""
         settings = self.job.settings
         if self.ledger is not None and settings.privacy_clip is not None:
             # Two federations may give their runs the same name.
             place = hashlib.blake2b(b"ledger", key=self.secret, digest_size=8).hexdigest()
-            self.ledger.spend(f"{place} {self.run} {client} {round}", settings.privacy_noise, settings.privacy_delta)
+            protects = self.release.protects if self.release is not None else None
+            key = f"{place} {self.run} {client} {round}"
+            self.ledger.spend(key, settings.privacy_noise, settings.privacy_delta, protects or "clients")
 
     def seal(self, slot: Slot, client: int, reply: Message) -> Message:
         """The reply, which must be the same whenever the request comes again."""

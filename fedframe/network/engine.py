@@ -8,7 +8,6 @@ so, waits and asks again; a client that is asked twice gives the same reply, so 
 from __future__ import annotations
 
 import contextlib
-import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -186,7 +185,8 @@ class NetworkEngine(Engine):
                 refused = {self.node_of_client[client]: text for client, text in problems.items() if text is not None}
                 reasons = refused | reasons
                 waiting, within_reach = [node for node in waiting if node in reasons], usable
-                self.check_diverged(request, units - usable, found, min_replies, len(units))
+                if group is None:  # under masks a sum says how many have diverged
+                    self.check_diverged(request, units - usable, found, min_replies, len(units))
             hopeless = group is None and not usable and all((request.kind, client) in found for client in units)
             timed_out = time.monotonic() - began >= timeout
             if not waiting or timed_out or len(usable) >= min_replies or hopeless:
@@ -220,11 +220,10 @@ class NetworkEngine(Engine):
         if group is None and shapes is not None:
             withheld = withholds_figures(self.job.settings)
             return validate_reply(reply, request, shapes, max_samples, withheld=withheld)
-        from fedframe.network.secure_aggregation import masked_vector
+        from fedframe.network.secure_aggregation import masked_vector, vector_size
 
         assert group is not None
-        size = 1 + sum(shape.numel() for shape in self.masked_shapes.values())
-        vector = masked_vector(reply, size, max_samples, group)
+        vector = masked_vector(reply, vector_size(self.masked_shapes), max_samples, group)
         return vector if isinstance(vector, str) else None
 
     def check_diverged(
@@ -367,8 +366,11 @@ def check_hello(job: Job, replies: Mapping[int, Message], digest: str) -> None:
                 f"{name} would send other tensors than the server expects: install the same Fedframe, and the same "
                 "files of your own, everywhere."
             )
-        if job.settings.secure and not re.fullmatch("[0-9a-f]{128}", str(reply.numbers.get("key"))):
-            raise RunError(f"{name} has sent no key, and secure = true needs one of everybody; look at its log.")
+        if job.settings.secure:
+            from fedframe.network.masks import usable_key
+
+            if not usable_key(str(reply.numbers.get("key"))):
+                raise RunError(f"{name} has sent no key, and secure = true needs one of everybody; look at its log.")
 
 
 def masking_keys(replies: Mapping[int, Message]) -> dict[int, str]:

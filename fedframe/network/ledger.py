@@ -6,6 +6,10 @@ run. An event is on the disk before the update is even computed; the same event 
 
 All that one ledger holds adds up, also if the data have changed a little in between: a sample that was there before is
 in both. Who takes part in several federations with the same data gives them one ledger (`join --ledger`).
+
+A release that hides single samples only (`analytic.protect=sample`) counts like the others. What hides a client hides
+each of its samples, so the sum is right for samples; for the client as a whole such a release has no bound, and
+`describe` says that the sum is of samples.
 """
 
 from __future__ import annotations
@@ -36,7 +40,7 @@ class EpsilonLedger:
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"{self.path} is no ledger of privacy; put an undamaged copy in its place.") from error
 
-    def spend(self, key: str, noise: float, delta: float) -> float:
+    def spend(self, key: str, noise: float, delta: float, protects: str = "clients") -> float:
         """Enter an event, unless it was before, and return the epsilon of all; beyond the limit it is refused."""
         with self._lock:
             events = self.events()
@@ -48,7 +52,7 @@ class EpsilonLedger:
                     f"This node's own limit of privacy is reached: epsilon would be {after:.3g} over all its runs, and "
                     f"its limit is {self.limit:g}."
                 )
-            append_record(self.path, {"key": key, "noise": noise, "delta": delta})
+            append_record(self.path, {"key": key, "noise": noise, "delta": delta, "protects": protects})
             return after
 
     def spent(self, delta: float) -> float:
@@ -63,4 +67,8 @@ class EpsilonLedger:
     def describe(self, delta: float) -> str:
         """What was spent, as a sentence for the people at the node."""
         limit = f" of {self.limit:g}" if self.limit is not None else " (no limit: join --epsilon-limit)"
-        return f"Privacy spent in all runs: epsilon {self.spent(delta):.3g}{limit} for delta {delta:g} ({self.path})."
+        samples = any(record.get("protects") == "samples" for record in read_records(self.path))
+        of = ", for each of your samples" if samples else ""
+        return (
+            f"Privacy spent in all runs: epsilon {self.spent(delta):.3g}{limit} for delta {delta:g}{of} ({self.path})."
+        )

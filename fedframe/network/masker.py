@@ -123,13 +123,20 @@ class Masker:
         return b"".join(blocks)
 
     # -- who is left ---------------------------------------------------------------------------------------------------
-    def sign(self, client: int, group: MaskingGroup, threshold: int) -> str:
-        """A signature under the list of survivors: one list per kind of work and round, for ever."""
+    def sign(self, client: int, group: MaskingGroup, threshold: int, names: Callable[[int], str] | None = None) -> str:
+        """A signature under the list of survivors: one list per kind of work and round, for ever.
+
+        Who is left out is said here: the sums of two rounds with and without a member tell of its update.
+        """
         sent = self.answered(client, group, threshold)
         signed = self.folder / "signed" / f"{sent['round']}.json"
         now = {"context": group.context, "alive": list(group.alive)}
         if not signed.exists():
             write_record(signed, now)
+            if group.gone and names is not None:
+                left_out = ", ".join(names(each) for each in group.gone)
+                kind, round = str(sent["round"]).split("-")[1:3]
+                self.notify(f"{kind} of round {round} is added up without {left_out}: the organiser says it is away.")
         elif read_json(signed) != now:
             raise ProtocolError(
                 "This node was told another list of survivors, or another request, for this round; with masks of both "
@@ -201,7 +208,10 @@ class Masker:
 
     def shared(self, other: int, group: MaskingGroup) -> bytes:
         """What this node and another can compute, and nobody else."""
-        return self.key.exchange(X25519PublicKey.from_public_bytes(bytes.fromhex(group.keys[other][:64])))
+        try:
+            return self.key.exchange(X25519PublicKey.from_public_bytes(bytes.fromhex(group.keys[other][:64])))
+        except ValueError as error:  # a point of small order
+            raise ProtocolError(f"The key of client {other} is none.") from error
 
 
 def others_of(client: int, group: MaskingGroup) -> list[int]:

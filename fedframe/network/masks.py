@@ -28,6 +28,7 @@ import numpy.typing as npt
 import torch
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from torch import Tensor
@@ -47,12 +48,11 @@ FRACTION_BITS = {"samples": 24, "uniform": 40, "plain": 32}
 
 
 # -- fixed-point numbers -----------------------------------------------------------------------------------------------
-def to_fixed_point(value: Tensor, factor: float, bits: int, clients: int) -> RingVector:
-    """factor * value in fixed point modulo 2^64; a value that could overflow the sum of all clients is refused."""
+def to_fixed_point(value: Tensor, factor: float, bits: int, clients: int) -> RingVector | None:
+    """factor * value in fixed point modulo 2^64; None for NaN, or what could overflow the sum of all clients."""
     scaled = value.detach().double().flatten() * (factor * 2.0**bits)
-    limit = 2.0**62 / clients
-    if not bool((scaled.abs() < limit).all()):  # NaN is not below anything either
-        raise ProtocolError("An update has NaN or values too large to be added up securely; it is not sent.")
+    if not bool((scaled.abs() < 2.0**62 / clients).all()):  # NaN is not below anything either
+        return None
     vector: RingVector = scaled.round().long().numpy().view(np.uint64)
     return vector
 
@@ -140,6 +140,17 @@ def signature_holds(group: MaskingGroup, client: int, signature: str) -> bool:
         key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(group.keys[client][64:]))
         key.verify(bytes.fromhex(signature), survivors_text(group, client))
     except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def usable_key(text: str) -> bool:
+    """Whether these are a member's public keys, and secrets can be made with them."""
+    if not KEY.fullmatch(text):
+        return False
+    try:  # a point of small order gives a secret that everybody knows, and is refused
+        X25519PrivateKey.generate().exchange(X25519PublicKey.from_public_bytes(bytes.fromhex(text[:64])))
+    except ValueError:
         return False
     return True
 

@@ -18,8 +18,8 @@ import torch
 from fedframe.core.client_runtime import NO_SCORE, ClientRuntime
 from fedframe.core.job import Job
 from fedframe.core.layout import named_tensors
-from fedframe.core.message import CULPRIT, LAST, STAGE, Message, Number, all_finite, has_numbers
-from fedframe.core.privacy import withholds_figures
+from fedframe.core.message import CULPRIT, LAST, STAGE, Message, Number, all_finite
+from fedframe.core.privacy import release_of, withholds_figures
 from fedframe.errors import ProtocolError
 from fedframe.network.admission import Admission, Slot
 from fedframe.network.envelope import decode_envelope
@@ -180,12 +180,11 @@ class NodeRuntime:
             if main in COUNT_KINDS:
                 reply = Message(main, reply.round, client, numbers={"samples": 1, "loss": 0.0})
             reply = replace(reply, tensors={**reply.tensors, **counts})
-            if not has_numbers(reply):  # the organiser learns no more of it than this
-                found[main, client] = Message(main, reply.round, client, numbers={"loss": "nan"})
-                continue
             slot, again = admitted[main, client]
             purpose = f"{self.run}-{slot.name}" + (f"-again{again}" if again else "")
-            found[main, client] = masked_reply(job, purpose, reply, group, self.masker)
+            found[main, client], diverged = masked_reply(job, purpose, reply, group, self.masker)
+            if diverged and main == "train" and job.remembers:  # it counts as no change, so its state is as before
+                job.store.forget_after(client, reply.round - 1)
         return found
 
     def reply(
@@ -199,13 +198,15 @@ class NodeRuntime:
                 raise ProtocolError("This federation has not agreed on secure aggregation.")
             from fedframe.network.secure_aggregation import seeds_reply, signature_reply
 
-            make = signature_reply if kind == AGREE else seeds_reply
-            return make(request, client, group, self.masker, runtime.job.fewest(len(group.keys)))
+            threshold, names = runtime.job.fewest(len(group.keys)), runtime.job.federation.names
+            if kind == UNMASK:
+                return seeds_reply(request, client, group, self.masker, threshold)
+            return signature_reply(request, client, group, self.masker, threshold, lambda each: str(names[each]))
         if kind != request.kind:  # a piggybacked task is no part of a round: it has the plain learning rate
             request = replace(request, kind=kind, numbers={**request.numbers, "lr": runtime.job.settings.lr})
         reply = runtime.perform(request, client)
         if withholds_figures(runtime.job.settings):
-            reply = noised_alone(reply)
+            reply = noised_alone(runtime.job, reply)
         elif kind in COUNT_KINDS and group is None:
             reply = replace(reply, tensors={name: tensor.sum() for name, tensor in reply.tensors.items()})
         # The organiser gets no names of files that are at the node.
@@ -223,10 +224,13 @@ def count_tensor(reply: Message) -> torch.Tensor:
     return torch.tensor(found, dtype=torch.float64)
 
 
-def noised_alone(reply: Message) -> Message:
-    """What may leave of a reply where noise is promised: the update, which has it, and nothing that has none."""
-    tensors = {"update": reply.tensors["update"]} if reply.kind == "train" else {}
-    return replace(reply, tensors=tensors, numbers={"samples": 1} if reply.kind == "train" else {})
+def noised_alone(job: Job, reply: Message) -> Message:
+    """What may leave of a reply where noise is promised: what has it, and nothing that has none."""
+    if reply.kind == "train":
+        return replace(reply, tensors={"update": reply.tensors["update"]}, numbers={"samples": 1})
+    if reply.kind == "statistics" and release_of(job.method) is not None:  # its part has added the noise
+        return replace(reply, numbers={"samples": 1})
+    return replace(reply, tensors={}, numbers={})
 
 
 def finite_or_text(value: Number) -> Number:

@@ -23,7 +23,8 @@ from fedframe.errors import DataError, ProtocolError
 from fedframe.network.envelope import decode_envelope, encode_envelope, invalid_envelope
 from fedframe.util.files import read_json, write_json
 
-PROTOCOL = 2  # what nodes and organiser say to each other; 1 had no signed lists of survivors
+# What nodes and organiser say to each other; 1 had no signed lists of survivors, and 2 told who had diverged.
+PROTOCOL = 3
 HELLO = "hello"  # asks who a client is: no model, no work
 AGREE = "agree"  # asks for a signature under the list of those whose masked replies have arrived
 UNMASK = "unmask"  # asks for the seeds of masks once masked replies have arrived: with secure aggregation only

@@ -3,11 +3,15 @@
 With `secure = true` a client sends one masked vector: its tensors by name, each multiplied by the client's weight where
 the method weighs it, its loss, and how the models did on its own test data, as numbers that can be summed. The server
 gets the sum, and from it one reply that stands for all clients: weighted tensors as their mean, plain ones as sums.
+
+Whether a client's training gave NaN, or numbers too large to be added up, depends on its data, too: with models made
+for it that would tell a bit in every round. So it is in the masked vector, as a one that is summed, and the client's
+tensors are zeros: no change.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
@@ -16,12 +20,12 @@ import torch
 from torch import Tensor
 
 from fedframe.core.job import Job
-from fedframe.core.message import ALL, LOST, Message, has_numbers
+from fedframe.core.message import ALL, DIVERGED, LOST, Message, has_numbers
 from fedframe.core.method import Method
 from fedframe.core.part import ModelSize, overrides
-from fedframe.core.privacy import withholds_figures
+from fedframe.core.privacy import release_of, withholds_figures
 from fedframe.core.remote_evaluation import SUMMED_COUNTS, TALLIES, scored_with
-from fedframe.errors import ProtocolError, SettingError
+from fedframe.errors import DivergedError, ProtocolError, SettingError
 from fedframe.network.masker import Masker, block_size, others_of
 from fedframe.network.masks import (
     FRACTION_BITS,
@@ -42,6 +46,7 @@ if TYPE_CHECKING:
 
 MASKED, SHARES, SIGNATURE = "masked", "shares", "signature"
 COUNTS = "counts/"  # before the kind of work that counts right predictions: a tensor of a masked reply
+HEAD = 2  # numbers at the beginning of a masked vector: the loss, and whether the training has diverged
 UNMASK_TIMEOUT = 600.0  # seconds for those who have sent a masked reply and are gone, unless patience says otherwise
 
 
@@ -59,7 +64,9 @@ def check_summable(method: Method) -> None:
 
 def summed_kinds(job: Job) -> tuple[str, ...]:
     """The kinds of work of which only sums over clients are revealed; where noise is promised no scores leave."""
-    return ("train",) if withholds_figures(job.settings) else ("train", "statistics", "measure", *COUNT_KINDS)
+    if withholds_figures(job.settings):
+        return ("train", "statistics") if release_of(job.method) is not None else ("train",)
+    return ("train", "statistics", "measure", *COUNT_KINDS)
 
 
 def main_kind(request: Message, kinds: Collection[str]) -> str:
@@ -100,27 +107,40 @@ def check_group(job: Job, kind: str, group: MaskingGroup) -> None:
         raise ProtocolError(f"{len(group.keys)} clients would be added up for {kind}; by the agreement it is {drawn}.")
 
 
-def masked_reply(job: Job, purpose: str, reply: Message, group: MaskingGroup, masker: Masker) -> Message:
-    """What a client sends in place of its reply: a masked vector, shares of its masks' seeds, and its samples.
+def masked_reply(job: Job, purpose: str, reply: Message, group: MaskingGroup, masker: Masker) -> tuple[Message, bool]:
+    """What a client sends in place of its reply, and whether it had no numbers that can be added up.
 
-    Masks are revealed for one request of a purpose, which names the run, the kind of work and the round.
+    That is a masked vector, shares of its masks' seeds, and its samples. Masks are revealed for one request of a
+    purpose, which names the run, the kind of work and the round.
     """
     samples, clients = int(reply.numbers["samples"]), len(group.keys)
     factors = {"weighted": weight_of(job, samples), "plain": 1.0}
-    loss = torch.tensor([float(reply.numbers.get("loss", 0.0))], dtype=torch.float64)
-    pieces = [to_fixed_point(loss, samples, FRACTION_BITS["samples"], clients)]
-    for name, tensor in sorted(reply.tensors.items()):
+
+    def encoded(name: str, tensor: Tensor) -> RingVector | None:
         weighting = sum_weighting(job, reply.kind, name)
-        pieces.append(to_fixed_point(tensor, factors[weighting], bits_of(job, weighting), clients))
-    vector = masker.mask(np.concatenate(pieces), reply.unit, group, purpose)
+        return to_fixed_point(tensor, factors[weighting], bits_of(job, weighting), clients)
+
+    loss = torch.tensor([float(reply.numbers.get("loss", 0.0))], dtype=torch.float64)
+    first = to_fixed_point(loss, samples, FRACTION_BITS["samples"], clients)
+    found = {name: encoded(name, tensor) for name, tensor in sorted(reply.tensors.items())}
+    diverged = first is None or any(vector is None for vector in found.values())
+    flag = np.array([int(diverged) << FRACTION_BITS["plain"]], dtype=np.uint64)
+    pieces = [np.zeros(1, dtype=np.uint64) if first is None or diverged else first, flag]
+    for name, vector in found.items():
+        # Scores are of the model that was sent, and count whatever became of the training.
+        hidden = vector is None or (diverged and not name.startswith(COUNTS))
+        pieces.append(np.zeros(reply.tensors[name].numel(), dtype=np.uint64) if hidden or vector is None else vector)
+    masked = masker.mask(np.concatenate(pieces), reply.unit, group, purpose)
     shares = masker.shares(reply.unit, group, job.fewest(clients))
-    tensors = {MASKED: torch.from_numpy(vector.view(np.int64)), SHARES: as_tensor(shares)}
-    return Message(reply.kind, reply.round, reply.unit, tensors, {"samples": samples})
+    tensors = {MASKED: torch.from_numpy(masked.view(np.int64)), SHARES: as_tensor(shares)}
+    return Message(reply.kind, reply.round, reply.unit, tensors, {"samples": samples}), diverged
 
 
-def signature_reply(request: Message, client: int, group: MaskingGroup, masker: Masker, threshold: int) -> Message:
+def signature_reply(
+    request: Message, client: int, group: MaskingGroup, masker: Masker, threshold: int, names: Callable[[int], str]
+) -> Message:
     """A client's signature under the list of those whose masked replies have arrived."""
-    signature = masker.sign(client, group, threshold)
+    signature = masker.sign(client, group, threshold, names)
     return Message(AGREE, request.round, client, numbers={SIGNATURE: signature})
 
 
@@ -190,7 +210,7 @@ def sum_securely(
 ) -> Iterator[Message]:
     """From masked replies: those that are lost, and one that stands for all others."""
     job, masked, shares = engine.job, dict[int, RingVector](), dict[int, bytes]()
-    size, threshold = 1 + sum(shape.numel() for shape in shapes.values()), job.fewest(len(group.keys))
+    size, threshold = vector_size(shapes), job.fewest(len(group.keys))
     for reply in replies:
         max_samples = len(job.federation.train[reply.unit])
         vector = masked_vector(reply, size, max_samples, group) if reply.kind != LOST else str(reply.numbers["reason"])
@@ -217,7 +237,25 @@ def sum_securely(
         return
     engine.summed = sorted(masked)
     samples = [int(reply.numbers["samples"]) for reply in replies if reply.unit in masked]
-    total = summed_reply(job, request, unmask(masked, seeds), samples, shapes)
+    vector = unmask(masked, seeds)
+    diverged = diverged_clients(vector)
+    if not 0 <= diverged <= len(masked) - (threshold if diverged else 0):
+        if diverged == len(masked) and not vector[HEAD:].any():  # nobody else can make the others' sum vanish
+            raise DivergedError(
+                f"Round {request.round}: the training of no client gives finite numbers any more; start again with a "
+                f"smaller lr (now {request.numbers.get('lr')}) or with clip = 10."
+            )
+        yield from given_up(
+            f"by the sum, the training of {diverged} of {len(masked)} clients gave no finite numbers, and at least "
+            f"{threshold} must; a smaller lr or clip = 10 may help"
+        )
+        return
+    if diverged:
+        engine.notify(
+            f"{request.kind} of round {request.round}: {diverged} of {len(masked)} clients had no finite numbers and "
+            "count as no change; which of them is not seen under secure = true."
+        )
+    total = summed_reply(job, request, vector, samples, shapes)
     yield replace(total, numbers={**total.numbers, "bytes": sum(vector.nbytes for vector in masked.values())})
 
 
@@ -277,6 +315,16 @@ def joined_seeds(held: Mapping[int, bytes], group: MaskingGroup, threshold: int)
     return seeds
 
 
+def vector_size(shapes: Mapping[str, torch.Size]) -> int:
+    """How many numbers a masked vector holds for tensors of these shapes."""
+    return HEAD + sum(shape.numel() for shape in shapes.values())
+
+
+def diverged_clients(vector: RingVector) -> int:
+    """How many clients have said that their training has diverged."""
+    return round(float(from_fixed_point(vector[1:HEAD], FRACTION_BITS["plain"])))
+
+
 def patience_of(engine: NetworkEngine) -> float:
     """How long those who have sent a masked reply are waited for."""
     return engine.job.settings.patience or UNMASK_TIMEOUT
@@ -317,14 +365,17 @@ def summed_reply(
 ) -> Message:
     """One reply that stands for all clients whose vectors were summed."""
     weight = sum(weight_of(job, each) for each in samples)
+    diverged = diverged_clients(vector)
+    # Whose loss is missing is not known, so those that are there stand for as many as they are.
     loss = float(from_fixed_point(vector[:1], FRACTION_BITS["samples"])) / sum(samples)
-    tensors, start = {}, 1
+    loss *= len(samples) / (len(samples) - diverged)
+    tensors, start = {}, HEAD
     for name, shape in sorted(shapes.items()):
         weighting = sum_weighting(job, request.kind, name)
         total = from_fixed_point(vector[start : start + shape.numel()], bits_of(job, weighting)).reshape(shape)
         tensors[name] = total / weight if weighting == "weighted" else total
         start += shape.numel()
-    numbers: dict[str, int | float | str] = {"samples": sum(samples), "clients": len(samples)}
+    numbers: dict[str, int | float | str] = {"samples": sum(samples), "clients": len(samples), DIVERGED: diverged}
     if not withholds_figures(job.settings):
         numbers["loss"] = loss
     return Message(request.kind, request.round, ALL, tensors, numbers)

@@ -223,10 +223,10 @@ def test_limits_that_could_not_hold_are_refused(tmp_path: Path) -> None:
 
 def test_an_agreement_of_a_newer_protocol_is_refused_and_an_older_one_is_read(tmp_path: Path) -> None:
     text = member(tmp_path, "fedavg").kit.agreement.text()
-    assert "\nprotocol: 2\n" in text
-    assert Agreement.read(text.replace("protocol: 2\n", ""), "kit").members == ("north", "south")
-    with pytest.raises(DataError, match="protocol 3, and this Fedframe speaks 2"):
-        Agreement.read(text.replace("protocol: 2\n", "protocol: 3\n"), "kit")
+    assert "\nprotocol: 3\n" in text
+    assert Agreement.read(text.replace("protocol: 3\n", ""), "kit").members == ("north", "south")
+    with pytest.raises(DataError, match="protocol 4, and this Fedframe speaks 3"):
+        Agreement.read(text.replace("protocol: 3\n", "protocol: 4\n"), "kit")
 
 
 class NoEngine(Engine):

@@ -144,14 +144,14 @@ class Meddler(Engine):
             yield replace(reply, numbers=numbers)
 
 
-@pytest.mark.parametrize("value", [None, 0.0, -1.0, float("nan"), float("inf"), "many"])
+@pytest.mark.parametrize("value", [None, 0.0, -1.0, 1e-9, float("nan"), float("inf"), "many"])
 def test_client_that_does_not_say_how_far_it_went_is_left_out(tmp_path: Path, value: float | str | None) -> None:
     job = job_of(tmp_path, FedNova())
     notes: list[str] = []
     server = Server(job, Meddler(job, value), notes.append)
     server.run_round(1, nothing)
     assert len(notes) == 1
-    said = "client 0 was left out" if value in (0.0, -1.0) else f"client 0 was refused: {REPORTED} is {value!r}"
+    said = "client 0 was left out" if value in (0.0, -1.0, 1e-9) else f"client 0 was refused: {REPORTED} is {value!r}"
     assert said in notes[0]
     engine = InlineEngine(job)
     good = Server(job, engine, nothing)
@@ -163,3 +163,17 @@ def test_client_that_does_not_say_how_far_it_went_is_left_out(tmp_path: Path, va
     for weight, norm, reply in zip(weights, norms, replies, strict=True):
         expected = expected + tau * weight / sum(weights) * reply.tensors["update"].double() / norm
     torch.testing.assert_close(server.model.double(), expected, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("value", [1e3, 1e12])
+def test_a_client_that_claims_a_million_steps_does_not_own_the_model(tmp_path: Path, value: float) -> None:
+    """tau_eff scales everybody's step: unbounded, one number would have moved the model as far as it likes."""
+    notes: list[str] = []
+    job = job_of(tmp_path, FedNova(), uneven=False)
+    server = Server(job, Meddler(job, value), notes.append)
+    before = server.model.clone()
+    server.run_round(1, nothing)
+    assert "counts as" in notes[0]
+    honest = Server(job, InlineEngine(job), nothing)
+    honest.run_round(1, nothing)
+    assert float((server.model - before).norm()) < 3 * float((honest.model - before).norm())

@@ -11,21 +11,25 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 pytest.importorskip("cryptography")
 
+from fedframe.core.client_runtime import ClientRuntime
 from fedframe.core.message import Message
+from fedframe.core.privacy import composed_epsilon
 from fedframe.core.server import Server
 from fedframe.errors import ProtocolError, RunError
+from fedframe.methods.parts.analytic import closed_form
 from fedframe.network.engine import NetworkEngine
 from fedframe.network.envelope import decode_envelope
 from fedframe.network.ledger import EpsilonLedger
-from fedframe.network.masks import MaskingGroup, mask_context, signature_holds
+from fedframe.network.masks import MaskingGroup, RingVector, from_fixed_point, mask_context, signature_holds, unmask
 from fedframe.network.node import NodeRuntime
 from fedframe.network.node_request import NodeRequest
-from fedframe.network.secure_aggregation import masking_group_for
+from fedframe.network.secure_aggregation import bits_of, masking_group_for
 from fedframe.util.files import read_json
 from tests.helpers import nothing
 from tests.network.in_process import InProcessTransport, clock, make, remote_engine
@@ -156,6 +160,51 @@ def test_a_group_is_as_large_as_agreed_and_of_members(tmp_path: Path) -> None:
     foreign = MaskingGroup(keys, mask_context("run1", request, keys, ["train"]))
     with pytest.raises(ProtocolError, match="no member"):
         organiser.ask(0, request, ["train"], foreign)
+
+
+def unmasked_sum(organiser: Organiser, request: Message, kinds: list[str], alive: Sequence[int]) -> RingVector:
+    """What an organiser finds that says that the others have gone."""
+    everyone = range(len(organiser.nodes))
+    group = masking_group_for(organiser.engine, request, everyone, kinds)
+    masked = {
+        client: organiser.ask(client, request, kinds, group).tensors["masked"].numpy().view(np.uint64)
+        for client in everyone
+    }
+    told, signatures = replace(group, alive=tuple(alive)), {}
+    for client in alive:
+        reply = organiser.ask(client, Message("agree", request.round), ["agree"], told)
+        signatures[client] = str(reply.numbers["signature"])
+    told, seeds = replace(told, signatures=signatures), {}
+    for client in alive:
+        reply = organiser.ask(client, Message("unmask", request.round), ["unmask"], told)
+        found = {name: tensor.numpy().tobytes() for name, tensor in reply.tensors.items()}
+        seeds[client] = {name: seed for name, seed in found.items() if not name.startswith("shares/")}
+    return unmask({client: masked[client] for client in alive}, seeds)
+
+
+def difference_of_two_rounds(organiser: Organiser) -> float:
+    """One model in two rounds, the last member said to be away in the second; the error of its update, relative."""
+    first = organiser.server.build_request("train", 1)
+    second = replace(organiser.server.build_request("train", 2), tensors=first.tensors)
+    size, victim = len(first.tensors["model"]), len(organiser.nodes) - 1
+    whole = unmasked_sum(organiser, first, ["train"], range(victim + 1))
+    rest = unmasked_sum(organiser, second, ["client", "train"], range(victim))
+    bits = bits_of(organiser.job, "weighted")
+    found = from_fixed_point(whole[-size:], bits) - from_fixed_point(rest[-size:], bits)
+    update = ClientRuntime(organiser.job).perform(first, victim).tensors["update"].double()
+    return float((found - update).norm() / update.norm())
+
+
+@pytest.mark.slow
+def test_two_rounds_tell_an_update_unless_all_must_be_in_every_sum(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What docs/secure-aggregation.md says of it is so, in both directions; and nodes say who is left out."""
+    whole_data = {"epochs": 1, "batch": 1000, **SECURE}
+    assert difference_of_two_rounds(Organiser(tmp_path / "some", 4, **whole_data)) < 1e-5
+    assert capsys.readouterr().out.count("train of round 2 is added up without 3: the organiser says it is away") == 3
+    with pytest.raises(ProtocolError, match="at least 4 clients"):
+        difference_of_two_rounds(Organiser(tmp_path / "all", 4, min_clients=4, **whole_data))
 
 
 @pytest.mark.slow
@@ -334,6 +383,39 @@ def test_the_ledger_counts_all_runs_and_refuses_beyond_its_limit(tmp_path: Path)
     assert again.spent(1e-5) == pytest.approx(two)
     assert "2 of" not in again.describe(1e-5)
     assert f"epsilon {two:.3g} of {ledger.limit:g}" in again.describe(1e-5)
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_a_private_release_leaves_with_its_noise_and_is_in_the_ledger(tmp_path: Path, secure: bool) -> None:
+    """It did not leave at all, and nothing counted it: an organiser could have had one in every run."""
+    pytest.importorskip("dp_accounting")
+    organiser = Organiser(tmp_path, method="analytic", rounds=0, secure=secure, **PRIVATE)
+    limit = 1.01 * composed_epsilon(((1.0, 2),), organiser.job.settings.privacy_delta)
+    ledgers = [EpsilonLedger(tmp_path / f"{i}.jsonl", limit) for i in range(3)]
+    for node, ledger in zip(organiser.nodes, ledgers, strict=True):
+        node.ledger, node.client_runtime = ledger, None  # as a node begins
+    organiser.server.conclude(nothing)
+    assert float(closed_form(organiser.server.net()).weight.abs().max()) > 0
+    assert [len(ledger.events()) for ledger in ledgers] == [1, 1, 1]
+    request = organiser.server.build_request("statistics", 1)
+    keys = organiser.engine.keys
+
+    def group(run: str) -> MaskingGroup | None:
+        return MaskingGroup(keys, mask_context(run, request, keys, ["statistics"])) if secure else None
+
+    reply = organiser.ask(0, request, ["statistics"], group("another"), run="another")
+    assert reply.numbers == {"samples": 1}
+    with pytest.raises(ProtocolError, match="own limit of privacy is reached"):
+        organiser.ask(0, request, ["statistics"], group("third"), run="third")
+
+
+def test_releases_that_hide_samples_are_said_to(tmp_path: Path) -> None:
+    pytest.importorskip("dp_accounting")
+    ledger = EpsilonLedger(tmp_path / "ledger.jsonl")
+    ledger.spend("a", 1.0, 1e-5)
+    assert "samples" not in ledger.describe(1e-5)
+    ledger.spend("b", 1.0, 1e-5, "samples")
+    assert "for each of your samples" in ledger.describe(1e-5)
 
 
 def test_no_answer_leaves_if_the_disk_does_not_take_it_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -180,7 +180,7 @@ def test_a_reply_of_too_many_pieces_is_not_pulled_at_all() -> None:
     tree = ObjectTree(object_id=root, children=[ObjectTree(object_id=str(number)) for number in range(1000)])
     link.tree = lambda root, pieces: tree  # type: ignore[method-assign]
     (found,) = FlowerTransport(link, str).collect({"ticket": 1 << 20})
-    assert "more than 6 pieces" in found.problem
+    assert "more than 9 pieces" in found.problem
     assert link.pulled == []
 
 

@@ -117,10 +117,9 @@ def test_replies_that_are_all_flawed_end_the_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("secure", [False, True])
 @pytest.mark.parametrize(("diverged", "ends"), [(1, False), (2, True), (4, True)])
 def test_training_that_gives_no_numbers_ends_the_run_if_too_few_are_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, diverged: int, ends: bool, secure: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, diverged: int, ends: bool
 ) -> None:
     """To ask the same nodes for the same again would give the same."""
     perform = ClientRuntime.perform
@@ -130,7 +129,7 @@ def test_training_that_gives_no_numbers_ends_the_run_if_too_few_are_left(
         return replace(reply, numbers={**reply.numbers, "loss": float("nan")}) if unit < diverged else reply
 
     monkeypatch.setattr(ClientRuntime, "perform", blown)
-    server, transport = server_with(tmp_path, None, min_clients=3, secure=secure)
+    server, transport = server_with(tmp_path, None, min_clients=3)
     if ends:
         with pytest.raises(DivergedError, match=r"Round 1: the training of 0, 1.* at least 3 of 4 .* smaller lr \(now"):
             server.run_round(1, nothing)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,17 +16,18 @@ import torch
 pytest.importorskip("cryptography")
 
 import fedframe.network.engine as engine_module
+from fedframe.core.client_runtime import ClientRuntime
 from fedframe.core.job import Job
 from fedframe.core.message import Message
 from fedframe.core.server import Server
-from fedframe.errors import DataError, SettingError
+from fedframe.errors import DataError, DivergedError, SettingError
 from fedframe.methods.recipes import make_method
 from fedframe.network.compatibility import check_secure_aggregation
 from fedframe.network.envelope import decode_envelope, encode_envelope
 from fedframe.network.masker import Masker
-from fedframe.network.masks import MaskingGroup, RingVector, mask_context
+from fedframe.network.masks import MaskingGroup, RingVector, from_fixed_point, mask_context, unmask
 from fedframe.network.node_request import NodeRequest
-from fedframe.network.secure_aggregation import masked_reply, masking_group_for
+from fedframe.network.secure_aggregation import diverged_clients, masked_reply, masking_group_for
 from fedframe.runs.session import execute
 from fedframe.util.files import read_json, read_tensors
 from tests.helpers import Recorder, nothing
@@ -286,13 +288,79 @@ def test_one_client_per_round_is_refused(tmp_path: Path) -> None:
         check_secure_aggregation(enough.settings, enough.method, 1)
 
 
-def test_a_reply_with_nan_is_not_sent(tmp_path: Path) -> None:
+@pytest.mark.parametrize("update", [float("nan"), float("inf"), 1e30])
+def test_a_reply_without_numbers_looks_like_any_other(tmp_path: Path, update: float) -> None:
+    """Nothing in it says so but a one in the sum; models made for it asked a bit of the data in every round."""
     job, _ = make("fedavg", tmp_path / "run", secure=True)
-    masker = Masker(tmp_path / "keys", print)
-    group = MaskingGroup({0: masker.public, 1: "11" * 64}, "ab" * 32)
-    update = torch.zeros(job.roles.layout.size)
-    update[3] = float("nan")
-    with pytest.raises(DataError, match="not sent"):
-        masked_reply(
-            job, "run1-train-1", Message("train", 1, 0, {"update": update}, {"samples": 5, "loss": 0.1}), group, masker
-        )
+    masker, other = (Masker(tmp_path / name, print) for name in ("keys", "others"))
+    group = MaskingGroup({0: masker.public, 1: other.public}, "ab" * 32, (0, 1))
+    size = job.roles.layout.size
+    flat = torch.zeros(size)
+    flat[3] = update
+    replies = []
+    for client, who, tensor in ((0, masker, flat), (1, other, torch.full((size,), 0.5))):
+        plain = Message("train", 1, client, {"update": tensor}, {"samples": 5, "loss": 0.25})
+        replies.append(masked_reply(job, f"run1-train-{client}", plain, group, who))
+    assert [diverged for _, diverged in replies] == [True, False]
+    first, second = (reply for reply, _ in replies)
+    assert {name: tensor.shape for name, tensor in first.tensors.items()} == {
+        name: tensor.shape for name, tensor in second.tensors.items()
+    }
+    assert first.numbers == second.numbers == {"samples": 5}
+    vectors = {reply.unit: reply.tensors["masked"].numpy().view(np.uint64) for reply in (first, second)}
+    total = unmask(vectors, {k: {"own": w.own_seed(k, group)} for k, w in ((0, masker), (1, other))})
+    assert diverged_clients(total) == 1
+    assert torch.equal(from_fixed_point(total[2:], 24), torch.full((size,), 2.5, dtype=torch.float64))
+    assert float(from_fixed_point(total[:1], 24)) == 1.25
+
+
+def spoilt_training(monkeypatch: pytest.MonkeyPatch, clients: Collection[int], rounds: Collection[int]) -> None:
+    """Some clients' training gives NaN, in some rounds."""
+    honest = ClientRuntime.train
+
+    def train(self: ClientRuntime, request: Message, client: int) -> Message:
+        reply = honest(self, request, client)
+        if client not in clients or request.round not in rounds:
+            return reply
+        return replace(reply, tensors={name: tensor * float("nan") for name, tensor in reply.tensors.items()})
+
+    monkeypatch.setattr(ClientRuntime, "train", train)
+
+
+@pytest.mark.slow
+def test_a_client_that_diverges_counts_as_no_change_and_keeps_its_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spoilt_training(monkeypatch, [1], [2])
+    server, transport, notes = secure_server(tmp_path)
+    records = [server.run_round(number, nothing) for number in (1, 2, 3)]
+    assert [record.dropped for record in records] == [0, 1, 0]
+    assert sum("1 of 4 clients had no finite numbers" in note for note in notes) == 1
+    total, sizes = (
+        torch.zeros_like(server.state["scaffold/c"], dtype=torch.float64),
+        server.job.federation.train.sizes(),
+    )
+    for client in range(4):
+        node = transport.known[f"node{client}"].client_runtime
+        assert node is not None
+        state = node.job.store.load(client, 4)["scaffold/c"]
+        total += state.double() * float(sizes[client]) / float(sizes.sum())
+        assert node.job.store.has(client, 2) == (client != 1)
+    assert torch.allclose(total, server.state["scaffold/c"].double(), atol=1e-5)
+
+
+@pytest.mark.slow
+def test_clients_that_diverge_cost_the_round_and_the_run_if_they_are_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spoilt_training(monkeypatch, [1, 2], [1])
+    server, _, notes = secure_server(tmp_path / "two")
+    before = server.model.clone()
+    assert server.run_round(1, nothing).dropped == 4
+    assert torch.equal(server.model, before)
+    assert any("2 of 4 clients gave no finite numbers" in note for note in notes)
+    monkeypatch.undo()
+    spoilt_training(monkeypatch, range(4), [1])
+    server, _, _ = secure_server(tmp_path / "all")
+    with pytest.raises(DivergedError, match="no client gives finite numbers"):
+        server.run_round(1, nothing)

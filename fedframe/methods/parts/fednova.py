@@ -14,6 +14,7 @@ it.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -22,6 +23,8 @@ from torch import Tensor
 from fedframe.core import ClientContext, Key, Merger, Message, ModelSize, Part, RunningMean, Server, Upload
 from fedframe.core.optimizers import normalised_steps
 
+STEPS_SLACK = 4.0  # parts may take steps of their own
+ROUNDING = 1e-6
 REPORTED = Key[float]("fednova/norm")  # ||a||_1
 
 
@@ -61,17 +64,34 @@ class NovaMerger:
 
     def add(self, reply: Message, weight: float) -> None:
         """Take one client's update."""
-        norm = float(reply.numbers[REPORTED])
-        if norm <= 0:
+        norm, most = float(reply.numbers[REPORTED]), self.most(reply)
+        if norm < 1 - ROUNDING:
             self.server.note(
-                f"Round {reply.round}: the update of client {reply.unit} was left out: {REPORTED} is {norm!r}, not a "
-                "positive number."
+                f"Round {reply.round}: the update of client {reply.unit} was left out: {REPORTED} is {norm!r}, and one "
+                "step is 1."
             )
             return
+        if norm > most:
+            self.server.note(
+                f"Round {reply.round}: client {reply.unit} says that {REPORTED} is {norm:.3g}, and it counts as "
+                f"{most:.3g}: so many steps take {STEPS_SLACK:g} times the samples that it counts for."
+            )
+            norm = most
         self.first = self.first or norm
         self.running.add(reply.tensors["update"][: self.server.layout.trainable], weight * (self.first / norm))
         self.weight += weight
         self.relative += weight * (norm / self.first)
+
+    def most(self, reply: Message) -> float:
+        """What ||a||_1 can be for the samples that a client counts for: a number that it only claims scales the step.
+
+        A pull to the server's model makes it smaller, and momentum m at most 1 / (1 - m) times as large.
+        """
+        settings = self.server.job.settings
+        steps = settings.steps or settings.epochs * max(
+            1, math.ceil(self.server.limits.samples(reply) / settings.batch)
+        )
+        return STEPS_SLACK * steps / (1 - settings.momentum)
 
     def finish(self) -> Tensor:
         """The step: tau_eff times the mean of the normalised updates."""

@@ -30,7 +30,7 @@ FRAME = ("Message", "RecordDict", "ArrayRecord", "Array")  # what stands around 
 CHUNK = "ArrayChunk"
 FRAME_BYTES = 1 << 16  # of the frame and of all heads
 STALLED = 180.0  # seconds without a new piece after which no more is expected: its sender was killed, say
-MIN_CHUNK_BYTES = 1 << 20  # Flower's pieces are five times as large; this limits how many pieces a reply has
+MIN_CHUNK_BYTES = 1 << 18  # pieces are larger (`environment.PIECE_BYTES`); this limits how many a reply has
 
 
 @dataclass

@@ -15,10 +15,14 @@ from pathlib import Path
 from fedframe.errors import SettingError
 
 LOOPBACK = "127.0.0.1,localhost"  # connections within this machine use no proxy
+PIECE_BYTES = 1 << 19  # of a message: what a line must pass in a quarter of a minute
 VARIABLES = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    # A node gives up on a piece of a message after 30 seconds: on a line of 1 Mbit/s, with two pieces on their way at a
+    # time, Flower's 5 MB never arrive.
+    "FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE": str(PIECE_BYTES),
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # Ray's future default, of whose absence it warns
     # torch with several threads per process is many times slower as soon as processes share the cores.

@@ -97,6 +97,9 @@ def spread_section(subject: Subject) -> Section:
         section = replace(SPREAD, title=f"{site.capitalize()} by {site}", read=FEW_READ.format(site=site) + of_first)
     else:
         section = SPREAD
+    lacking = [group.label for group in subject.groups if group.first.summary and not group.first.client_scores]
+    if lacking:  # left out without a word it would look as if there had been none
+        section = replace(section, read=f"{section.read} Without client_scores.json: {', '.join(lacking)}.")
     return replace(section, data={**data, "few": few}, alt=spread_text(panels[0]))
 
 
