@@ -1,4 +1,4 @@
-"""Commands of a federation over a network: federation new, serve, start, update, status, stop, add, remove, join."""
+"""Commands of a federation over a network: federation new, survey, serve, start, ..., join, audit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import typer
 
 from fedframe.cli.app import app, interruptible
 from fedframe.cli.options import part_settings, with_settings
-from fedframe.errors import RunError, SettingError
+from fedframe.errors import DataError, RunError, SettingError
 
 federation = typer.Typer(
     help="Train among organisations that keep their data.", no_args_is_help=True, rich_markup_mode="rich"
@@ -195,6 +195,24 @@ def remove(folder: Folder, node: Annotated[str, typer.Argument(help="the name of
 
 
 @federation.command()
+def audit(
+    folder: Annotated[Path, typer.Argument(help="the folder of a federation or of a node")],
+    run: Annotated[Optional[str], typer.Option(help="only what belongs to this run")] = None,
+    head: Annotated[Optional[str], typer.Option(help="a head that was noted earlier, NUMBER:HASH")] = None,
+) -> None:
+    """Verify the chain of the audit log, and say what left when."""
+    from fedframe.federation.audit import check_head, describe, verify
+
+    found = verify(folder, check_head(head))
+    *lines, last = describe(folder, found, run)
+    for line in lines:
+        echo(line)
+    if found.faults:
+        raise DataError(last)
+    echo(last)
+
+
+@federation.command()
 def join(
     kit: Annotated[
         Path, typer.Argument(help="the kit that the organiser handed over (north-kit.zip), later this node's folder")
@@ -222,6 +240,13 @@ def join(
         Optional[Path],
         typer.Option(help="a newer federation.yaml of the organiser, after nodes were added or removed"),
     ] = None,
+    approve: Annotated[
+        Optional[str],
+        typer.Option(
+            help="settings that this node approves: ask, any, or their digest (default: the first ones, until they "
+            "change)"
+        ),
+    ] = None,
     check: Annotated[bool, typer.Option("--check", help="only check the data and say what would leave")] = False,
     once: Annotated[bool, typer.Option("--once", help="leave when a run is over, instead of staying for more")] = False,
     tell_gain: Annotated[
@@ -231,6 +256,7 @@ def join(
     """Take part with this node's own data: check them, say what leaves, join and stay."""
     require_flower()
     with interruptible():
+        from fedframe.federation.approval import MEMBERS, check_policy, settings_digest
         from fedframe.federation.join import Limits, Membership, make_node, read_peers
         from fedframe.federation.kit import Kit
         from fedframe.federation.members import renewed
@@ -238,16 +264,18 @@ def join(
 
         own = Kit.read(kit)
         if agreement is not None:
-            own, news = renewed(own, agreement)
+            own, news = renewed(own, agreement, only_members=approve is None)
             for line in news:
                 echo(line)
         folder = (out or (kit if kit.is_dir() else Path(f"{own.name}-node"))).absolute()
         if not check:  # before data are loaded for nothing
             check_node_folder(own, folder)
-        limits = Limits(epsilon_limit, ledger, runs_limit, read_peers(peers))
+        allowed = (MEMBERS,) if agreement is not None else ()
+        limits = Limits(epsilon_limit, ledger, runs_limit, read_peers(peers), check_policy(approve), allowed)
         member = Membership(own, data, folder, test_share, label, device, tell_gain, limits)
         for line in (*member.check(), *member.describe_outgoing()):
             echo(line)
+        echo(f"Digest of the agreed settings: {settings_digest(own.agreement)} (for --approve).")
         if check:
             return
         node = make_node(member, echo)

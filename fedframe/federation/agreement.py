@@ -48,15 +48,25 @@ class Agreement:
         """Write it as YAML."""
         write_text(path, self.text())
 
-    def text(self) -> str:
-        """The agreement as YAML."""
-        form = {
+    @property
+    def is_draft(self) -> bool:
+        """Whether a survey has still to settle what data look like."""
+        return self.form is DRAFT
+
+    def describe_form(self) -> dict[str, Any] | None:
+        """What data look like, as plain values; None in a draft."""
+        if self.is_draft:
+            return None
+        return {
             "classes": list(self.form.classes),
             "shape": list(self.form.shape),
             "columns": list(self.form.columns) if self.form.columns is not None else None,
             "mean": self.form.mean.tolist(),
             "std": self.form.std.tolist(),
         }
+
+    def text(self) -> str:
+        """The agreement as YAML."""
         values = {
             "federation": self.name,
             **({"version": self.version} if self.version > 1 else {}),
@@ -64,7 +74,7 @@ class Agreement:
             "host": self.host,
             "port": self.port,
             "members": list(self.members),
-            "data": form,
+            "data": self.describe_form(),
             "settings": self.settings.model_dump(mode="json"),
         }
         return HEADER + yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
@@ -78,10 +88,7 @@ class Agreement:
                 raise SettingError(
                     f"it is of protocol {protocol}, and this Fedframe speaks {PROTOCOL}; install a newer one."
                 )
-            data = values["data"]
-            mean, std = (torch.tensor(data[name], dtype=torch.float32) for name in ("mean", "std"))
-            columns = tuple(data["columns"]) if data["columns"] is not None else None
-            form = DataSchema(tuple(map(str, data["classes"])), tuple(map(int, data["shape"])), columns, mean, std)
+            form = read_form(values["data"])
             members = tuple(map(str, values["members"]))
             agreement = cls(
                 str(values["federation"]), str(values["host"]), int(values["port"]), members, form,
@@ -104,6 +111,19 @@ class Agreement:
             raise ValueError("no samples have its shape")
         if not bool(mean.isfinite().all() and std.isfinite().all() and (std > 0).all()):
             raise ValueError("its mean is not finite, or its std not above 0")
+
+
+# What stands in a draft for the form of data, which a survey settles: no samples have it.
+DRAFT = DataSchema((), (1,), None, torch.zeros(1), torch.ones(1))
+
+
+def read_form(data: dict[str, Any] | None) -> DataSchema:
+    """What data look like, from plain values."""
+    if data is None:
+        return DRAFT
+    mean, std = (torch.tensor(data[name], dtype=torch.float32) for name in ("mean", "std"))
+    columns = tuple(data["columns"]) if data["columns"] is not None else None
+    return DataSchema(tuple(map(str, data["classes"])), tuple(map(int, data["shape"])), columns, mean, std)
 
 
 def check_members(names: tuple[str, ...]) -> None:

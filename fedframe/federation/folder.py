@@ -6,12 +6,14 @@ keys/             the CA's and the server's keys, the nodes' public keys, the or
 kits/             an archive per node, to hand over
 state/            the SuperLink's database and log, ids of running processes
 runs/             a run folder per training, as any run leaves it
+audit.jsonl       what was sent and what came, each line with the hash of the one before; audit.head is its end
 serve.sh, start.sh   the two commands of the organiser
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import secrets
 import shlex
 import shutil
@@ -23,6 +25,8 @@ from filelock import FileLock, Timeout
 
 from fedframe.errors import DataError, RunError, SettingError
 from fedframe.federation.agreement import Agreement
+from fedframe.federation.approval import settings_digest
+from fedframe.federation.audit import AuditLog
 from fedframe.federation.kit import Kit
 from fedframe.util.files import write_text
 from fedframe.util.processes import lock_with_pid, read_pid
@@ -92,6 +96,11 @@ class FederationFolder:
         """Run folders."""
         return self.path / "runs"
 
+    @functools.cached_property
+    def audit(self) -> AuditLog:
+        """What was sent and what came, line by line."""
+        return AuditLog(self.path)
+
     @classmethod
     def open(cls, path: Path) -> FederationFolder:
         """Open an existing folder."""
@@ -134,7 +143,15 @@ class FederationFolder:
             raise SettingError(f"Cannot make {path} ({error.strerror}); choose another folder.") from error
         finally:
             shutil.rmtree(folder.path, ignore_errors=True)
-        return cls(path)
+        made = cls(path)
+        made.audit.add(
+            "made",
+            federation=agreement.name,
+            members=list(agreement.members),
+            version=agreement.version,
+            settings=settings_digest(agreement),
+        )
+        return made
 
     def kit(self, name: str) -> Path:
         """The archive of a member's kit, for as long as it is here."""
@@ -147,6 +164,12 @@ class FederationFolder:
                 replace(Kit.read(self.kit(name)), agreement=agreement).write(self.kit(name))
         self._write_guide(agreement, self.path)
         agreement.write(self.path / AGREEMENT)
+        self.audit.add(
+            "agreement changed",
+            members=list(agreement.members),
+            version=agreement.version,
+            settings=settings_digest(agreement),
+        )
 
     def agreement(self) -> Agreement:
         """What all members have agreed on."""

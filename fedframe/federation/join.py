@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import tempfile
@@ -23,6 +24,9 @@ from fedframe.data.federation import Federation
 from fedframe.data.new_client import load_new_client
 from fedframe.engines.inline import InlineEngine
 from fedframe.errors import DataError, SettingError
+from fedframe.federation.approval import approve, check_policy, settings_digest
+from fedframe.federation.audit import AuditLog, digest_of
+from fedframe.federation.audited import message_of, reply_contents
 from fedframe.federation.kit import Kit
 from fedframe.federation.node_folder import explain_os_errors, lock_node_folder
 from fedframe.federation.own_results import keep_gain, keep_scores, record_replies, told
@@ -39,6 +43,7 @@ from fedframe.settings import Settings
 from fedframe.util.allowed_code import check_named
 from fedframe.util.files import write_json
 from fedframe.util.locate import resolve_paths
+from fedframe.util.version import __version__
 
 if TYPE_CHECKING:
     from fedframe.network.masker import Masker
@@ -59,10 +64,13 @@ class Limits:
     ledger: Path | None = None  # where these are written down; none: in the node's folder
     runs: int = DEFAULT_RUNS
     peers: Mapping[str, str] = field(default_factory=dict)  # codes of the others' keys, as they have read them out
+    approve: str | None = None  # ask, any or a digest: see `approval.py`
+    allowed: tuple[str, ...] = ()  # terms that may change without a question
 
     def check(self, kit: Kit) -> None:
         """Refuse limits that could not hold."""
         settings = kit.agreement.settings
+        check_policy(self.approve)
         if self.epsilon is not None and not (self.epsilon > 0 and math.isfinite(self.epsilon)):
             raise SettingError(f"epsilon_limit = {self.epsilon:g}: must be a number above 0, such as 8.")
         if self.epsilon is not None and settings.privacy_clip is None:
@@ -232,6 +240,12 @@ class Membership:
             began = time.monotonic()
             node_request, replies, content = runtime.handle(payload)
             self.log_replies(replies, len(content))
+            self.audit.add(
+                "left",
+                **{**message_of(content), "kinds": list(node_request.tasks)},
+                request=digest_of(payload),
+                parts=reply_contents(replies),
+            )
             if runtime.client_runtime is not None:
                 record_replies(runtime.client_runtime.job, replies, len(payload), len(content))
             if set(node_request.tasks) != {HELLO}:
@@ -295,6 +309,12 @@ class Membership:
     def log_error(self, text: str) -> None:
         """Log what the organiser learns of an error."""
         self.log_lines([f"error: {' '.join(text.split())}"])
+        self.audit.add("error told", text=" ".join(text.split())[:500], bytes=len(text.encode()))
+
+    @functools.cached_property
+    def audit(self) -> AuditLog:
+        """What left, line by line, each with the hash of the one before."""
+        return AuditLog(self.folder)
 
     def log_lines(self, lines: Sequence[str]) -> None:
         """Add lines to the log of what leaves."""
@@ -320,6 +340,15 @@ def make_node(member: Membership, notify: Callable[[str], None]) -> Node:
     with explain_os_errors(kit, folder):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         member.lock = member.lock or lock_node_folder(folder)  # first: another kit must not replace a running node's
+        approve(kit.agreement, folder, member.limits.approve, notify, allowed=member.limits.allowed)
         kit.install(folder)
+        member.audit.add(
+            "joined",
+            federation=kit.agreement.name,
+            node=kit.name,
+            version=kit.agreement.version,
+            settings=settings_digest(kit.agreement),
+            program=__version__,
+        )
     config = NodeConfig(kit.agreement.address, folder / "ca.pem", folder / "node.key", folder, kit.name)
     return Node(config, member.request_handler(notify), notify, member.log_error)

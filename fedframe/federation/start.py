@@ -12,6 +12,8 @@ from fedframe.core.job import Job
 from fedframe.core.message import Message, Number
 from fedframe.errors import RunError, SettingError, nearest
 from fedframe.federation.agreement import Agreement
+from fedframe.federation.approval import settings_digest
+from fedframe.federation.audited import AuditedTransport
 from fedframe.federation.folder import FederationFolder
 from fedframe.federation.serve import connect_superlink
 from fedframe.jobs.build import JobMaker
@@ -23,6 +25,7 @@ from fedframe.network.flower.transport import FlowerTransport
 from fedframe.network.node import members_digest, template_digest
 from fedframe.network.node_data import federation_without_data
 from fedframe.network.node_request import HELLO
+from fedframe.network.transport import Transport
 from fedframe.runs.federated import NOTES, start_command
 from fedframe.runs.folder import RunFolder
 from fedframe.runs.organiser import ABSENT, nodes_federation
@@ -81,7 +84,7 @@ def start(
                     "--test-data out, or begin a new training with --new."
                 )
             notes["test_data"] = resolve_paths(test_data)
-        transport = SuperLinkTransport(connect_superlink(folder))
+        transport = AuditedTransport(SuperLinkTransport(connect_superlink(folder)), folder.audit)
 
         def notify(text: str) -> None:
             display.note(sanitize_log_line(text))
@@ -102,7 +105,14 @@ def start(
                 check_members_again(engine)
             return engine
 
+        folder.audit.add(
+            "training begins" if path is None else "training goes on",
+            run=notes["run"],
+            folder=run.path.name,
+            settings=settings_digest(agreement),
+        )
         execute(job, run, display, open_engine, resume_command)
+        folder.audit.add("training over", run=notes["run"], folder=run.path.name)
     return RunResult(run.path, job.settings)
 
 
@@ -162,7 +172,7 @@ def finished_text(folder: FederationFolder, run: Path) -> str:
 
 def ask_members(
     agreement: Agreement,
-    transport: SuperLinkTransport,
+    transport: Transport,
     run: str,
     folder: FederationFolder,
     notify: Callable[[str], None],
