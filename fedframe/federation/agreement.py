@@ -37,7 +37,8 @@ class Agreement:
     members: tuple[str, ...]  # names of the nodes; a client's number is its index here
     form: DataSchema
     settings: Settings
-    version: int = 1  # of the list of members: one more with every change
+    version: int = 1  # one more with every change
+    surveyed: int | None = None  # if a survey has settled the form of data: below how many rows nothing was told
 
     @property
     def address(self) -> str:
@@ -74,6 +75,7 @@ class Agreement:
             "host": self.host,
             "port": self.port,
             "members": list(self.members),
+            **({"surveyed": self.surveyed} if self.surveyed is not None else {}),
             "data": self.describe_form(),
             "settings": self.settings.model_dump(mode="json"),
         }
@@ -93,6 +95,7 @@ class Agreement:
             agreement = cls(
                 str(values["federation"]), str(values["host"]), int(values["port"]), members, form,
                 check(values["settings"]), int(values.get("version", 1)),
+                int(values["surveyed"]) if "surveyed" in values else None,
             )  # fmt: skip
             agreement.check()
         except SettingError as error:

@@ -23,7 +23,7 @@ def message_of(content: bytes) -> dict[str, Any]:
     except ProtocolError:
         return found
     run = notes.get("run", notes.get("survey"))
-    tasks = notes.get("tasks")
+    tasks = {f"survey {str(notes.get('stage'))[:40]}": []} if "survey" in notes else notes.get("tasks")
     kinds = list(tasks) if isinstance(tasks, dict) else [str(each.get("kind"))[:40] for each in messages]
     rounds = [each["round"] for each in messages if type(each.get("round")) is int]
     return {

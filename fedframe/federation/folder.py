@@ -69,6 +69,20 @@ and a kit for a new node, `fedframe federation remove {folder} east` takes one o
   are, with what a node that has left gave to them.
 """
 
+DRAFT_GUIDE = """# The federation "{name}", before its agreement
+
+Members: {members}. They meet at {address}. What their data look like is still to be settled, by a survey.
+
+1. Hand every node its kit in `kits/` over a safe way (it holds that node's private key), then delete your copy.
+   The folder `keys/` never leaves this machine, and only you can read this one.
+2. Open port {port} of this machine for TCP from the nodes. Nothing else needs to be reachable.
+3. Here: `fedframe federation serve {folder}` (in a terminal of its own, or as a service). It waits for the nodes.
+4. At every node: `fedframe federation join NAME-kit.zip --data csv:own.csv --check` (any data that Fedframe reads)
+   prints what a survey would report; the same without `--check` asks whether to, joins and stays.
+5. Here: `fedframe federation survey {folder}` asks all of them, shows what fits and what does not, and makes the
+   agreement, which every node checks against its data. Then this page is another one, and says how to train.
+"""
+
 SCRIPT = """#!/bin/sh
 # {command} this federation
 exec fedframe federation {command} "$(dirname "$0")" "$@"
@@ -185,6 +199,16 @@ class FederationFolder:
         return (self.keys / "organiser.secret").read_text().strip()
 
     def _write_guide(self, agreement: Agreement, shown: Path) -> None:
+        if agreement.is_draft:
+            text = DRAFT_GUIDE.format(
+                name=agreement.name,
+                members=", ".join(agreement.members),
+                address=agreement.address,
+                port=agreement.port,
+                folder=shlex.quote(shown.as_posix()),
+            )
+            write_text(self.path / "GUIDE.md", text)
+            return
         classes, form = agreement.form.classes, agreement.form
         kind = "csv" if form.columns is not None else "imagefolder" if len(form.shape) == 3 else "npz"
         text = GUIDE.format(

@@ -123,6 +123,11 @@ class Membership:
         self.asked = {"data": resolve_paths(data), "test_share": test_share, "label": label, "device": device}
         self.limits.check(kit)
         agreement = kit.agreement
+        if agreement.is_draft:
+            raise SettingError(
+                f"{agreement.name} has no agreement on data yet: its organiser makes one by a survey; join without "
+                "--check to answer it."
+            )
         self.settings: Settings = agreement.settings.model_copy(update={"device": device})  # each node chooses its own
         check_device(device)  # before data are loaded for nothing
         usual = self.settings.local_test
@@ -133,6 +138,7 @@ class Membership:
             default_share=DEFAULT_TEST_SHARE if usual == "global" else float(usual),
             seed=self.settings.seed,
             label=label or self.settings.label,
+            drop_unknown=agreement.surveyed is not None,
         )
         self.alone = federation  # the same data as a federation of this node only
         self.federation: Federation = as_client_of(federation, kit.number, agreement.members)
@@ -318,9 +324,14 @@ class Membership:
 
     def log_lines(self, lines: Sequence[str]) -> None:
         """Add lines to the log of what leaves."""
-        stamp = time.strftime("%Y-%m-%d %H:%M:%S")
-        with (self.folder / OUTGOING_LOG).open("a") as file:
-            file.writelines(f"{stamp} {line}\n" for line in lines)
+        add_to_log(self.folder / OUTGOING_LOG, lines)
+
+
+def add_to_log(path: Path, lines: Sequence[str]) -> None:
+    """Add lines to a log for people, each with the time."""
+    stamp = time.strftime("%Y-%m-%d %H:%M:%S")
+    with path.open("a") as file:
+        file.writelines(f"{stamp} {line}\n" for line in lines)
 
 
 def describe_tensor(name: str, shape: torch.Size, width: int) -> str:

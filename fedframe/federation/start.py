@@ -66,6 +66,7 @@ def start(
     `without` are nodes that may come later.
     """
     agreement = folder.agreement()
+    check_settled(folder, agreement)
     check_named(agreement.settings.method, agreement.settings.model)
     check_without(agreement, without)
     with folder.exclusive("start", "trains"), choose_display(progress) as display:
@@ -143,6 +144,15 @@ def check_agreements(agreement: Agreement, replies: Mapping[int, Message]) -> No
                 f"{name} has an agreement with other members: hand it the new federation.yaml; there, once: fedframe "
                 f"federation join {name}-node --agreement federation.yaml --data ..."
             )
+
+
+def check_settled(folder: FederationFolder, agreement: Agreement) -> None:
+    """Refuse to train before a survey has settled what data look like."""
+    if agreement.is_draft:
+        raise SettingError(
+            f"{folder.path} has no agreement on data yet; make it with: fedframe federation survey "
+            f"{shlex.quote(str(folder.path))}"
+        )
 
 
 def check_same_members(agreement: Agreement, run: Path) -> None:
