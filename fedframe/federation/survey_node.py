@@ -336,8 +336,8 @@ def describe_sums(own: OwnData) -> list[str]:
     for name in own.numbers:
         values = own.present(name)
         lines.append(
-            f"{name}: {len(values)} values with mean {values.mean():.4g} and deviation {values.std():.4g} (sums of them "
-            f"and of their squares), and a histogram of {CELLS} cells that are empty or of at least {own.least} rows"
+            f"{name}: {len(values)} values with mean {values.mean():.4g} and deviation {values.std():.4g} (sums of "
+            f"them and of squares), and a histogram of {CELLS} cells that are empty or of at least {own.least} rows"
         )
     ends = f"the {own.least} smallest and the {own.least} largest of a column each count as the innermost of them"
     return [*lines, f"in all of these, {ends}"] if own.numbers else lines

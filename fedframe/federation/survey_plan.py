@@ -87,7 +87,7 @@ class Plan:
     def check(self, own: OwnData) -> None:
         """Refuse a plan that is not about such data as these."""
         if self.kind != own.kind:
-            raise ProtocolError(f"The survey is about a {self.kind}, and this node has a {own.kind}.")
+            raise ProtocolError(f"The survey is about {described(self.kind)}, and this node has {described(own.kind)}.")
         for name, scale in self.numbers:
             if name in own.numbers and scale < own.numbers[name].scale:
                 raise ProtocolError(f"The survey adds up {name[:60]!r} in a scale that this node's numbers exceed.")
@@ -150,6 +150,11 @@ def around_of(plan: Plan, sums: Sums) -> list[list[float]]:
     return found
 
 
+def described(kind: str) -> str:
+    """A kind of data in a sentence."""
+    return "a table" if kind == TABLE else kind[:40]
+
+
 # -- from forms to a plan ----------------------------------------------------------------------------------------------
 @dataclass
 class Findings:
@@ -164,7 +169,7 @@ def make_plan(forms: Forms, columns: str = "most", size: int | None = None) -> F
     """What is added up, from the members' forms; data of different kinds are an error."""
     kinds = {str(form["kind"]) for form in forms.values()}
     if len(kinds) > 1:
-        named = "; ".join(f"{name} has a {form['kind']}" for name, form in forms.items())
+        named = "; ".join(f"{name} has {described(str(form['kind']))}" for name, form in forms.items())
         raise RunError(f"The members' data are of different kinds and cannot be trained on together: {named}.")
     classes, notes = merge_classes(forms)
     (kind,) = kinds

@@ -122,7 +122,11 @@ def test_ask_asks_a_person_and_without_one_refuses(tmp_path: Path, monkeypatch: 
     asked: list[str] = []
 
     def answer(yes: bool) -> Callable[[str], bool]:
-        return lambda question: asked.append(question) is None and yes
+        def reply(question: str) -> bool:
+            asked.append(question)
+            return yes
+
+        return reply
 
     first = agreement()
     refused(first, tmp_path, "ask", ask=answer(False))
