@@ -118,7 +118,7 @@ def test_what_was_missing_is_the_typical_value_with_an_input_that_says_so(
     form = Surveyed(tmp_path, three_tables(tmp_path), monkeypatch).survey().form
     assert form.columns is not None
     place = {name: number for number, name in enumerate(form.columns)}
-    full = {"age": [50, 50], "crp": [9.5, ""], "sex": ["f", ""], "ward": ["B", "elsewhere"]}
+    full: dict[str, list[object]] = {"age": [50, 50], "crp": [9.5, ""], "sex": ["f", ""], "ward": ["B", "elsewhere"]}
     one, other = encode_rows(full, form.columns, form.mean)
     assert one[[place[name] for name in ("crp", "crp=", "sex=f", "sex=m", "sex=", "ward=B")]].tolist() == [
         9.5, 0.0, 1.0, 0.0, 0.0, 1.0,
@@ -146,7 +146,7 @@ def messages(clinic: Surveyed) -> dict[str, list[tuple[SurveyRequest, bytes]]]:
             found[name].append((SurveyRequest.from_bytes(payload), answer[2]))
             return answer
 
-        asked.handle = handle  # type: ignore[method-assign]
+        asked.handle = handle  # type: ignore[method-assign, assignment]
     return found
 
 
@@ -245,7 +245,7 @@ def test_without_approval_nothing_is_sent(tmp_path: Path, monkeypatch: pytest.Mo
     node = SurveyNode(Kit.read(made.kit("north")), data["north"], tmp_path / "north-node", print)
     asked: list[str] = []
     with pytest.raises(SettingError, match=r"nobody here has approved the report above; .*--yes"):
-        node.approve(False, ask=lambda question: asked.append(question) is not None)
+        node.approve(False, ask=lambda question: bool(asked.append(question)))  # type: ignore[func-returns-value]
     assert asked == ["Report this to the organiser of clinic at 127.0.0.1:9000?"]
     assert not (tmp_path / "north-node").exists()
 
@@ -451,7 +451,8 @@ def test_arrays_of_one_shape_get_their_exact_normalisation(tmp_path: Path, monke
     for seed, name in enumerate(NAMES):
         x = np.random.default_rng(seed).normal((1e3, 0, -2), (5, 1e-2, 3), (40, 3)).astype(np.float32)
         np.savez(tmp_path / f"{name}.npz", x=x, y=np.array(["a", "b"])[np.arange(40) % 2])
-        data[name], _ = f"npz:{tmp_path / name}.npz", kept.append(x.astype(np.float64))
+        data[name] = f"npz:{tmp_path / name}.npz"
+        kept.append(x.astype(np.float64))
     clinic = Surveyed(tmp_path, data, monkeypatch)
     form = clinic.survey().form
     every = np.concatenate(kept)
