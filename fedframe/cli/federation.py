@@ -66,6 +66,7 @@ def new_command(
     """Make a federation: keys, certificates, a kit per node, and the run that all agree on."""
     require_flower()
     from fedframe.federation.agreement import DRAFT
+    from fedframe.federation.approval import settings_digest
     from fedframe.federation.create import form_from_data, form_from_description, new_federation
     from fedframe.jobs.gather import gather
     from fedframe.util.allowed_code import allow_typed
@@ -91,6 +92,7 @@ def new_command(
     typer.echo(
         f"{made.path} is ready: {len(members)} kits in {made.path / 'kits'}; read {made.path / 'GUIDE.md'} next."
     )
+    typer.echo(f"Digest of the agreed settings: {settings_digest(made.agreement())} (what nodes approve).")
 
 
 @federation.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import re
@@ -23,9 +24,9 @@ from fedframe.core.server import Server
 from fedframe.data.federation import Federation
 from fedframe.data.new_client import load_new_client
 from fedframe.engines.inline import InlineEngine
-from fedframe.errors import DataError, SettingError
+from fedframe.errors import DataError, RunError, SettingError
 from fedframe.federation.approval import approve, check_policy, settings_digest
-from fedframe.federation.audit import AuditLog, digest_of
+from fedframe.federation.audit import LOG, AuditLog, digest_of, verify
 from fedframe.federation.audited import message_of, reply_contents
 from fedframe.federation.kit import Kit
 from fedframe.federation.node_folder import explain_os_errors, lock_node_folder
@@ -315,7 +316,8 @@ class Membership:
     def log_error(self, text: str) -> None:
         """Log what the organiser learns of an error."""
         self.log_lines([f"error: {' '.join(text.split())}"])
-        self.audit.add("error told", text=" ".join(text.split())[:500], bytes=len(text.encode()))
+        with contextlib.suppress(RunError):  # on a full disk the organiser should learn at least that it is full
+            self.audit.add("error told", text=" ".join(text.split())[:500], bytes=len(text.encode()))
 
     @functools.cached_property
     def audit(self) -> AuditLog:
@@ -345,12 +347,21 @@ def log_tensor(name: str, tensor: torch.Tensor) -> str:
     return f"{name} {str(tensor.dtype)[6:]} {tuple(tensor.shape)}{value}"
 
 
+def report_faults(folder: Path, notify: Callable[[str], None]) -> None:
+    """Say at the start that the audit log is not as it was written; taking part goes on, and so does the log."""
+    if (folder / LOG).exists() and (faults := verify(folder).faults):
+        notify(
+            f"The audit log of this node is not as it was written: {'; '.join(faults[:3])} (fedframe federation audit)."
+        )
+
+
 def make_node(member: Membership, notify: Callable[[str], None]) -> Node:
     """The node, ready to join; its kit is kept in its folder, which no other process may use meanwhile."""
     folder, kit = member.folder, member.kit
     with explain_os_errors(kit, folder):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         member.lock = member.lock or lock_node_folder(folder)  # first: another kit must not replace a running node's
+        report_faults(folder, notify)
         approve(kit.agreement, folder, member.limits.approve, notify, allowed=member.limits.allowed)
         kit.install(folder)
         member.audit.add(

@@ -6,6 +6,7 @@ nobody at it writes down what data look like.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -15,12 +16,12 @@ from typing import Any
 import numpy as np
 from filelock import FileLock
 
-from fedframe.errors import DataError, FedframeError, ProtocolError, SettingError
+from fedframe.errors import DataError, FedframeError, ProtocolError, RunError, SettingError
 from fedframe.federation.agreement import Agreement
 from fedframe.federation.approval import DATA, approve, ask_person, settings_digest
 from fedframe.federation.audit import AuditLog
 from fedframe.federation.audited import message_of
-from fedframe.federation.join import OUTGOING_LOG, Limits, Membership, add_to_log
+from fedframe.federation.join import OUTGOING_LOG, Limits, Membership, add_to_log, report_faults
 from fedframe.federation.kit import Kit
 from fedframe.federation.node_folder import explain_os_errors, lock_node_folder
 from fedframe.federation.survey_data import CELLS, IMAGES, LEAST, TABLE, OwnData, check_least, read_own_data
@@ -132,6 +133,7 @@ class SurveyNode:
         with explain_os_errors(kit, folder):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             self.lock = self.lock or lock_node_folder(folder)
+            report_faults(folder, self.notify)
             approve(kit.agreement, folder, self.limits.approve, self.notify)
             kit.install(folder)
         self.audit.add("joined", federation=kit.agreement.name, node=kit.name, settings=settings_digest(kit.agreement))
@@ -266,7 +268,8 @@ class SurveyNode:
         """Take down what the organiser learns of an error."""
         if self.member is not None:
             self.member.log_error(text)
-        else:
+            return
+        with contextlib.suppress(RunError):
             self.audit.add("error told", text=" ".join(text.split())[:500], bytes=len(text.encode()))
 
 

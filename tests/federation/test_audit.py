@@ -15,9 +15,12 @@ pytest.importorskip("flwr")
 from typer.testing import CliRunner
 
 from fedframe.cli.app import app
-from fedframe.errors import DataError, SettingError
+from fedframe.core.message import Message
+from fedframe.errors import DataError, RunError, SettingError
 from fedframe.federation.audit import HEAD, LOG, AuditLog, Head, check_head, describe, verify
+from fedframe.federation.join import report_faults
 from fedframe.federation.start import start
+from fedframe.network.node_request import HELLO, NodeRequest
 from tests.federation.clinic import make_clinic
 
 LINES = 7
@@ -198,6 +201,34 @@ def test_the_logs_of_a_federation_hold_and_tell_what_left(tmp_path: Path, monkey
     ]
     total = sum(each["bytes"] for each in left.values())
     assert f"with {total:,} bytes left in all" in "\n".join(describe(tmp_path / "north-node", at_node))
+
+
+def test_a_node_says_at_its_start_that_its_log_was_changed(log: Path) -> None:
+    said: list[str] = []
+    report_faults(log, said.append)
+    assert said == []
+    put(log, [*lines(log)[:2], *lines(log)[3:]])
+    report_faults(log, said.append)
+    assert "line 3 was removed" in said[0]
+
+
+def test_on_a_full_disk_nothing_leaves_and_the_organiser_learns_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, transport = make_clinic(tmp_path, monkeypatch)
+    member = transport.known["north"].member  # type: ignore[attr-defined]
+
+    def full(*given: object, **kept: object) -> None:
+        raise RunError("Could not write audit.jsonl: No space left on device; free some space.")
+
+    monkeypatch.setattr(member.audit, "add", full)
+    with pytest.raises(RunError, match="No space left"):
+        transport.known["north"].handle(hello())
+    member.log_error("it could not write a file")  # said all the same
+
+
+def hello() -> bytes:
+    return NodeRequest("run1", Message(HELLO, 0), {HELLO: [0]}).to_bytes()
 
 
 def test_the_command_says_what_left_and_ends_with_an_error_where_the_chain_is_broken(log: Path) -> None:
