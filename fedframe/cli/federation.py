@@ -235,13 +235,16 @@ def audit(
     folder: Annotated[Path, typer.Argument(help="the folder of a federation or of a node")],
     run: Annotated[Optional[str], typer.Option(help="only what belongs to this run")] = None,
     head: Annotated[Optional[str], typer.Option(help="a head that was noted earlier, NUMBER:HASH")] = None,
+    against: Annotated[
+        Optional[Path], typer.Option(help="the organiser's folder, or a copy of its log: do both say the same?")
+    ] = None,
 ) -> None:
     """Verify the chain of the audit log, and say what left when."""
-    from fedframe.federation.audit import check_head, describe, verify
+    from fedframe.federation.audit import check_head, compare, describe, verify
 
     found = verify(folder, check_head(head))
     *lines, last = describe(folder, found, run)
-    for line in lines:
+    for line in (*lines, *(compare(found, verify(against)) if against is not None else ())):
         echo(line)
     if found.faults:
         raise DataError(last)

@@ -267,7 +267,30 @@ def describe(folder: Path, audit: Audit, run: str | None = None) -> list[str]:
     return lines
 
 
-LEAVING = ("left", "sent")  # events with bytes that have left the machine: a node's answers, an organiser's requests
+def compare(node: Audit, organiser: Audit) -> list[str]:
+    """What a node's log has sent beside what the organiser's log has received from it, by digest.
+
+    An answer may be lost on its way. One that arrived and never left was sent by somebody else, or a log is not true.
+    """
+    name = next((str(each["node"]) for each in node.records if each["event"] == "joined"), None)
+    if name is None:
+        raise DataError("This is no log of a node: it has no line of when it joined; give the node's folder first.")
+    left = {each["digest"]: each for each in node.records if each["event"] in ("left", "survey left")}
+    arrived = {
+        each["digest"]: each for each in organiser.records if each["event"] == "arrived" and each.get("node") == name
+    }
+    lines = [f"{len(left.keys() & arrived.keys()):,} messages of {name} are in both logs."]
+    for what, one, other in (("left and did not arrive", left, arrived), ("arrived and never left", arrived, left)):
+        for digest in one.keys() - other.keys():
+            lines.append(f"line {one[digest]['number']} {what}: {describe_record(one[digest])}")
+    return lines
+
+
+LEAVING = (
+    "left",
+    "survey left",
+    "sent",
+)  # events with bytes that have left the machine: a node's answers, an organiser's requests
 
 
 def describe_record(record: Mapping[str, Any]) -> str | None:
@@ -275,7 +298,12 @@ def describe_record(record: Mapping[str, Any]) -> str | None:
     when = str(record["time"])[:19].replace("T", " ")
     event, details = record["event"], []
     if event in (*LEAVING, "arrived"):
-        way = {"left": "left", "sent": f"sent to {record.get('node')}", "arrived": f"came from {record.get('node')}"}
+        way = {
+            "left": "left",
+            "survey left": "left",
+            "sent": f"sent to {record.get('node')}",
+            "arrived": f"came from {record.get('node')}",
+        }
         details = [f"run {record.get('run')}", f"round {record.get('round')}", ", ".join(record.get("kinds", []))]
         return f"{when} {way[event]}: {', '.join(map(str, details))}, {record.get('bytes'):,} bytes, " + (
             f"sha256 {str(record.get('digest'))[:16]}"

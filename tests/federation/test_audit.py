@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from typer.testing import CliRunner
 from fedframe.cli.app import app
 from fedframe.core.message import Message
 from fedframe.errors import DataError, RunError, SettingError
-from fedframe.federation.audit import HEAD, LOG, AuditLog, Head, check_head, describe, verify
+from fedframe.federation.audit import HEAD, LOG, AuditLog, Head, check_head, compare, describe, verify
 from fedframe.federation.join import report_faults
 from fedframe.federation.start import start
 from fedframe.network.node_request import HELLO, NodeRequest
@@ -182,6 +183,7 @@ def test_the_end_of_a_whole_line_is_not_taken_away(log: Path) -> None:
 
 def test_the_logs_of_a_federation_hold_and_tell_what_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made, _ = make_clinic(tmp_path, monkeypatch)
+    AuditLog(tmp_path / "north-node").add("joined", federation="clinic", node="north")
     start(made, progress=False)
     at_node, at_home = verify(tmp_path / "north-node"), verify(made.path)
     assert (at_node.faults, at_home.faults) == ([], [])
@@ -192,6 +194,12 @@ def test_the_logs_of_a_federation_hold_and_tell_what_left(tmp_path: Path, monkey
     assert {each["request"] for each in left.values()} <= {
         each["digest"] for each in at_home.records if each["event"] == "sent"
     }
+    assert compare(at_node, at_home) == [f"{len(left)} messages of north are in both logs."]
+    one = next(each for each in at_node.records if each["event"] == "left")
+    short = replace(at_node, records=[each for each in at_node.records if each is not one])
+    assert "arrived and never left" in compare(short, at_home)[1]
+    with pytest.raises(DataError, match="no log of a node"):
+        compare(at_home, at_node)
     trained = [part for each in left.values() for part in each["parts"] if part["kind"] == "train"]
     assert [part["round"] for part in trained] == [1, 2, 3]
     assert all(part["tensors"]["update"][0] == "float32" and part["numbers"]["samples"] == 45 for part in trained)

@@ -14,9 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 pytest.importorskip("flwr")
 
+from fedframe.cli.federation import newest_kit
 from fedframe.data import encode_rows
 from fedframe.errors import DataError, RunError, SettingError
 from fedframe.federation.agreement import Agreement
@@ -24,7 +27,15 @@ from fedframe.federation.audit import verify
 from fedframe.federation.join import Membership
 from fedframe.federation.kit import Kit
 from fedframe.federation.start import start
-from fedframe.federation.survey_data import CELLS, REACH, read_own_data
+from fedframe.federation.survey_data import (
+    CELLS,
+    REACH,
+    clip_extremes,
+    histogram,
+    median_of,
+    merge_cells,
+    read_own_data,
+)
 from fedframe.federation.survey_messages import FORM, SurveyRequest, decode_answer
 from fedframe.federation.survey_node import SurveyNode, without_columns
 from fedframe.federation.survey_plan import MEANS, SPREADS, Plan, contributions, names_of
@@ -348,6 +359,19 @@ def test_a_survey_that_was_cut_off_goes_on_where_it_was(tmp_path: Path, monkeypa
     assert clinic.made.agreement().surveyed == K
 
 
+def test_the_kit_of_before_the_survey_goes_on_with_the_agreement_of_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clinic = Surveyed(tmp_path, three_tables(tmp_path), monkeypatch)
+    drafts = {name: Kit.read(clinic.made.kit(name)) for name in ("north", "south")}
+    home = tmp_path / "north-node"
+    assert newest_kit(drafts["north"], home).agreement.is_draft
+    agreement = clinic.survey()
+    assert newest_kit(drafts["north"], home).agreement.text() == agreement.text()
+    assert newest_kit(drafts["south"], home).agreement.is_draft  # another node's folder settles nothing
+    assert newest_kit(Kit.read(clinic.made.kit("north")), home).agreement.text() == agreement.text()
+
+
 def test_who_is_away_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clinic = Surveyed(tmp_path, three_tables(tmp_path), monkeypatch)
     clinic.transport.away = {"west"}
@@ -474,3 +498,40 @@ def test_a_description_beside_a_survey_and_a_survey_beside_a_description_are_ref
     assert "before its agreement" in (draft.path / "GUIDE.md").read_text()
     with pytest.raises(SettingError, match="its organiser makes one by a survey"):
         Membership(Kit.read(draft.kit("north")), "digits", tmp_path / "node")
+
+
+# -- the rules by themselves -------------------------------------------------------------------------------------------
+@given(counts=st.lists(st.integers(0, 12), min_size=1, max_size=40), least=st.integers(1, 9))
+def test_cells_are_empty_or_large_and_hardly_any_row_changes_sides(counts: list[int], least: int) -> None:
+    before = np.array(counts, np.int64)
+    after = merge_cells(before, least)
+    assert all(count == 0 or count >= least for count in after.tolist())
+    if before.sum() >= least:
+        assert after.sum() == before.sum()
+        assert np.abs(after.cumsum() - before.cumsum()).max() < least
+    else:
+        assert not after.any()
+
+
+@given(
+    values=st.lists(st.floats(-1e6, 1e6), min_size=10, max_size=60),
+    least=st.integers(5, 5),
+    others=st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=4),
+)
+def test_what_fewer_rows_hold_changes_no_bound(values: list[float], least: int, others: list[float]) -> None:
+    """Whatever fewer than K rows hold beyond the rest, no clipped value lies beyond what the rest hold."""
+    every = clip_extremes(np.array([*values, *others, np.nan]), least)
+    here = every[~np.isnan(every)]
+    assert min(values) <= here.min()
+    assert here.max() <= max(values)
+    assert np.isnan(every).sum() == 1
+
+
+@given(st.lists(st.floats(-50, 50), min_size=40, max_size=400))
+def test_the_median_of_a_histogram_is_within_a_cell_of_the_real_one(values: list[float]) -> None:
+    centre, width = float(np.mean(values)), max(float(np.std(values)), 1e-3)
+    found = median_of(histogram(np.array(values), centre, width, 1).astype(np.float64), centre, width)
+    cell = 2 * REACH * width / CELLS
+    ordered = sorted(values)
+    low, high = ordered[(len(values) - 1) // 2], ordered[len(values) // 2]
+    assert low - cell * 1.001 <= found <= high + cell * 1.001
