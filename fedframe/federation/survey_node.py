@@ -18,9 +18,10 @@ from filelock import FileLock
 
 from fedframe.errors import DataError, FedframeError, ProtocolError, RunError, SettingError
 from fedframe.federation.agreement import Agreement
-from fedframe.federation.approval import DATA, approve, ask_person, settings_digest
+from fedframe.federation.approval import DATA, approve, ask_person, settings_digest, terms_of
 from fedframe.federation.audit import AuditLog
 from fedframe.federation.audited import message_of
+from fedframe.federation.create import check_federation
 from fedframe.federation.join import OUTGOING_LOG, Limits, Membership, add_to_log, report_faults
 from fedframe.federation.kit import Kit
 from fedframe.federation.node_folder import explain_os_errors, lock_node_folder
@@ -38,6 +39,7 @@ from fedframe.federation.survey_plan import MEANS, SPREADS, Plan, contributions,
 from fedframe.network.flower.node import Node, NodeConfig
 from fedframe.network.masker import Masker
 from fedframe.network.masks import fingerprint
+from fedframe.util.allowed_code import check_named
 from fedframe.util.durable import write_durably
 from fedframe.util.files import json_bytes, read_json
 
@@ -237,7 +239,7 @@ class SurveyNode:
         kit = replace(self.kit, agreement=new)
         left_out = [name for name in self.own.unusable if name in inputs_of(new)]
         write_durably(self.folder / FOLDER / LEFT_OUT, json_bytes({"columns": left_out}))
-        limits = replace(self.limits, allowed=settled_terms(old))
+        limits = replace(self.limits, allowed=settled_terms(old, new))
         member = Membership(
             kit, without_columns(self.data, self.folder), self.folder, label=self.label, limits=limits, **self.options
         )
@@ -273,13 +275,14 @@ class SurveyNode:
             self.audit.add("error told", text=" ".join(text.split())[:500], bytes=len(text.encode()))
 
 
-def settled_terms(draft: Agreement) -> tuple[str, ...]:
-    """What a survey's agreement may have other than its draft: the form of data, and what the draft has left open."""
-    return (
-        DATA,
-        *(("model",) if draft.settings.model == "auto" else ()),
-        *(("lr", "lr_per_class") if draft.settings.lr_per_class is not None else ()),
-    )
+def settled_terms(draft: Agreement, new: Agreement) -> tuple[str, ...]:
+    """What a survey's agreement may have other than its draft: the form of data, and what follows from that alone.
+
+    A net that was left open, or a rate per class, follows; this node works it out for itself.
+    """
+    check_named(draft.settings.method, draft.settings.model)
+    follows = check_federation(draft.settings, new.form, draft.members) == new.settings
+    return tuple(terms_of(new)) if follows else (DATA,)
 
 
 def inputs_of(agreement: Agreement) -> set[str]:

@@ -71,7 +71,8 @@ def three_tables(folder: Path) -> dict[str, str]:
 
 def make_draft(folder: Path, members: Sequence[str] = NAMES, **settings: Any) -> FederationFolder:
     """A federation that waits for its survey."""
-    asked = gather({"method": "fedavg", "model": "mlp:8", "rounds": 3, "epochs": 1, "lr": 0.05, **settings}, None)
+    given = {"method": "fedavg", "model": "mlp:8", "rounds": 3, "epochs": 1, "lr": 0.05, **settings}
+    asked = gather({name: value for name, value in given.items() if value is not None}, None)
     return new_federation(folder / "clinic", members, ["127.0.0.1"], 9000, DRAFT, asked)
 
 

@@ -22,7 +22,7 @@ pytest.importorskip("flwr")
 from fedframe.cli.federation import newest_kit
 from fedframe.data import encode_rows
 from fedframe.errors import DataError, RunError, SettingError
-from fedframe.federation.agreement import Agreement
+from fedframe.federation.agreement import DRAFT, Agreement
 from fedframe.federation.audit import verify
 from fedframe.federation.join import Membership
 from fedframe.federation.kit import Kit
@@ -37,9 +37,10 @@ from fedframe.federation.survey_data import (
     read_own_data,
 )
 from fedframe.federation.survey_messages import FORM, SurveyRequest, decode_answer
-from fedframe.federation.survey_node import SurveyNode, without_columns
+from fedframe.federation.survey_node import SurveyNode, settled_terms, without_columns
 from fedframe.federation.survey_plan import MEANS, SPREADS, Plan, contributions, names_of
 from fedframe.runs.predictor import Predictor
+from fedframe.settings import Settings
 from tests.federation.surveyed import NAMES, Surveyed, make_draft, open_node, patients, three_tables, write_table
 
 K = 5
@@ -318,6 +319,22 @@ def plain_request() -> bytes:
     from fedframe.network.node_request import HELLO, NodeRequest
 
     return NodeRequest("run1", Message(HELLO, 0), {HELLO: [0]}).to_bytes()
+
+
+def test_what_follows_from_the_data_is_worked_out_at_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_settings = {"model": "auto", "lr": None, "lr_per_class": 0.01}
+    clinic = Surveyed(tmp_path, three_tables(tmp_path), monkeypatch, **open_settings)
+    agreement = clinic.survey()
+    assert (agreement.settings.lr, agreement.settings.model != "auto") == (0.02, True)
+    draft = replace(agreement, form=DRAFT, settings=gather_open(agreement))
+    assert "lr" in settled_terms(draft, agreement)
+    other = replace(agreement, settings=agreement.settings.model_copy(update={"model": "mlp:9"}))
+    assert settled_terms(draft, other) == ("data",)
+
+
+def gather_open(agreement: Agreement) -> Settings:
+    """The settings of an agreement as its draft had them."""
+    return agreement.settings.model_copy(update={"model": "auto", "lr_per_class": 0.01, "lr": 0.1})
 
 
 def test_an_agreement_that_changes_more_than_the_form_is_refused(
