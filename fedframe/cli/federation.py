@@ -1,4 +1,4 @@
-"""Commands of a federation over a network: federation new, serve, start, update, status, stop, add, remove, join."""
+"""Commands of a federation over a network: federation new, survey, serve, start, ..., join, audit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import typer
 
 from fedframe.cli.app import app, interruptible
 from fedframe.cli.options import part_settings, with_settings
-from fedframe.errors import RunError, SettingError
+from fedframe.errors import DataError, RunError, SettingError
 
 federation = typer.Typer(
     help="Train among organisations that keep their data.", no_args_is_help=True, rich_markup_mode="rich"
@@ -54,6 +54,9 @@ def new_command(
     shape: Annotated[Optional[str], typer.Option(help="of a sample: 64x64x3, or a number for vectors")] = None,
     mean: Annotated[str, typer.Option(help="normalisation: mean, images as a share of white")] = "0.5",
     std: Annotated[str, typer.Option(help="normalisation: standard deviation, as the mean")] = "0.25",
+    survey: Annotated[
+        bool, typer.Option("--survey", help="settle what data look like by a survey of the nodes, later")
+    ] = False,
     config: Annotated[Optional[Path], typer.Option(help="YAML file of settings")] = None,
     set_: Annotated[
         Optional[list[str]], typer.Option("--set", help="setting of a part: --set fine_tune.epochs=3")
@@ -62,20 +65,26 @@ def new_command(
 ) -> None:
     """Make a federation: keys, certificates, a kit per node, and the run that all agree on."""
     require_flower()
+    from fedframe.federation.agreement import DRAFT
+    from fedframe.federation.approval import settings_digest
     from fedframe.federation.create import form_from_data, form_from_description, new_federation
     from fedframe.jobs.gather import gather
     from fedframe.util.allowed_code import allow_typed
 
     allow_typed(method, settings.get("model"))
     asked = gather({**settings, "method": method, "set": part_settings(set_ or [])}, config)
-    if like is not None:
+    if survey and (like or classes or shape):
+        raise SettingError("survey: what data look like comes from the nodes; leave --like, --classes and --shape out.")
+    if survey:
+        form = DRAFT
+    elif like is not None:
         form = form_from_data(like, asked)
     elif classes is not None and shape is not None:
         form = form_from_description(classes, shape, mean, std)
     else:
         raise SettingError(
             "Say what data look like: --like csv:sample.csv for tables (a few rows of the same form, with every "
-            "category), --like imagefolder:sample/, or --classes cat,dog --shape 64x64x3."
+            "category), --like imagefolder:sample/, --classes cat,dog --shape 64x64x3, or --survey to ask the nodes."
         )
     hosts = [name.strip() for name in host.split(",") if name.strip()]
     members = [name.strip() for name in nodes.split(",") if name.strip()]
@@ -83,6 +92,7 @@ def new_command(
     typer.echo(
         f"{made.path} is ready: {len(members)} kits in {made.path / 'kits'}; read {made.path / 'GUIDE.md'} next."
     )
+    typer.echo(f"Digest of the agreed settings: {settings_digest(made.agreement())} (what nodes approve).")
 
 
 @federation.command()
@@ -104,6 +114,32 @@ def serve(
     is_local = made.agreement().host in ("127.0.0.1", "localhost")  # nobody dials it from elsewhere
     serve_federation(made, bind or ("127.0.0.1" if is_local else "0.0.0.0"), echo, stopping)
     typer.echo("Stopped serving.")
+
+
+@federation.command("survey")
+def survey_command(
+    folder: Folder,
+    columns: Annotated[
+        str, typer.Option(help="columns that become inputs: those of any, most or all members")
+    ] = "most",
+    size: Annotated[Optional[int], typer.Option(min=8, max=4096, help="side of images (default: from theirs)")] = None,
+    new: Annotated[bool, typer.Option("--new", help="a new survey, where one was begun and not finished")] = False,
+) -> None:
+    """Ask all nodes what their data look like, and make the agreement from it."""
+    require_flower()
+    with interruptible():
+        from fedframe.federation.folder import FederationFolder
+        from fedframe.federation.survey import survey as run_survey
+
+        run_survey(FederationFolder.open(folder), echo, columns=columns, size=size, new=new)
+
+
+@federation.command()
+def health(folder: Annotated[Path, typer.Argument(help="the folder of a federation or of a node")]) -> None:
+    """Whether this folder's server, or its node, runs on this machine: an error if not (for health checks)."""
+    from fedframe.federation.health import check_health
+
+    echo(check_health(folder))
 
 
 @federation.command()
@@ -195,6 +231,27 @@ def remove(folder: Folder, node: Annotated[str, typer.Argument(help="the name of
 
 
 @federation.command()
+def audit(
+    folder: Annotated[Path, typer.Argument(help="the folder of a federation or of a node")],
+    run: Annotated[Optional[str], typer.Option(help="only what belongs to this run")] = None,
+    head: Annotated[Optional[str], typer.Option(help="a head that was noted earlier, NUMBER:HASH")] = None,
+    against: Annotated[
+        Optional[Path], typer.Option(help="the organiser's folder, or a copy of its log: do both say the same?")
+    ] = None,
+) -> None:
+    """Verify the chain of the audit log, and say what left when."""
+    from fedframe.federation.audit import check_head, compare, describe, verify
+
+    found = verify(folder, check_head(head))
+    *lines, last = describe(folder, found, run)
+    for line in (*lines, *(compare(found, verify(against)) if against is not None else ())):
+        echo(line)
+    if found.faults:
+        raise DataError(last)
+    echo(last)
+
+
+@federation.command()
 def join(
     kit: Annotated[
         Path, typer.Argument(help="the kit that the organiser handed over (north-kit.zip), later this node's folder")
@@ -222,6 +279,17 @@ def join(
         Optional[Path],
         typer.Option(help="a newer federation.yaml of the organiser, after nodes were added or removed"),
     ] = None,
+    approve: Annotated[
+        Optional[str],
+        typer.Option(
+            help="settings that this node approves: ask, any, or their digest (default: the first ones, until they "
+            "change)"
+        ),
+    ] = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="approve what a survey would report, which is printed first")
+    ] = False,
+    least: Annotated[int, typer.Option(help="in a survey: tell nothing of fewer rows than this (5 or more)")] = 5,
     check: Annotated[bool, typer.Option("--check", help="only check the data and say what would leave")] = False,
     once: Annotated[bool, typer.Option("--once", help="leave when a run is over, instead of staying for more")] = False,
     tell_gain: Annotated[
@@ -231,23 +299,39 @@ def join(
     """Take part with this node's own data: check them, say what leaves, join and stay."""
     require_flower()
     with interruptible():
+        from fedframe.federation.approval import MEMBERS, check_policy, settings_digest
         from fedframe.federation.join import Limits, Membership, make_node, read_peers
         from fedframe.federation.kit import Kit
         from fedframe.federation.members import renewed
         from fedframe.federation.node_folder import check_node_folder
+        from fedframe.federation.survey_node import SurveyNode, without_columns
 
-        own = Kit.read(kit)
+        own = newest_kit(Kit.read(kit), out)
         if agreement is not None:
-            own, news = renewed(own, agreement)
+            own, news = renewed(own, agreement, only_members=approve is None)
             for line in news:
                 echo(line)
         folder = (out or (kit if kit.is_dir() else Path(f"{own.name}-node"))).absolute()
         if not check:  # before data are loaded for nothing
             check_node_folder(own, folder)
-        limits = Limits(epsilon_limit, ledger, runs_limit, read_peers(peers))
+        allowed = (MEMBERS,) if agreement is not None else ()
+        limits = Limits(epsilon_limit, ledger, runs_limit, read_peers(peers), check_policy(approve), allowed)
+        if own.agreement.is_draft:
+            if tell_gain:
+                raise SettingError("tell_gain: there is no agreement to train with yet; join with it after the survey.")
+            options = {"test_share": test_share, "device": device}
+            surveyed = SurveyNode(own, data, folder, echo, least=least, label=label, limits=limits, options=options)
+            for line in surveyed.describe_outgoing():
+                echo(line)
+            if not check:
+                surveyed.approve(yes)
+                stay(surveyed.open(), own, surveyed, once)
+            return
+        data = without_columns(data, folder)
         member = Membership(own, data, folder, test_share, label, device, tell_gain, limits)
         for line in (*member.check(), *member.describe_outgoing()):
             echo(line)
+        echo(f"Digest of the agreed settings: {settings_digest(own.agreement)} (for --approve).")
         if check:
             return
         node = make_node(member, echo)
@@ -256,14 +340,30 @@ def join(
 
             echo("Training alone first, to be compared with (--tell-gain); it stays in this node's folder.")
             train_alone(member, progress=False)
-        echo(f"Joining {own.agreement.name} at {own.agreement.address} as {own.name}; stop with Ctrl-C.")
-        if once:
-            threading.Thread(target=leave_when_done, args=(member, node.stopping), daemon=True).start()
-        try:
-            node.serve_forever()
-        except KeyboardInterrupt as stop:
-            stop.add_note(f"{own.name} has left; the same command joins again.")
-            raise
+        stay(node, own, member, once)
+
+
+def newest_kit(kit: Any, out: Path | None) -> Any:
+    """The kit, or the one in the node's folder where a survey has made a draft an agreement there."""
+    from fedframe.federation.kit import Kit
+
+    folder = (out or Path(f"{kit.name}-node")).absolute()
+    if not kit.agreement.is_draft or not (folder / "federation.yaml").exists():
+        return kit
+    kept = Kit.read(folder)
+    return kept if (kept.key, kept.name) == (kit.key, kit.name) else kit
+
+
+def stay(node: Any, kit: Any, member: Any, once: bool) -> None:
+    """Take part until Ctrl-C, or until a run is over."""
+    echo(f"Joining {kit.agreement.name} at {kit.agreement.address} as {kit.name}; stop with Ctrl-C.")
+    if once:
+        threading.Thread(target=leave_when_done, args=(member, node.stopping), daemon=True).start()
+    try:
+        node.serve_forever()
+    except KeyboardInterrupt as stop:
+        stop.add_note(f"{kit.name} has left; the same command joins again.")
+        raise
 
 
 def leave_when_done(member: Any, stopping: threading.Event) -> None:

@@ -34,10 +34,12 @@ def load_new_client(
     data_dir: Path | None = None,
     label: str | None = None,
     client_column: str | None = None,
+    drop_unknown: bool = False,
 ) -> Federation:
     """A federation of one client that holds all the data; its local test set is the data's own or a held-out share.
 
-    `share` is the user's test_share or None; `default_share` is used in the latter case.
+    `share` is the user's test_share or None; `default_share` is used in the latter case. With `drop_unknown` samples of
+    classes that the schema does not have are left out, and a note says how many.
     """
     if share is not None and not 0 <= share < 1:
         raise SettingError(f"test_share is {share:g}; use a share from 0 to below 1, e.g. {default_share:g}.")
@@ -49,6 +51,9 @@ def load_new_client(
     if raw.test is not None and share is not None:
         raise SettingError(f"data {where} bring {len(raw.test)} test samples of their own; leave test_share out.")
     check_schema(raw, schema, where)
+    left_out: tuple[str, ...] = ()
+    if drop_unknown:
+        raw, left_out = without_unknown(raw, schema.classes, where)
     index = class_index(raw, schema.classes, where)
     train = Samples(raw.train.x, index[raw.train.y])
     test = Samples(raw.test.x, index[raw.test.y]) if raw.test is not None else None
@@ -65,7 +70,7 @@ def load_new_client(
         local_test = grouped(np.where(mask, 0, -1), rows, 1)
         owner = np.where(mask, -1, owner)
     pool: Literal["train", "test"] = "train" if test is None else "test"
-    notes = (*_user_notes(raw, where), *_unit_notes(source, where), *raw.notes)
+    notes = (*_user_notes(raw, where), *_unit_notes(source, where), *raw.notes, *left_out)
     return Federation(source, grouped(owner, rows, 1), local_test, pool, [raw.name], "", notes)
 
 
@@ -80,6 +85,24 @@ def check_schema(raw: RawData, schema: DataSchema, where: str) -> None:
         )
     if raw.columns is not None and raw.columns != schema.columns:
         raise DataError(f"data {where}: this table was not encoded as the run's; give the file itself: csv:PATH.")
+
+
+def without_unknown(raw: RawData, classes: Sequence[str], where: str) -> tuple[RawData, tuple[str, ...]]:
+    """The data without samples of classes that nobody has agreed on, and a note on them."""
+    known = torch.tensor([name in classes for name in raw.classes], dtype=torch.bool)
+    kept = {name: known[each.y] for name, each in (("train", raw.train), ("test", raw.test)) if each is not None}
+    gone = sum(int((~mask).sum()) for mask in kept.values())
+    if not gone or not bool(kept["train"].any()):  # with nothing left, `class_index` says what is wrong
+        return raw, ()
+    train = raw.train.subset(kept["train"].nonzero()[:, 0])
+    test = raw.test.subset(kept["test"].nonzero()[:, 0]) if raw.test is not None else None
+    lost = [
+        each.y[~kept[name]].tolist() for name, each in (("train", raw.train), ("test", raw.test)) if each is not None
+    ]
+    names = sorted({raw.classes[label] for labels in lost for label in labels})
+    named = ", ".join(map(repr, names[:5]))
+    note = f"{gone:,} samples of the data {where} are left out: their classes ({named}) are not agreed."
+    return dataclasses.replace(raw, train=train, test=test), (note,)
 
 
 def class_index(raw: RawData, classes: Sequence[str], where: str) -> torch.Tensor:

@@ -1,7 +1,10 @@
 """`csv:PATH`, `parquet:PATH`: rows of a table -> vectors; the encoding is fitted on the training rows alone.
 
 A file is read as named columns: float64 with NaN for missing numbers, or texts with "" for missing ones. Numbers stay
-numbers, a missing one becomes the training mean; texts become one column per value seen in training (one-hot).
+numbers, a missing one becomes the training mean; texts become one column per value seen in training (one-hot). An
+input `age=`, with nothing behind the equals sign, says whether age is missing; only agreements that come from a
+survey have such inputs. Where there is one, a missing text becomes the typical value too, and a table may lack the
+whole column.
 """
 
 from __future__ import annotations
@@ -138,12 +141,8 @@ def load_parquet(spec: DataSpec) -> RawData:
 
 def table_columns(spec: DataSpec) -> tuple[list[Column], list[str]]:
     """What the columns of a table are that a model would take as inputs, and a sentence each on label and clients."""
-    reading = TableReading.of(spec.options)
-    table = (read_csv if spec.name == "csv" else read_parquet)(spec.file, reading)
-    label = _column(spec.file, table, spec.label, "label", LABEL_NAMES) or list(table)[-1]
+    table, label, columns = read_columns(spec)
     client = _column(spec.file, table, spec.client_column, "client_column", CLIENT_NAMES)
-    check_label(spec, table[label], label)
-    columns = [describe_column(name, table[name], reading) for name in table if name not in (label, client)]
     values, counts = np.unique(table[label][~_is_missing(table[label])], return_counts=True)
     parts = [f"{value} {count:,}" for value, count in zip(values.tolist()[:10], counts.tolist(), strict=False)]
     names = ", ".join(parts) + (", ..." if len(values) > 10 else "")
@@ -159,6 +158,16 @@ def table_columns(spec: DataSpec) -> tuple[list[Column], list[str]]:
     if client is not None:
         said.append(f"clients: {client}: {len(np.unique(table[client])):,} values (used with --partition user)")
     return columns, said
+
+
+def read_columns(spec: DataSpec) -> tuple[Table, str, list[Column]]:
+    """A table, the name of its label column, and what the columns are that a model would take as inputs."""
+    reading = TableReading.of(spec.options)
+    table = (read_csv if spec.name == "csv" else read_parquet)(spec.file, reading)
+    label = _column(spec.file, table, spec.label, "label", LABEL_NAMES) or list(table)[-1]
+    client = _column(spec.file, table, spec.client_column, "client_column", CLIENT_NAMES)
+    check_label(spec, table[label], label)
+    return table, label, [describe_column(name, table[name], reading) for name in table if name not in (label, client)]
 
 
 def check_label(spec: DataSpec, values: npt.NDArray[Any], name: str) -> None:
@@ -236,7 +245,14 @@ def _load(spec: DataSpec, reader: Callable[[Path, TableReading], Table]) -> RawD
     test = None
     if has_test and y_test is not None:
         test = Samples(ArrayInputs(encoded[1]), torch.from_numpy(y_test), user_test)
-    return RawData(path.stem, train, test, classes, users, columns)
+    lacking = lacking_columns(tables[0], columns) if spec.schema is not None else []
+    notes = [f"{path} has no column {name!r}: all its values count as missing, as agreed." for name in lacking]
+    return RawData(path.stem, train, test, classes, users, columns, tuple(notes))
+
+
+def lacking_columns(table: Mapping[str, Any], columns: Sequence[str]) -> list[str]:
+    """Columns that a table does not have and may lack, as an input says where they are missing."""
+    return [name[:-1] for name in columns if name.endswith("=") and name not in table and name[:-1] not in table]
 
 
 def _check_schema(path: Path, table: Table, label: str, spec: DataSpec) -> str | None:
@@ -250,7 +266,8 @@ def _check_schema(path: Path, table: Table, label: str, spec: DataSpec) -> str |
             "A federation on tables is made with 'fedframe federation new ... --like csv:sample.csv'."
         )
     try:
-        inputs = {name if name in table else _split_indicator(name, table)[0] for name in columns}
+        known = {**table, **dict.fromkeys(lacking_columns(table, columns))}
+        inputs = {name if name in known else _split_indicator(name, known)[0] for name in columns}
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
     others = [name for name in table if name not in inputs]
@@ -321,7 +338,10 @@ def _encode(table: Mapping[str, npt.NDArray[Any]], columns: tuple[str, ...]) -> 
             out[:, i] = table[name]
         else:
             column, _, text = _split_indicator(name, table)
-            out[:, i] = table[column].astype(str) == text
+            missing = _is_missing(table[column])
+            out[:, i] = table[column].astype(str) == text if text else missing
+            if text and f"{column}=" in columns:
+                out[missing, i] = np.nan
     return torch.from_numpy(out)
 
 
@@ -365,7 +385,8 @@ def encode_rows(
     normalised(encode_rows(rows, source.columns, source.mean), source.mean, source.std) is what a model takes.
     """
     table = {}
-    for name, column in rows.items():
+    count = len(next(iter(rows.values()), ()))
+    for name, column in {**rows, **{name: [None] * count for name in lacking_columns(rows, columns)}}.items():
         ready = [days_since_1970(v) if isinstance(v, date) else v for v in column]
         # A column that was text in training stays text, even where all new values look like numbers.
         text = name not in columns

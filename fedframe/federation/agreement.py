@@ -37,7 +37,8 @@ class Agreement:
     members: tuple[str, ...]  # names of the nodes; a client's number is its index here
     form: DataSchema
     settings: Settings
-    version: int = 1  # of the list of members: one more with every change
+    version: int = 1  # one more with every change
+    surveyed: int | None = None  # if a survey has settled the form of data: below how many rows nothing was told
 
     @property
     def address(self) -> str:
@@ -48,15 +49,25 @@ class Agreement:
         """Write it as YAML."""
         write_text(path, self.text())
 
-    def text(self) -> str:
-        """The agreement as YAML."""
-        form = {
+    @property
+    def is_draft(self) -> bool:
+        """Whether a survey has still to settle what data look like."""
+        return self.form is DRAFT
+
+    def describe_form(self) -> dict[str, Any] | None:
+        """What data look like, as plain values; None in a draft."""
+        if self.is_draft:
+            return None
+        return {
             "classes": list(self.form.classes),
             "shape": list(self.form.shape),
             "columns": list(self.form.columns) if self.form.columns is not None else None,
             "mean": self.form.mean.tolist(),
             "std": self.form.std.tolist(),
         }
+
+    def text(self) -> str:
+        """The agreement as YAML."""
         values = {
             "federation": self.name,
             **({"version": self.version} if self.version > 1 else {}),
@@ -64,7 +75,8 @@ class Agreement:
             "host": self.host,
             "port": self.port,
             "members": list(self.members),
-            "data": form,
+            **({"surveyed": self.surveyed} if self.surveyed is not None else {}),
+            "data": self.describe_form(),
             "settings": self.settings.model_dump(mode="json"),
         }
         return HEADER + yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
@@ -78,14 +90,12 @@ class Agreement:
                 raise SettingError(
                     f"it is of protocol {protocol}, and this Fedframe speaks {PROTOCOL}; install a newer one."
                 )
-            data = values["data"]
-            mean, std = (torch.tensor(data[name], dtype=torch.float32) for name in ("mean", "std"))
-            columns = tuple(data["columns"]) if data["columns"] is not None else None
-            form = DataSchema(tuple(map(str, data["classes"])), tuple(map(int, data["shape"])), columns, mean, std)
+            form = read_form(values["data"])
             members = tuple(map(str, values["members"]))
             agreement = cls(
                 str(values["federation"]), str(values["host"]), int(values["port"]), members, form,
                 check(values["settings"]), int(values.get("version", 1)),
+                int(values["surveyed"]) if "surveyed" in values else None,
             )  # fmt: skip
             agreement.check()
         except SettingError as error:
@@ -104,6 +114,19 @@ class Agreement:
             raise ValueError("no samples have its shape")
         if not bool(mean.isfinite().all() and std.isfinite().all() and (std > 0).all()):
             raise ValueError("its mean is not finite, or its std not above 0")
+
+
+# What stands in a draft for the form of data, which a survey settles: no samples have it.
+DRAFT = DataSchema((), (1,), None, torch.zeros(1), torch.ones(1))
+
+
+def read_form(data: dict[str, Any] | None) -> DataSchema:
+    """What data look like, from plain values."""
+    if data is None:
+        return DRAFT
+    mean, std = (torch.tensor(data[name], dtype=torch.float32) for name in ("mean", "std"))
+    columns = tuple(data["columns"]) if data["columns"] is not None else None
+    return DataSchema(tuple(map(str, data["classes"])), tuple(map(int, data["shape"])), columns, mean, std)
 
 
 def check_members(names: tuple[str, ...]) -> None:

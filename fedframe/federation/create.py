@@ -12,7 +12,7 @@ from fedframe.core.model import count_parameters
 from fedframe.data import load_source
 from fedframe.data.spec import DataSchema
 from fedframe.errors import SettingError
-from fedframe.federation.agreement import Agreement, check_members
+from fedframe.federation.agreement import DRAFT, Agreement, check_members
 from fedframe.federation.folder import FederationFolder
 from fedframe.federation.hosts import read_host
 from fedframe.jobs.build import JobMaker
@@ -56,6 +56,8 @@ def check_federation(settings: Settings, form: DataSchema, names: tuple[str, ...
     check_secure_aggregation(settings, method, len(names))
     check_measures(settings, data_is_local=False)
     check_min_clients(settings, len(names))
+    if form is DRAFT:  # what depends on the data is found out when a survey has settled their form
+        return settings
     check_size(settings.model, form)
     # The net, the method and the data's form must fit: found out here, not at the nodes.
     blank = federation_without_data(form, names, [1] * len(names), [0] * len(names), None)

@@ -6,12 +6,14 @@ keys/             the CA's and the server's keys, the nodes' public keys, the or
 kits/             an archive per node, to hand over
 state/            the SuperLink's database and log, ids of running processes
 runs/             a run folder per training, as any run leaves it
+audit.jsonl       what was sent and what came, each line with the hash of the one before; audit.head is its end
 serve.sh, start.sh   the two commands of the organiser
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import secrets
 import shlex
 import shutil
@@ -23,6 +25,8 @@ from filelock import FileLock, Timeout
 
 from fedframe.errors import DataError, RunError, SettingError
 from fedframe.federation.agreement import Agreement
+from fedframe.federation.approval import settings_digest
+from fedframe.federation.audit import AuditLog
 from fedframe.federation.kit import Kit
 from fedframe.util.files import write_text
 from fedframe.util.processes import lock_with_pid, read_pid
@@ -65,6 +69,20 @@ and a kit for a new node, `fedframe federation remove {folder} east` takes one o
   are, with what a node that has left gave to them.
 """
 
+DRAFT_GUIDE = """# The federation "{name}", before its agreement
+
+Members: {members}. They meet at {address}. What their data look like is still to be settled, by a survey.
+
+1. Hand every node its kit in `kits/` over a safe way (it holds that node's private key), then delete your copy.
+   The folder `keys/` never leaves this machine, and only you can read this one.
+2. Open port {port} of this machine for TCP from the nodes. Nothing else needs to be reachable.
+3. Here: `fedframe federation serve {folder}` (in a terminal of its own, or as a service). It waits for the nodes.
+4. At every node: `fedframe federation join NAME-kit.zip --data csv:own.csv --check` (any data that Fedframe reads)
+   prints what a survey would report; the same without `--check` asks whether to, joins and stays.
+5. Here: `fedframe federation survey {folder}` asks all of them, shows what fits and what does not, and makes the
+   agreement, which every node checks against its data. Then this page is another one, and says how to train.
+"""
+
 SCRIPT = """#!/bin/sh
 # {command} this federation
 exec fedframe federation {command} "$(dirname "$0")" "$@"
@@ -91,6 +109,11 @@ class FederationFolder:
     def runs(self) -> Path:
         """Run folders."""
         return self.path / "runs"
+
+    @functools.cached_property
+    def audit(self) -> AuditLog:
+        """What was sent and what came, line by line."""
+        return AuditLog(self.path)
 
     @classmethod
     def open(cls, path: Path) -> FederationFolder:
@@ -134,7 +157,15 @@ class FederationFolder:
             raise SettingError(f"Cannot make {path} ({error.strerror}); choose another folder.") from error
         finally:
             shutil.rmtree(folder.path, ignore_errors=True)
-        return cls(path)
+        made = cls(path)
+        made.audit.add(
+            "made",
+            federation=agreement.name,
+            members=list(agreement.members),
+            version=agreement.version,
+            settings=settings_digest(agreement),
+        )
+        return made
 
     def kit(self, name: str) -> Path:
         """The archive of a member's kit, for as long as it is here."""
@@ -147,6 +178,12 @@ class FederationFolder:
                 replace(Kit.read(self.kit(name)), agreement=agreement).write(self.kit(name))
         self._write_guide(agreement, self.path)
         agreement.write(self.path / AGREEMENT)
+        self.audit.add(
+            "agreement changed",
+            members=list(agreement.members),
+            version=agreement.version,
+            settings=settings_digest(agreement),
+        )
 
     def agreement(self) -> Agreement:
         """What all members have agreed on."""
@@ -162,6 +199,16 @@ class FederationFolder:
         return (self.keys / "organiser.secret").read_text().strip()
 
     def _write_guide(self, agreement: Agreement, shown: Path) -> None:
+        if agreement.is_draft:
+            text = DRAFT_GUIDE.format(
+                name=agreement.name,
+                members=", ".join(agreement.members),
+                address=agreement.address,
+                port=agreement.port,
+                folder=shlex.quote(shown.as_posix()),
+            )
+            write_text(self.path / "GUIDE.md", text)
+            return
         classes, form = agreement.form.classes, agreement.form
         kind = "csv" if form.columns is not None else "imagefolder" if len(form.shape) == 3 else "npz"
         text = GUIDE.format(

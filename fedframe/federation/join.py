@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import math
 import re
 import tempfile
@@ -22,7 +24,10 @@ from fedframe.core.server import Server
 from fedframe.data.federation import Federation
 from fedframe.data.new_client import load_new_client
 from fedframe.engines.inline import InlineEngine
-from fedframe.errors import DataError, SettingError
+from fedframe.errors import DataError, RunError, SettingError
+from fedframe.federation.approval import approve, check_policy, settings_digest
+from fedframe.federation.audit import LOG, AuditLog, digest_of, verify
+from fedframe.federation.audited import message_of, reply_contents
 from fedframe.federation.kit import Kit
 from fedframe.federation.node_folder import explain_os_errors, lock_node_folder
 from fedframe.federation.own_results import keep_gain, keep_scores, record_replies, told
@@ -39,6 +44,7 @@ from fedframe.settings import Settings
 from fedframe.util.allowed_code import check_named
 from fedframe.util.files import write_json
 from fedframe.util.locate import resolve_paths
+from fedframe.util.version import __version__
 
 if TYPE_CHECKING:
     from fedframe.network.masker import Masker
@@ -59,10 +65,13 @@ class Limits:
     ledger: Path | None = None  # where these are written down; none: in the node's folder
     runs: int = DEFAULT_RUNS
     peers: Mapping[str, str] = field(default_factory=dict)  # codes of the others' keys, as they have read them out
+    approve: str | None = None  # ask, any or a digest: see `approval.py`
+    allowed: tuple[str, ...] = ()  # terms that may change without a question
 
     def check(self, kit: Kit) -> None:
         """Refuse limits that could not hold."""
         settings = kit.agreement.settings
+        check_policy(self.approve)
         if self.epsilon is not None and not (self.epsilon > 0 and math.isfinite(self.epsilon)):
             raise SettingError(f"epsilon_limit = {self.epsilon:g}: must be a number above 0, such as 8.")
         if self.epsilon is not None and settings.privacy_clip is None:
@@ -115,6 +124,11 @@ class Membership:
         self.asked = {"data": resolve_paths(data), "test_share": test_share, "label": label, "device": device}
         self.limits.check(kit)
         agreement = kit.agreement
+        if agreement.is_draft:
+            raise SettingError(
+                f"{agreement.name} has no agreement on data yet: its organiser makes one by a survey; join without "
+                "--check to answer it."
+            )
         self.settings: Settings = agreement.settings.model_copy(update={"device": device})  # each node chooses its own
         check_device(device)  # before data are loaded for nothing
         usual = self.settings.local_test
@@ -125,6 +139,7 @@ class Membership:
             default_share=DEFAULT_TEST_SHARE if usual == "global" else float(usual),
             seed=self.settings.seed,
             label=label or self.settings.label,
+            drop_unknown=agreement.surveyed is not None,
         )
         self.alone = federation  # the same data as a federation of this node only
         self.federation: Federation = as_client_of(federation, kit.number, agreement.members)
@@ -235,6 +250,12 @@ class Membership:
             began = time.monotonic()
             node_request, replies, content = runtime.handle(payload)
             self.log_replies(replies, len(content))
+            self.audit.add(
+                "left",
+                **{**message_of(content), "kinds": list(node_request.tasks)},
+                request=digest_of(payload),
+                parts=reply_contents(replies),
+            )
             if runtime.client_runtime is not None:
                 record_replies(runtime.client_runtime.job, replies, len(payload), len(content))
             if set(node_request.tasks) != {HELLO}:
@@ -304,12 +325,24 @@ class Membership:
     def log_error(self, text: str) -> None:
         """Log what the organiser learns of an error."""
         self.log_lines([f"error: {' '.join(text.split())}"])
+        with contextlib.suppress(RunError):  # on a full disk the organiser should learn at least that it is full
+            self.audit.add("error told", text=" ".join(text.split())[:500], bytes=len(text.encode()))
+
+    @functools.cached_property
+    def audit(self) -> AuditLog:
+        """What left, line by line, each with the hash of the one before."""
+        return AuditLog(self.folder)
 
     def log_lines(self, lines: Sequence[str]) -> None:
         """Add lines to the log of what leaves."""
-        stamp = time.strftime("%Y-%m-%d %H:%M:%S")
-        with (self.folder / OUTGOING_LOG).open("a") as file:
-            file.writelines(f"{stamp} {line}\n" for line in lines)
+        add_to_log(self.folder / OUTGOING_LOG, lines)
+
+
+def add_to_log(path: Path, lines: Sequence[str]) -> None:
+    """Add lines to a log for people, each with the time."""
+    stamp = time.strftime("%Y-%m-%d %H:%M:%S")
+    with path.open("a") as file:
+        file.writelines(f"{stamp} {line}\n" for line in lines)
 
 
 def describe_tensor(name: str, shape: torch.Size, width: int) -> str:
@@ -323,12 +356,30 @@ def log_tensor(name: str, tensor: torch.Tensor) -> str:
     return f"{name} {str(tensor.dtype)[6:]} {tuple(tensor.shape)}{value}"
 
 
+def report_faults(folder: Path, notify: Callable[[str], None]) -> None:
+    """Say at the start that the audit log is not as it was written; taking part goes on, and so does the log."""
+    if (folder / LOG).exists() and (faults := verify(folder).faults):
+        notify(
+            f"The audit log of this node is not as it was written: {'; '.join(faults[:3])} (fedframe federation audit)."
+        )
+
+
 def make_node(member: Membership, notify: Callable[[str], None]) -> Node:
     """The node, ready to join; its kit is kept in its folder, which no other process may use meanwhile."""
     folder, kit = member.folder, member.kit
     with explain_os_errors(kit, folder):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         member.lock = member.lock or lock_node_folder(folder)  # first: another kit must not replace a running node's
+        report_faults(folder, notify)
+        approve(kit.agreement, folder, member.limits.approve, notify, allowed=member.limits.allowed)
         kit.install(folder)
+        member.audit.add(
+            "joined",
+            federation=kit.agreement.name,
+            node=kit.name,
+            version=kit.agreement.version,
+            settings=settings_digest(kit.agreement),
+            program=__version__,
+        )
     config = NodeConfig(kit.agreement.address, folder / "ca.pem", folder / "node.key", folder, kit.name)
     return Node(config, member.request_handler(notify), notify, member.log_error)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from fedframe.errors import DataError, RunError, SettingError, nearest
 from fedframe.federation.agreement import Agreement
+from fedframe.federation.approval import changes, listed, settings_digest, terms_of
 from fedframe.federation.create import check_federation
 from fedframe.federation.folder import AGREEMENT, FederationFolder
 from fedframe.federation.kit import Kit
@@ -124,8 +125,11 @@ def say_what_to_do(
     notify(f"The next training is a new one: fedframe federation start {path} --new")
 
 
-def renewed(kit: Kit, path: Path) -> tuple[Kit, list[str]]:
-    """A node's kit with a newer agreement, and what is new in it; anything but the members must be as it was."""
+def renewed(kit: Kit, path: Path, only_members: bool = True) -> tuple[Kit, list[str]]:
+    """A node's kit with a newer agreement, and what is new in it.
+
+    With `only_members` anything else must be as it was; otherwise it is for the node's people to approve the rest.
+    """
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
@@ -142,10 +146,14 @@ def renewed(kit: Kit, path: Path) -> tuple[Kit, list[str]]:
         )
     same = replace(old, members=new.members, version=new.version, settings=with_clients(old, len(new.members)))
     if same.text() != new.text():
-        raise DataError(
-            f"{path} changes more than the members of {old.name}, which needs everybody's consent: ask the organiser "
-            "for a new kit, and use it with a new folder."
-        )
+        if only_members:
+            news = [text for text in changes(terms_of(old), terms_of(new)) if not text.startswith("members ")]
+            raise DataError(
+                f"{path} changes more than the members of {old.name}: {listed(news) or 'where they meet'}; if this "
+                f"node approves that, join with --approve {settings_digest(new)} (the digest of these settings)."
+            )
+        if new.name != old.name:
+            raise DataError(f"{path} is the agreement of {new.name}, and this node is one of {old.name}.")
     joined = [name for name in new.members if name not in old.members]
     left = [name for name in old.members if name not in new.members]
     words = [f"{what}: {', '.join(names)}" for what, names in (("new", joined), ("gone", left)) if names]

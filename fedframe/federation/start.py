@@ -12,6 +12,8 @@ from fedframe.core.job import Job
 from fedframe.core.message import Message, Number
 from fedframe.errors import RunError, SettingError, nearest
 from fedframe.federation.agreement import Agreement
+from fedframe.federation.approval import settings_digest
+from fedframe.federation.audited import AuditedTransport
 from fedframe.federation.folder import FederationFolder
 from fedframe.federation.serve import connect_superlink
 from fedframe.jobs.build import JobMaker
@@ -23,6 +25,7 @@ from fedframe.network.flower.transport import FlowerTransport
 from fedframe.network.node import members_digest, template_digest
 from fedframe.network.node_data import federation_without_data
 from fedframe.network.node_request import HELLO
+from fedframe.network.transport import Transport
 from fedframe.runs.federated import NOTES, start_command
 from fedframe.runs.folder import RunFolder
 from fedframe.runs.organiser import ABSENT, nodes_federation
@@ -63,6 +66,7 @@ def start(
     `without` are nodes that may come later.
     """
     agreement = folder.agreement()
+    check_settled(folder, agreement)
     check_named(agreement.settings.method, agreement.settings.model)
     check_without(agreement, without)
     with folder.exclusive("start", "trains"), choose_display(progress) as display:
@@ -81,7 +85,7 @@ def start(
                     "--test-data out, or begin a new training with --new."
                 )
             notes["test_data"] = resolve_paths(test_data)
-        transport = SuperLinkTransport(connect_superlink(folder))
+        transport = AuditedTransport(SuperLinkTransport(connect_superlink(folder)), folder.audit)
 
         def notify(text: str) -> None:
             display.note(sanitize_log_line(text))
@@ -102,7 +106,14 @@ def start(
                 check_members_again(engine)
             return engine
 
+        folder.audit.add(
+            "training begins" if path is None else "training goes on",
+            run=notes["run"],
+            folder=run.path.name,
+            settings=settings_digest(agreement),
+        )
         execute(job, run, display, open_engine, resume_command)
+        folder.audit.add("training over", run=notes["run"], folder=run.path.name)
     return RunResult(run.path, job.settings)
 
 
@@ -135,6 +146,15 @@ def check_agreements(agreement: Agreement, replies: Mapping[int, Message]) -> No
             )
 
 
+def check_settled(folder: FederationFolder, agreement: Agreement) -> None:
+    """Refuse to train before a survey has settled what data look like."""
+    if agreement.is_draft:
+        raise SettingError(
+            f"{folder.path} has no agreement on data yet; make it with: fedframe federation survey "
+            f"{shlex.quote(str(folder.path))}"
+        )
+
+
 def check_same_members(agreement: Agreement, run: Path) -> None:
     """Refuse to go on with a training that was begun with other members."""
     began = [member["name"] for member in read_json(run / NOTES).get("members", [])]
@@ -162,7 +182,7 @@ def finished_text(folder: FederationFolder, run: Path) -> str:
 
 def ask_members(
     agreement: Agreement,
-    transport: SuperLinkTransport,
+    transport: Transport,
     run: str,
     folder: FederationFolder,
     notify: Callable[[str], None],

@@ -16,6 +16,7 @@ from fedframe.core.job import Job
 from fedframe.core.kept_statistics import SUMS, statistics_path
 from fedframe.errors import SettingError
 from fedframe.federation.agreement import Agreement
+from fedframe.federation.audited import AuditedTransport
 from fedframe.federation.folder import FederationFolder
 from fedframe.federation.serve import connect_superlink
 from fedframe.federation.start import SuperLinkTransport, check_same_members, member_record
@@ -53,7 +54,7 @@ def update(folder: FederationFolder, *, forget: str | None = None, progress: boo
             if roster.forgotten_at(name) is None:
                 check_forgettable(run, settings, number, name, roster)
                 roster, done = roster.without(number, name), f"Forgot client {name}"
-        transport = SuperLinkTransport(connect_superlink(folder))
+        transport = AuditedTransport(SuperLinkTransport(connect_superlink(folder)), folder.audit)
         try:
             notes = read_json(run.path / NOTES)
             change = FederationChange(run, settings, roster, display)
