@@ -49,11 +49,16 @@ def new_command(
         Optional[str], typer.Option(help="data of the same form (a public sample): classes, shape, normalisation")
     ] = None,
     classes: Annotated[
-        Optional[str], typer.Option(help="names of the classes that all share: benign,malignant")
+        Optional[str],
+        typer.Option(
+            help="names of the classes that all share: benign,malignant; or of the numbers or labels to learn"
+        ),
     ] = None,
     shape: Annotated[Optional[str], typer.Option(help="of a sample: 64x64x3, or a number for vectors")] = None,
     mean: Annotated[str, typer.Option(help="normalisation: mean, images as a share of white")] = "0.5",
     std: Annotated[str, typer.Option(help="normalisation: standard deviation, as the mean")] = "0.25",
+    target_mean: Annotated[str, typer.Option(help="regression without --like: about the mean of the numbers")] = "",
+    target_std: Annotated[str, typer.Option(help="regression without --like: how far they spread")] = "",
     config: Annotated[Optional[Path], typer.Option(help="YAML file of settings")] = None,
     set_: Annotated[
         Optional[list[str]], typer.Option("--set", help="setting of a part: --set fine_tune.epochs=3")
@@ -71,7 +76,7 @@ def new_command(
     if like is not None:
         form = form_from_data(like, asked)
     elif classes is not None and shape is not None:
-        form = form_from_description(classes, shape, mean, std)
+        form = form_from_description(classes, shape, mean, std, asked.task, target_mean, target_std)
     else:
         raise SettingError(
             "Say what data look like: --like csv:sample.csv for tables (a few rows of the same form, with every "

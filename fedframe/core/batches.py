@@ -33,7 +33,7 @@ def training_batches(
         group = ends[first : first + batches_at_once]
         taken = order[start : group[-1]]
         inputs = augment(source.batch(source.train, taken), generator)
-        labels = source.train.y[taken]
+        labels = source.train.targets[taken]
         offset = start
         for end in group:
             yield inputs[start - offset : end - offset], labels[start - offset : end - offset]

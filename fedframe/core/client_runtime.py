@@ -30,7 +30,8 @@ from fedframe.core.precision import full_precision
 from fedframe.core.privacy import clipped, local_noise, node_deviation
 from fedframe.core.received import Received
 from fedframe.core.scratch import Scratch
-from fedframe.core.tally import make_tally, tally_size
+from fedframe.core.target_measures import LabelPredictions, Single, evidence_size, sum_up
+from fedframe.data.target import Target
 from fedframe.errors import FedframeError, RunError
 from fedframe.util.files import read_tensors
 from fedframe.util.seeds import generator_for, seed_everything, seed_for
@@ -65,7 +66,7 @@ class ClientRuntime:
             "measure": self.measure,
             "end": self.end,
         }
-        self.own_predictions: dict[int, Predictions] = {}  # of own models that were made here
+        self.own_predictions: dict[int, Single] = {}  # of own models that were made here
 
     def perform(self, request: Message, unit: int) -> Message:
         """Do what the request says for one unit."""
@@ -133,7 +134,7 @@ class ClientRuntime:
         self.load(request.tensors, {})
         samples, rows, labels = self.job.test_piece(str(request.numbers["set"]), piece)
         logits = self.predict(plain_batches(self.job.federation.source, samples, rows, self.job.settings.eval_batch))
-        loss = nn.functional.cross_entropy(logits, labels, reduction="sum")
+        loss = summed_loss(self.job.target, logits, labels)
         tensors = {"predicted": logits.argmax(1).to(torch.int32), "probabilities": self.probabilities(logits)}
         return Message(request.kind, request.round, piece, tensors, {"loss": float(loss)})
 
@@ -170,21 +171,21 @@ class ClientRuntime:
         """Make the client's own model, keep it, and say how it does on the client's own test data."""
         found = make_personal_models(self, request, [client])[0]
         predicted, probabilities = found.pop("predicted"), found.pop("probabilities")
-        self.own_predictions[client] = Predictions(probabilities, self.job.local_test(client)[2], predicted)
+        self.own_predictions[client] = self.job.predictions(probabilities, self.job.local_test(client)[2], predicted)
         return Message(request.kind, request.round, client, found)
 
     def measure(self, request: Message, client: int) -> Message:
         """Tallies of the shared model's and of the client's own predictions, where pooled ones need nothing more."""
-        bins, classes = self.job.settings.score_bins, self.model.classes
-        nothing = torch.zeros(tally_size(classes, bins), dtype=torch.float64)
+        bins, target = self.job.settings.score_bins, self.job.target
+        nothing = torch.zeros(evidence_size(target, self.model.classes, bins), dtype=torch.float64)
         self.load(request.tensors, {})
-        shared = make_tally(self.predict_local(client), bins) if self.job.shares_a_model else nothing
+        shared = sum_up(self.predict_local(client), bins) if self.job.shares_a_model else nothing
         own = self.own_predictions.get(client) or self.predict_with_kept(request, client)
-        tensors = {"tally/shared": shared, "tally/personal": nothing.clone() if own is None else make_tally(own, bins)}
+        tensors = {"tally/shared": shared, "tally/personal": nothing.clone() if own is None else sum_up(own, bins)}
         numbers: dict[str, Number] = {"samples": max(1, len(self.job.federation.train[client])), "loss": 0.0}
         return Message(request.kind, request.round, client, tensors, numbers)
 
-    def predict_with_kept(self, request: Message, client: int) -> Predictions | None:
+    def predict_with_kept(self, request: Message, client: int) -> Single | None:
         """What the client's own model predicts, if an earlier process has made and kept it."""
         path = personal_path(self.job.folder, client)
         if not (self.job.settings.personal and path.exists()):
@@ -303,12 +304,19 @@ class ClientRuntime:
             hooks = StepHooks.of(self.job.method, chosen, loss)
         return fit(context, hooks, epochs, steps, only)
 
-    def count_hits(self, client: int, predictions: Predictions | None = None) -> dict[str, Tensor]:
-        """Right predictions and samples of each class in the client's own test data, and the metric if another."""
+    def count_hits(self, client: int, predictions: Single | None = None) -> dict[str, Tensor]:
+        """Right predictions and samples of each class in the client's own test data, and the metric if another.
+
+        Where no classes are learned there are none to count: samples stand in the first place.
+        """
         found = predictions or self.predict_local(client)
-        matrix = torch.from_numpy(found.confusion)
-        counts = {"hits": matrix.diagonal().contiguous(), "samples": matrix.sum(1)}
-        if self.job.settings.score_metric == "accuracy":
+        counts = {name: torch.zeros(self.model.classes, dtype=torch.int64) for name in ("hits", "samples")}
+        if isinstance(found, Predictions):
+            matrix = torch.from_numpy(found.confusion)
+            counts = {"hits": matrix.diagonal().contiguous(), "samples": matrix.sum(1)}
+        else:
+            counts["samples"][0] = found.samples
+        if self.job.settings.score_metric == "accuracy" and self.job.target is None:
             return counts
         score = self.job.score(found)
         value, error = (score.value, score.error) if score is not None else (NO_SCORE, NO_SCORE)
@@ -319,12 +327,21 @@ class ClientRuntime:
         }
 
     @torch.no_grad()
-    def predict_local(self, client: int) -> Predictions:
+    def predict_local(self, client: int) -> Single:
         """What the model as it stands predicts for the client's own test data."""
         samples, rows, labels = self.job.local_test(client)
         batches = plain_batches(self.job.federation.source, samples, rows, self.job.settings.eval_batch)
         logits = self.predict(batches)
-        return Predictions(self.probabilities(logits), labels, logits.argmax(1))
+        return self.job.predictions(self.probabilities(logits), labels, logits.argmax(1))
+
+    def outputs(self, found: Single) -> dict[str, Tensor]:
+        """Predictions as tensors of a reply."""
+        if isinstance(found, Predictions):
+            predicted, answers = torch.from_numpy(found.predicted), found.probabilities
+        else:
+            predicted = torch.zeros(found.samples, dtype=torch.int64)
+            answers = found.probabilities if isinstance(found, LabelPredictions) else found.truth + found.error
+        return {"predicted": predicted, "probabilities": torch.from_numpy(answers).float()}
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """The class probabilities that logits stand for."""
@@ -351,3 +368,12 @@ class ClientRuntime:
         batches = plain_batches(source, source.train, rows, self.job.settings.eval_batch)
         found = [net(inputs.to(self.flat.device)) for inputs in batches]
         return torch.cat(found) if found else torch.empty(0, width, device=self.flat.device)
+
+
+def summed_loss(target: Target | None, logits: Tensor, truth: Tensor) -> Tensor:
+    """The loss that is shown of predictions on test data, summed over samples, whatever the method minimises."""
+    if target is None:
+        return nn.functional.cross_entropy(logits, truth, reduction="sum")
+    if target.task == "multilabel":
+        return nn.functional.binary_cross_entropy_with_logits(logits, truth, reduction="none").mean(1).sum()
+    return (logits - truth).square().mean(1).sum()

@@ -162,7 +162,7 @@ class FederationFolder:
         return (self.keys / "organiser.secret").read_text().strip()
 
     def _write_guide(self, agreement: Agreement, shown: Path) -> None:
-        classes, form = agreement.form.classes, agreement.form
+        classes, form = agreement.form.outputs, agreement.form
         kind = "csv" if form.columns is not None else "imagefolder" if len(form.shape) == 3 else "npz"
         text = GUIDE.format(
             name=agreement.name,

@@ -147,6 +147,7 @@ class Membership:
             raise DataError("The net gives NaN or infinite values on these data; are they in the agreed units?")
         counts = job.federation.class_counts(client).tolist()
         held = ", ".join(f"{name} {n}" for name, n in zip(source.classes, counts, strict=True) if n)
+        held = held if source.target is None else f"{source.task} of {', '.join(source.outputs)}"
         return [
             f"{len(rows):,} training and {len(job.federation.local_test[client]):,} test samples of shape "
             f"{' x '.join(map(str, source.train.x.shape))}: {held}.",

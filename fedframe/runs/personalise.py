@@ -26,7 +26,6 @@ from fedframe.core.part import Part
 from fedframe.core.server import Server
 from fedframe.data.federation import Federation
 from fedframe.data.new_client import load_new_client
-from fedframe.data.spec import DataSchema
 from fedframe.engines.inline import InlineEngine
 from fedframe.errors import DivergedError, RunError, SettingError
 from fedframe.jobs.build import Net, check_device
@@ -156,7 +155,7 @@ def new_client_settings(run: Settings, stage: Part, chosen: Mapping[str, Any], g
 
 def load_data(data: object, shared: Predictor, settings: Settings, test_share: float | None) -> Federation:
     """The new client's data as one client, in the form of the run's."""
-    form = DataSchema(shared.classes, shared.stored_shape, shared.columns, shared.mean, shared.std)
+    form = shared.schema
     usual = settings.local_test
     if usual == "global":  # the run's test set is not at hand, and the new client's labels may be others
         usual = Settings.model_fields["local_test"].default
