@@ -45,13 +45,14 @@ class JobMaker:
         check_freeze(settings.freeze)
         read_augment(settings.augment)  # refuse a wrong one before the data are loaded
         self.federation = make_clients(settings, settings.data if data is None else data)
+        task = self.federation.source.task
+        if task != "classification":
+            self.method = make_method(settings.method, settings.set, task)
         for part in self.method.parts:
             if 0 < part.server_samples < ALL_DATA:
                 each = int(part.server_samples)
                 self.federation = hold_out_server_samples(self.federation, each, settings.seed, f"{part.name}.samples")
-        shape, task = self.federation.source.input_shape, self.federation.source.task
-        if task != "classification":
-            self.method = make_method(settings.method, settings.set, task)
+        shape = self.federation.source.input_shape
         self.net: Net = net if net is not None and not isinstance(net, str) else settings.model
         resolved: dict[str, Any] = {
             "clients": len(self.federation.all_clients),
@@ -107,6 +108,12 @@ class JobMaker:
 
 def check_metric(settings: Settings) -> None:
     """Refuse a metric of another task."""
+    about_classes = [name for name in settings.measures if name in ("collapse", "local")]
+    if settings.task != "classification" and about_classes:
+        raise SettingError(
+            f"measure = {settings.measure!r}: {about_classes[0]} is about classes, and the task is {settings.task}; "
+            "use measure = drift,cka."
+        )
     good = NUMBER_METRICS if settings.task == "regression" else METRICS
     if settings.metric not in (*good, "auto"):
         raise SettingError(

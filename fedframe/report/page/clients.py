@@ -140,8 +140,13 @@ def spread_data(group: Group, kind: str) -> Data | None:
 
 def spread_text(panel: Data) -> str:
     """Mean, worst tenth and range in words."""
-    return " ".join(
-        f"{line['label']}: mean {figure(line['mean'], line['share'])}, worst tenth {figure(line['worst'], line['share'])}, "
-        f"from {figure(line['values'][0], line['share'])} to {figure(line['values'][-1], line['share'])} over {len(line['values'])} clients."
-        for line in panel["series"]
+    return " ".join(map(spread_words, panel["series"]))
+
+
+def spread_words(line: Data) -> str:
+    """The same of one line."""
+    mean, worst, first, last = (
+        figure(value, line["share"]) for value in (line["mean"], line["worst"], line["values"][0], line["values"][-1])
     )
+    clients = len(line["values"])
+    return f"{line['label']}: mean {mean}, worst tenth {worst}, from {first} to {last} over {clients} clients."
