@@ -90,7 +90,7 @@ def load_source(
     if isinstance(data, Source) and data.test is not None and data_share == 1:
         return check_task(data, task)
     if isinstance(data, str):
-        data = replace(read_spec(data, data_dir, seed, label, client_column, download), task=task)
+        data = read_spec(data, data_dir, seed, label, client_column, download, task)
     return check_task(_prepare(load_raw(data, task), seed, test_share, data_share), task)
 
 
@@ -128,6 +128,7 @@ def read_spec(
     label: str | None = None,
     client_column: str | None = None,
     download: bool = True,
+    task: str = "auto",
 ) -> DataSpec:
     """Parse a spec: NAME, or NAME:PATH, or NAME:PATH?option=value&option=value."""
     name, _, rest = text.strip().partition(":")
@@ -145,7 +146,7 @@ def read_spec(
     where, _, query = rest.partition("?")
     options = dict(parse_qsl(query, keep_blank_values=True))
     path = Path(where).expanduser() if wants_path else None
-    return DataSpec(text, name, path, options, data_dir, seed, label, client_column, download)
+    return DataSpec(text, name, path, options, data_dir, seed, label, client_column, download, None, task)
 
 
 def _prepare(raw: RawData, seed: int, test_share: float, data_share: float) -> Source:
