@@ -100,7 +100,7 @@ def write_share(path: Path, federation: Federation, clients: Sequence[int]) -> N
         if samples is not None:
             tensors |= {f"{pool}/x": samples.x.take(used), f"{pool}/y": samples.y[used]}
             if samples.values is not None:
-                tensors[f"{pool}/values"] = samples.values[used]
+                tensors[f"{pool}/learned"] = samples.values[used]
     target = source.target
     if target is not None and target.mean is not None and target.std is not None:
         tensors |= {"target/mean": target.mean, "target/std": target.std}
@@ -121,7 +121,7 @@ def read_share(path: Path) -> Federation:
     """Read what `write_share` wrote."""
     tensors, notes = read_tensors(path)
     train, test = (
-        Samples(ArrayInputs(tensors[f"{pool}/x"]), tensors[f"{pool}/y"], None, tensors.get(f"{pool}/values"))
+        Samples(ArrayInputs(tensors[f"{pool}/x"]), tensors[f"{pool}/y"], None, tensors.get(f"{pool}/learned"))
         if f"{pool}/x" in tensors
         else None
         for pool in ("train", "test")
