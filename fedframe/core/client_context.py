@@ -51,6 +51,7 @@ class ClientContext:
     # of the batch under way
     inputs: Tensor = field(init=False)
     labels: Tensor = field(init=False)
+    batch_rows: Tensor = field(init=False)  # of the training samples
     features: Tensor = field(init=False)  # as they leave the backbone
     embedding: Tensor = field(init=False)  # as they reach the classifier
     logits: Tensor = field(init=False)
@@ -140,7 +141,7 @@ class ClientContext:
         """Features as they reach the classifier, of the client's (or these) training rows: evaluation mode, in batches,
         without augmentation, as prediction would have them.
         """
-        return self.runtime.embeddings(self.rows if rows is None else rows)
+        return self.runtime.embeddings(self.rows if rows is None else rows, self.client if rows is None else None)
 
     @torch.no_grad()
     def mean_loss(self) -> float:
