@@ -59,6 +59,9 @@ def new_command(
     std: Annotated[str, typer.Option(help="normalisation: standard deviation, as the mean")] = "0.25",
     target_mean: Annotated[str, typer.Option(help="regression without --like: about the mean of the numbers")] = "",
     target_std: Annotated[str, typer.Option(help="regression without --like: how far they spread")] = "",
+    with_weights: Annotated[
+        bool, typer.Option("--with-weights", help="put the file of --weights into every kit")
+    ] = False,
     config: Annotated[Optional[Path], typer.Option(help="YAML file of settings")] = None,
     set_: Annotated[
         Optional[list[str]], typer.Option("--set", help="setting of a part: --set fine_tune.epochs=3")
@@ -84,7 +87,7 @@ def new_command(
         )
     hosts = [name.strip() for name in host.split(",") if name.strip()]
     members = [name.strip() for name in nodes.split(",") if name.strip()]
-    made = new_federation(folder, members, hosts, port, form, asked)
+    made = new_federation(folder, members, hosts, port, form, asked, with_weights)
     typer.echo(
         f"{made.path} is ready: {len(members)} kits in {made.path / 'kits'}; read {made.path / 'GUIDE.md'} next."
     )

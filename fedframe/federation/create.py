@@ -17,6 +17,7 @@ from fedframe.errors import SettingError
 from fedframe.federation.agreement import Agreement, check_members
 from fedframe.federation.folder import FederationFolder
 from fedframe.federation.hosts import read_host
+from fedframe.federation.kit_weights import read_for_kits
 from fedframe.jobs.build import JobMaker
 from fedframe.methods.recipes import make_method
 from fedframe.models import NETS, build_net, default_net
@@ -35,7 +36,13 @@ MAX_PARAMETERS = 500_000_000  # of a net: 2 GB, which node and organiser hold se
 
 
 def new_federation(
-    path: Path, members: Sequence[str], hosts: Sequence[str], port: int, form: DataSchema, settings: Settings
+    path: Path,
+    members: Sequence[str],
+    hosts: Sequence[str],
+    port: int,
+    form: DataSchema,
+    settings: Settings,
+    with_weights: bool = False,
 ) -> FederationFolder:
     """Make a federation's folder; whatever cannot work is refused before anything is written."""
     names = tuple(sorted(members))
@@ -45,7 +52,8 @@ def new_federation(
     hosts = [read_host(host, port) for host in hosts]
     agreed = check_federation(settings, form, names)
     name = path.absolute().name or "federation"
-    return FederationFolder.create(path, Agreement(name, hosts[0], port, names, form, agreed), hosts)
+    weights = read_for_kits(agreed) if with_weights else None
+    return FederationFolder.create(path, Agreement(name, hosts[0], port, names, form, agreed), hosts, weights)
 
 
 def check_federation(settings: Settings, form: DataSchema, names: tuple[str, ...]) -> Settings:

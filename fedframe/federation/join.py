@@ -24,6 +24,7 @@ from fedframe.data.new_client import load_new_client
 from fedframe.engines.inline import InlineEngine
 from fedframe.errors import DataError, SettingError
 from fedframe.federation.kit import Kit
+from fedframe.federation.kit_weights import NodeWeights
 from fedframe.federation.node_folder import explain_os_errors, lock_node_folder
 from fedframe.federation.own_results import keep_gain, keep_scores, record_replies, told
 from fedframe.jobs.build import JobMaker, check_device
@@ -115,7 +116,9 @@ class Membership:
         self.asked = {"data": resolve_paths(data), "test_share": test_share, "label": label, "device": device}
         self.limits.check(kit)
         agreement = kit.agreement
-        self.settings: Settings = agreement.settings.model_copy(update={"device": device})  # each node chooses its own
+        self.weights = NodeWeights(kit.weights, folder, agreement.settings)
+        own = {"device": device, "weights": self.weights.path}  # each node has its own
+        self.settings: Settings = agreement.settings.model_copy(update=own)
         check_device(device)  # before data are loaded for nothing
         usual = self.settings.local_test
         federation = load_new_client(
@@ -131,6 +134,12 @@ class Membership:
         check_named(self.settings.method, self.settings.model)
         self.maker = JobMaker(self.settings, self.federation, None)
         self.done = False
+
+    def use_installed_weights(self) -> None:
+        """Read the initial weights from the node's folder from now on."""
+        path = {"weights": self.weights.installed()}
+        self.settings = self.settings.model_copy(update=path)
+        self.maker.settings = self.maker.settings.model_copy(update=path)
 
     # -- before anything leaves ----------------------------------------------------------------------------------------
     def check(self) -> list[str]:
@@ -322,5 +331,6 @@ def make_node(member: Membership, notify: Callable[[str], None]) -> Node:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         member.lock = member.lock or lock_node_folder(folder)  # first: another kit must not replace a running node's
         kit.install(folder)
+        member.use_installed_weights()
     config = NodeConfig(kit.agreement.address, folder / "ca.pem", folder / "node.key", folder, kit.name)
     return Node(config, member.request_handler(notify), notify, member.log_error)
