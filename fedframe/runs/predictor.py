@@ -28,6 +28,7 @@ from fedframe.data.target import Target
 from fedframe.errors import DamageError, DataError
 from fedframe.methods.recipes import MethodLike, confirm_method, make_method
 from fedframe.models import build_net, frames
+from fedframe.models.zoo import without_weights
 from fedframe.runs.changes import CodeCheck, refuse_changed_code
 from fedframe.runs.federated import how_it_ends
 from fedframe.runs.folder import MODEL, RunFolder
@@ -144,7 +145,8 @@ class Predictor:
         shape = tuple(notes["input_shape"])
         with torch.random.fork_rng(devices=[]), frames.loading_weights():
             torch.manual_seed(notes["model_seed"])  # a frozen classifier that could be built then can be built now
-            backbone = build_net(net if net is not None else notes["model"], shape)
+            named = net if net is not None else without_weights(str(notes["model"]))  # they are in the file
+            backbone = build_net(named, shape)
             model = made.build(backbone, int(backbone.dim), len(notes["classes"]))  # type: ignore[arg-type]
         load_saved(model, {name[6:]: value for name, value in tensors.items() if name.startswith("model/")}, path)
         model.eval()
