@@ -42,9 +42,9 @@ def build_zoo(name: str, shape: tuple[int, ...]) -> nn.Module:
     if wanted.partition(".")[0] not in known:  # behind the dot: which published weights
         raise SettingError(f"{kind} has no net {wanted!r}; {nearest(wanted, known)}")
     try:
-        return (
-            build_timm(package, wanted, pretrained, shape) if kind == "timm" else build_tv(package, wanted, pretrained)
-        )
+        if kind == "timm":
+            return build_timm(package, wanted, pretrained, shape)
+        return build_tv(package, wanted, pretrained)
     except SettingError:
         raise
     except Exception as error:  # these packages raise whatever they like, also for want of a network
@@ -60,8 +60,8 @@ def require(kind: str, name: str) -> ModuleType:
         raise SettingError(f"model = {name!r} needs {kind}: pip install 'fedframe[{kind}]'.") from None
     except RuntimeError as error:  # a torchvision that was made for another torch
         raise SettingError(
-            f"model = {name!r}: torchvision does not fit the torch that is installed ({reason(error)}); install the one "
-            "that was made for it, from the same place."
+            f"model = {name!r}: torchvision does not fit the torch that is installed ({reason(error)}); install the "
+            "one that was made for it, from the same place."
         ) from error
 
 

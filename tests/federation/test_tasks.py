@@ -43,7 +43,7 @@ def write_rows(path: Path, rows: np.ndarray, target: str) -> str:
 def form(folder: Path, target: str) -> DataSchema:
     """The form of a public sample of the table."""
     task = "regression" if target == "progression" else "multilabel"
-    settings = Settings(label=target, task=task)  # type: ignore[arg-type]
+    settings = Settings(label=target, task=task)
     return form_from_data(write_rows(folder / "sample.csv", np.arange(0, 442, 4), target), settings)
 
 

@@ -65,7 +65,8 @@ def test_a_recipe_learns_a_task_or_is_refused_by_name(method: str, task: str, tm
         assert f"cannot be used for task = {task}" in said
         assert not (tmp_path / "run").exists()
         return
-    needs: dict[str, Any] = {"fedbn": {"model": batch_normalised}, "fedrep": {"epochs": 2}}.get(method, {})
+    special: dict[str, dict[str, Any]] = {"fedbn": {"model": batch_normalised}, "fedrep": {"epochs": 2}}
+    needs = special.get(method, {})
     summary = run(method, data, tmp_path / "run", **needs).summary
     assert summary["task"] == task
     assert summary["metric"] == {"regression": "mae", "multilabel": "auroc"}[task]
@@ -165,6 +166,7 @@ def test_one_client_and_one_step_are_plain_gradient_descent(task: str, data: Any
     (total / wanted.numel()).backward()
     after = dict(result.model.model.named_parameters())
     for name, weight in model.named_parameters():
+        assert weight.grad is not None
         expected = weight.detach() - 0.05 * weight.grad
         torch.testing.assert_close(after[name].detach().double(), expected, atol=2e-6, rtol=1e-4)
 
