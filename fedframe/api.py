@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedframe.core.evaluation import EASIER_TASK
+from fedframe.core.measures import is_share
 from fedframe.errors import SettingError
 from fedframe.jobs.build import JobMaker, Net, check_given
 from fedframe.jobs.gather import gather
@@ -24,7 +25,7 @@ from fedframe.runs.rewind import rewind
 from fedframe.runs.session import execute
 from fedframe.settings import FROM_PYTHON, REMOTE_DATA, data_text, read_config, short_method
 from fedframe.util.allowed_code import allow_edited, allow_typed, check_named
-from fedframe.util.text import interval, percent, plural, sentence
+from fedframe.util.text import figure, interval, plural, sentence
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -84,16 +85,22 @@ class Result(RunResult):
 
     def __repr__(self) -> str:
         finished = RunFolder(self.folder).finished
-        scores = {name: percent(score["final"]) for name, score in self.scores.items()} if finished else "none yet"
-        return f"Result({str(self.folder)!r}, scores={scores})"
+        shown: object = "none yet"
+        if finished:
+            share = is_share(self.summary["metric"])
+            shown = {name: figure(score["final"], share) for name, score in self.scores.items()}
+        return f"Result({str(self.folder)!r}, scores={shown})"
 
     def _repr_html_(self) -> str:
         """The scores with their definitions, as a notebook shows them."""
         summary = self.summary
-        both = all(summary["scores"][name]["final"] is not None for name in ("generic", "personal"))
+        share = is_share(summary["metric"])
+        both = summary.get("task", "classification") == "classification" and all(
+            summary["scores"][name]["final"] is not None for name in ("generic", "personal")
+        )
         easier = f"<p>{html.escape(sentence(EASIER_TASK))}</p>" if both else ""
         rows = "".join(
-            f"<tr><th>{html.escape(name)}</th><td>{percent(score['final'])} {interval(score)}</td>"
+            f"<tr><th>{html.escape(name)}</th><td>{figure(score['final'], share)} {interval(score, share)}</td>"
             f"<td style='text-align:left'>{html.escape(summary['definitions'].get(name, ''))}</td></tr>"
             for name, score in summary["scores"].items()
         )

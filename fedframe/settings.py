@@ -27,6 +27,8 @@ METRICS = (
     "sensitivity",
     "specificity",
 )  # what generic, client and personal scores can be; higher is better in all of them
+NUMBER_METRICS = ("mae", "rmse", "r2")  # the same where numbers are predicted; lower is better in the first two
+USUAL_METRICS = {"regression": "mae", "multilabel": "auroc"}  # what scores are unless asked for; else accuracy
 MEASURES = ("collapse", "drift", "cka", "local")  # what can be measured in rounds
 LOGGERS = ("tensorboard", "mlflow", "wandb")  # where a run can be logged to, beside its folder
 FROM_PYTHON = "python"  # what config.yaml says of data or a net that was an object; of a method also what it looks like
@@ -45,8 +47,13 @@ class Settings(BaseModel):
 
     data: str = Field("digits", description="data source, see 'fedframe list'")
     data_dir: str | None = Field(None, description="folder of the public data sets (or FEDFRAME_DATA)")
-    label: str | None = Field(None, description="label column of tabular data")
+    label: str | None = Field(None, description="label column of tabular data; several: separated by commas")
     client_column: str | None = Field(None, description="client column of tabular data")
+    task: Literal["auto", "classification", "regression", "multilabel"] = Field(
+        "auto",
+        description="what is learned: classification, regression (numbers) or multilabel (several labels a sample); "
+        "auto: what the labels plainly are",
+    )
     partition: str = Field(
         "auto",
         description="how samples are dealt to clients (auto: user if the data name users, else dirichlet:0.1)",
@@ -136,7 +143,8 @@ class Settings(BaseModel):
     metric: str = Field(
         "auto",
         description="what scores are: accuracy, balanced_accuracy, auroc, average_precision, f1, sensitivity, "
-        "specificity (auto: accuracy, or balanced_accuracy where one class has more than 80 % of the test data)",
+        "specificity; of numbers mae, rmse or r2 (auto: accuracy, or balanced_accuracy where one class has more than "
+        "80 % of the test data; mae of numbers, auroc of several labels)",
     )
     metric_at: Share = Field(0.9, description="specificity at which sensitivity is read off, and the reverse")
     positive: str | None = Field(
@@ -216,8 +224,9 @@ class Settings(BaseModel):
     def _metric_is_known(cls, name: str) -> str:
         if name == "brier":
             raise SettingError("metric = 'brier': it is better when lower, and stands beside every score; use auroc.")
-        if name not in (*METRICS, "auto"):
-            raise SettingError(f"metric = {name!r}: {nearest(name, (*METRICS, 'auto'))}")
+        known = (*METRICS, *NUMBER_METRICS, "auto")
+        if name not in known:
+            raise SettingError(f"metric = {name!r}: {nearest(name, known)}")
         return name
 
     @field_validator("class_weights")
@@ -229,7 +238,7 @@ class Settings(BaseModel):
     @property
     def score_metric(self) -> str:
         """What scores are; where labels are unknown, and in runs of earlier versions, accuracy."""
-        return "accuracy" if self.metric == "auto" else self.metric
+        return USUAL_METRICS.get(self.task, "accuracy") if self.metric == "auto" else self.metric
 
     @property
     def measures(self) -> tuple[str, ...]:

@@ -46,6 +46,18 @@ COSTS = (
 )
 
 
+# Of a run that learns no classes: whatever is about them is not there.
+ABOUT_CLASSES = (
+    "shown_classes", "confusion", "per_class", "groups", "ece", "personal_groups", "partition", "gram", "collapse",
+    "degeneration", "embedding", "classifier_drift", "cka",
+)  # fmt: skip
+NOTHING: dict[str, Any] = {
+    "classes": [],
+    **dict.fromkeys(ABOUT_CLASSES),
+    "prototypes": {"shared": None, "own": None},
+}
+
+
 def examine(
     folder: str | Path,
     *,
@@ -102,6 +114,8 @@ def model_digest(path: Path) -> str | None:
 
 def measure_run(run: FinishedRun, samples: int, seed: int, embedding: str) -> dict[str, Any]:
     """Every entry of the examination; what needs a shared model is None where there is none."""
+    if run.source.target is not None:
+        return {**NOTHING, "task": run.source.task, "cost": cost(run), "readings": READINGS}
     classes = len(run.source.classes)
     by_count = sorted(range(classes), key=lambda c: (-run.train_counts[c], c))
     shown = sorted(by_count[:MOST_CLASSES])

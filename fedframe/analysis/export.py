@@ -60,15 +60,17 @@ class RawModel(nn.Module):
         self.model, self.method = predictor.model, predictor.method
         self.table = predictor.columns is not None
         self.images = len(predictor.input_shape) == 3
+        self.target = predictor.target
         self.register_buffer("mean", predictor.mean.clone())
         self.register_buffer("std", predictor.std.clone())
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """(n, H, W, C) or (n, d) to (n, classes)."""
+        """(n, H, W, C) or (n, d) to (n, classes): probabilities, or numbers in their own units."""
         if self.table:  # as in training: a missing number is the mean
             inputs = torch.where(inputs.isnan(), self.mean, inputs)
         x = (inputs - self.mean) / self.std
-        return self.method.probabilities(self.model, x.permute(0, 3, 1, 2).contiguous() if self.images else x)
+        found = self.method.probabilities(self.model, x.permute(0, 3, 1, 2).contiguous() if self.images else x)
+        return found if self.target is None else self.target.unscaled(found)
 
 
 def export(
@@ -97,7 +99,8 @@ def export(
         "columns": list(predictor.columns) if predictor.columns is not None else None,
         "input_shape": list(predictor.stored_shape),
         "input": "float32, as in the data: not normalised",
-        "output": "class probabilities, in the order of classes",
+        "output": OUTPUTS[predictor.schema.task],
+        **({} if predictor.target is None else {"task": predictor.target.task}),
     }
     handle, name = tempfile.mkstemp(dir=target, suffix=Path(FILES[format]).suffix)
     os.close(handle)
@@ -115,9 +118,9 @@ def export(
             ) from error
         found = readers[format](partial)(samples)
         difference = float((found - expected).abs().max())
-        if found.shape != expected.shape or not difference <= CLOSE:
+        if found.shape != expected.shape or not difference <= CLOSE * largest(expected, predictor):
             raise RunError(
-                f"The {format} file of {folder} predicts otherwise than the run's model (a probability differs by "
+                f"The {format} file of {folder} predicts otherwise than the run's model (an output differs by "
                 f"{difference:.2g}); it is not kept. Try --format {'torch' if format != 'torch' else 'onnx'}."
             )
         partial.chmod(0o644)
@@ -130,12 +133,18 @@ def export(
     return made
 
 
+def largest(expected: Tensor, predictor: Predictor) -> float:
+    """The size of outputs that differences are measured by: of probabilities 1, of numbers the largest one."""
+    numbers = predictor.schema.task == "regression" and expected.numel()
+    return max(1.0, float(expected.abs().max())) if numbers else 1.0
+
+
 def checked_text(made: Exported) -> str:
     """How the file was checked, as a sentence."""
     what = "real samples" if made.real else "random inputs, as no data are here,"
     return (
         f"Compared with Fedframe's own predictions on {made.samples} {what} before it was written: the largest "
-        f"difference of a probability is {made.difference:.1g}."
+        f"difference of an output is {made.difference:.1g}."
     )
 
 
@@ -240,6 +249,16 @@ def require_onnx() -> None:
 writers = {"onnx": write_onnx, "torch": write_torch, "torchscript": write_torchscript}
 readers = {"onnx": read_onnx, "torch": read_torch, "torchscript": read_torchscript}
 
+OUTPUTS = {
+    "classification": "class probabilities, in the order of classes",
+    "regression": "predicted numbers, in the order of classes (what they are called) and in their own units",
+    "multilabel": "the probability of each label, in the order of classes (what they are called)",
+}
+GIVES = {
+    "classification": "class names and probabilities",
+    "regression": "the names of the predicted numbers, and these",
+    "multilabel": "the names of the labels, and the probability of each",
+}
 # -- how to use it -----------------------------------------------------------------------------------------------------
 USE = {
     "onnx": """import json
@@ -293,6 +312,10 @@ def loader(format: str, notes: dict[str, Any]) -> str:
     shape = " x ".join(map(str, notes["input_shape"]))
     what = f"images (n x {shape}), as in the data" if len(notes["input_shape"]) == 3 else f"rows (n x {shape})"
     columns = f"\nThe columns of a row are: {', '.join(notes['columns'])}." if notes["columns"] else ""
-    return f'"""Predict with {FILES[format]}: predict(inputs) gives class names and probabilities.\n\n' + (
-        f'Inputs are {what}, not normalised.{columns}\n"""\n\n{USE[format]}'
+    task = notes.get("task", "classification")
+    gives, use = GIVES[task], USE[format]
+    if task != "classification":  # outputs are numbers, or the probability of each label: no class is the likeliest
+        use = use.replace("[classes[i] for i in p.argmax(1)]", "classes")
+    return f'"""Predict with {FILES[format]}: predict(inputs) gives {gives}.\n\n' + (
+        f'Inputs are {what}, not normalised.{columns}\n"""\n\n{use}'
     )

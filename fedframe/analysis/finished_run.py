@@ -15,7 +15,6 @@ from fedframe.core.job import Job, personal_path
 from fedframe.core.layout import named_tensors
 from fedframe.core.model import Model, load_tensors
 from fedframe.data.federation import Federation
-from fedframe.data.spec import DataSchema
 from fedframe.errors import DamageError, DataError, SettingError
 from fedframe.jobs.build import JobMaker
 from fedframe.metrics.classifier import embeddings
@@ -72,7 +71,7 @@ class FinishedRun:
         """A federation's run as its organiser knows it: the clients' sizes, and test data if it has any of its own."""
         if not is_organisers(self.path):
             raise DataError(not_here(self.path))
-        form = DataSchema(shared.classes, shared.stored_shape, shared.columns, shared.mean, shared.std)
+        form = shared.schema
         return nodes_federation(form, read_json(self.path / NOTES), settings)
 
     @property

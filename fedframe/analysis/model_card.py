@@ -6,15 +6,27 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedframe.core.evaluation import EASIER_TASK
-from fedframe.core.measures import METRICS, metric_name
+from fedframe.core.measures import METRICS, NUMBER_METRICS, is_share, metric_name
 from fedframe.runs.folder import CLIENT_SCORES, RunFolder
 from fedframe.runs.predictor import Predictor
 from fedframe.runs.round_files import SUMMARY
 from fedframe.settings import data_text, short_method
-from fedframe.util.text import interval, percent, sentence
+from fedframe.util.text import figure, interval, percent, sentence
 from fedframe.util.version import __version__
 
 MOST_CLIENTS = 50  # rows of a table
+FOR_LABELS = ("auroc", "average_precision", "f1")
+OUTPUT = {
+    "classification": "probabilities of {} classes",
+    "regression": "{} predicted numbers in their own units",
+    "multilabel": "the probability of each of {} labels, which do not exclude each other",
+}
+KNOWS = {
+    "classification": "It knows the classes above and no other: an input of another kind gets one of them all the "
+    "same.",
+    "regression": "It gives a number for any input, also far outside of what it was trained on.",
+    "multilabel": "It knows the labels above and no other.",
+}
 
 
 def model_card(run: RunFolder, predictor: Predictor, client: int | str | None, file: str, checked: str) -> str:
@@ -28,7 +40,7 @@ def model_card(run: RunFolder, predictor: Predictor, client: int | str | None, f
         "",
         f"- File: `{file}`. {checked}",
         f"- Input: {shape} numbers as they are in the data; normalisation is inside the model.",
-        f"- Output: probabilities of {len(predictor.classes)} classes: {', '.join(predictor.classes[:50])}.",
+        f"- Output: {output_text(predictor)}.",
         "- Licence: *to be filled in by whoever publishes the model*",
         f"- Made with Fedframe {__version__}.",
         "",
@@ -37,7 +49,7 @@ def model_card(run: RunFolder, predictor: Predictor, client: int | str | None, f
         f"- Data: {data_text(settings.data)}; {summary.get('clients', settings.clients)} clients, split "
         f"`{settings.partition}`; they were not pooled: clients trained in turn and sent updates.",
         f"- Method: {settings.method}, {settings.rounds} rounds, net `{settings.model}`, seed {settings.seed}.",
-        *class_line(summary.get("train_per_class") or {}),
+        *(class_line(summary.get("train_per_class") or {}) if predictor.target is None else []),
         *privacy_line(summary),
     ]
     if predictor.columns is not None:
@@ -48,6 +60,12 @@ def model_card(run: RunFolder, predictor: Predictor, client: int | str | None, f
     lines += [*class_table(summary, client), *client_table(run)]
     lines += ["", "## Limits", "", *[f"- {text}" for text in limits(summary, predictor)], ""]
     return "\n".join(lines)
+
+
+def output_text(predictor: Predictor) -> str:
+    """What the model gives, by name."""
+    names = predictor.classes
+    return f"{OUTPUT[predictor.schema.task].format(len(names))}: {', '.join(names[:50])}"
 
 
 def class_line(counts: Mapping[str, int]) -> list[str]:
@@ -70,6 +88,7 @@ def privacy_line(summary: Mapping[str, Any]) -> list[str]:
 def score_lines(summary: Mapping[str, Any], client: int | str | None) -> list[str]:
     """The scores with intervals and samples, and the measures of pooled predictions."""
     scores, words = summary.get("scores", {}), summary.get("definitions", {})
+    share, task = is_share(summary.get("metric", "accuracy")), summary.get("task", "classification")
     if not scores:
         return ["This run has no scores."]
     lines = ["| score | value | 95 % interval | test samples | what it is |", "|---|---|---|---|---|"]
@@ -77,8 +96,12 @@ def score_lines(summary: Mapping[str, Any], client: int | str | None) -> list[st
         if score.get("final") is not None:
             samples = f"{score['samples']:,}" if score.get("samples") else ""
             meaning = words.get(name, "")
-            lines.append(f"| {name} | {percent(score['final'])} | {interval(score)} | {samples} | {meaning} |")
-    if all(scores.get(name, {}).get("final") is not None for name in ("generic", "personal")):
+            lines.append(
+                f"| {name} | {figure(score['final'], share)} | {interval(score, share)} | {samples} | {meaning} |"
+            )
+    if task == "classification" and all(
+        scores.get(name, {}).get("final") is not None for name in ("generic", "personal")
+    ):
         lines += ["", sentence(EASIER_TASK)]
     measures = summary.get("measures", {})
     order = ("generic", "client") if client is None else ("personal",)
@@ -93,16 +116,18 @@ def score_lines(summary: Mapping[str, Any], client: int | str | None) -> list[st
             "| measure | value | 95 % interval |",
             "|---|---|---|",
         ]
-        for metric in METRICS:
+        for metric in (*METRICS, *NUMBER_METRICS):
             if found.get(metric) is not None:
                 other = {"sensitivity": "specificity", "specificity": "sensitivity"}.get(metric)
                 at = f" at {100 * found['at']:g} % {other}" if other else ""
-                value = percent(found[metric]["value"])
-                lines.append(f"| {metric_name(metric)}{at} | {value} | {interval(found[metric])} |")
+                value = figure(found[metric]["value"], is_share(metric))
+                ends = interval(found[metric], is_share(metric))
+                lines.append(f"| {metric_name(metric)}{at} | {value} | {ends} |")
         if found.get("brier") is not None:
             brier = found["brier"]
             lines.append(f"| Brier score | {brier['value']:.3f} | [{brier['low']:.3f}, {brier['high']:.3f}] |")
-        lines.append(f"| calibration error | {found['calibration_error']:.3f} | |")
+        if found.get("calibration_error") is not None:
+            lines.append(f"| calibration error | {found['calibration_error']:.3f} | |")
     return lines
 
 
@@ -111,8 +136,10 @@ def own_scores(run: RunFolder, client: int | str) -> list[str]:
     row = client_row(run, client)
     if row is None:
         return [f"Client {client} has no test data of its own, or was not scored."]
+    share = is_share(run.read(SUMMARY).get("metric", "accuracy"))
     texts = [
-        f"{name} {percent(row[key])} {interval({'low': row.get(key + '_low'), 'high': row.get(key + '_high')})}".strip()
+        f"{name} {figure(row[key], share)} "
+        f"{interval({'low': row.get(key + '_low'), 'high': row.get(key + '_high')}, share)}".strip()
         for key, name in (("personal", "its own model"), ("client", "the shared model"))
         if row.get(key) is not None
     ]
@@ -136,7 +163,10 @@ def class_table(summary: Mapping[str, Any], client: int | str | None) -> list[st
     score = next(
         (name for name in (("generic", "client") if client is None else ("personal",)) if name in measures), ""
     )
-    found = measures.get(score, {}).get("per_class")
+    table = measures.get(score, {})
+    if each := table.get("per_target") or table.get("per_label"):
+        return output_table(score, each)
+    found = table.get("per_class")
     if not found:
         return []
     lines = [
@@ -159,6 +189,20 @@ def class_table(summary: Mapping[str, Any], client: int | str | None) -> list[st
     return lines
 
 
+def output_table(score: str, each: Mapping[str, Any]) -> list[str]:
+    """How each number or label is predicted."""
+    metrics = [metric for metric in (*NUMBER_METRICS, *FOR_LABELS) if metric in next(iter(each.values()))]
+    heads = " | ".join(map(metric_name, metrics))
+    lines = ["", f"### By output (`{score}`)", "", f"| output | {heads} |", "|---" * (len(metrics) + 1) + "|"]
+    for name, one in each.items():
+        cells = [
+            f"{figure(one[key]['value'], is_share(key))} {interval(one[key], is_share(key))}" if one[key] else "–"  # noqa: RUF001
+            for key in metrics
+        ]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return lines
+
+
 def client_table(run: RunFolder) -> list[str]:
     """How each client is served."""
     path = run.path / CLIENT_SCORES
@@ -166,12 +210,13 @@ def client_table(run: RunFolder) -> list[str]:
     names = table.get("clients", [])
     if not names:
         return []
+    share = is_share(run.read(SUMMARY).get("metric", "accuracy"))
     lines = ["", "### By client", "", "| client | test samples | shared model | own model |", "|---|---|---|---|"]
     for i, name in enumerate(names[:MOST_CLIENTS]):
         cells = []
         for key in ("client", "personal"):
             ends = {end: table.get(f"{key}_{end}", [None] * len(names))[i] for end in ("low", "high")}
-            cells.append(f"{percent(table[key][i])} {interval(ends)}".strip())
+            cells.append(f"{figure(table[key][i], share)} {interval(ends, share)}".strip())
         lines.append(f"| {name} | {table['test_samples'][i]:,} | {' | '.join(cells)} |")
     if len(names) > MOST_CLIENTS:
         lines.append(f"| ... | | | {len(names) - MOST_CLIENTS:,} more in {CLIENT_SCORES} |")
@@ -181,12 +226,12 @@ def client_table(run: RunFolder) -> list[str]:
 def limits(summary: Mapping[str, Any], predictor: Predictor) -> list[str]:
     """What a user must know."""
     found = [
-        "It knows the classes above and no other: an input of another kind gets one of them all the same.",
+        KNOWS[predictor.schema.task],
         "Scores are those of data like the training data: at another place, with other devices or people, measure "
         "again.",
         "Intervals speak of the number of test samples, not of other places.",
     ]
-    majority = next((table["majority"] for table in summary.get("measures", {}).values()), None)
+    majority = next((table.get("majority") for table in summary.get("measures", {}).values()), None)
     if majority is not None and majority["share"] > 0.5:
         found.append(
             f"{percent(majority['share'])} of the test samples are {majority['class']!r}: always naming that class "

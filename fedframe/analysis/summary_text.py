@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fedframe.analysis.explanations import COLLAPSE, DRIFT, READINGS
-from fedframe.util.text import duration, percent
+from fedframe.core.measures import is_share
+from fedframe.util.text import change, duration, figure, percent, points
 
 Line = tuple[str, str, str]  # name, value, how to read it
 LISTED = 10  # classes that are named one by one
@@ -42,12 +43,14 @@ def number(value: float) -> str:
 
 def scores(summary: Mapping[str, Any]) -> Iterator[Line]:
     """The run's final scores and their spread over clients."""
+    share = is_share(summary.get("metric", "accuracy"))
     for score, found in (summary.get("scores") or {}).items():
         if found.get("final") is not None:
-            beside = f" (shared model {percent(found['client'])})" if score == "new" else ""
-            yield line(score, percent(found["final"]) + beside)
+            beside = f" (shared model {figure(found['client'], share)})" if score == "new" else ""
+            yield line(score, figure(found["final"], share) + beside)
     spreads = [
-        f"{score}: std {100 * found['std']:.1f} points, worst tenth {percent(found['worst_tenth'])}"
+        f"{score}: std {change(found['std'], share).removeprefix('+')}{points(share)}, worst tenth "
+        f"{figure(found['worst_tenth'], share)}"
         for score, found in (summary.get("spread") or {}).items()
         if found
     ]

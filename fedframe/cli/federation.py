@@ -49,13 +49,21 @@ def new_command(
         Optional[str], typer.Option(help="data of the same form (a public sample): classes, shape, normalisation")
     ] = None,
     classes: Annotated[
-        Optional[str], typer.Option(help="names of the classes that all share: benign,malignant")
+        Optional[str],
+        typer.Option(
+            help="names of the classes that all share: benign,malignant; or of the numbers or labels to learn"
+        ),
     ] = None,
     shape: Annotated[Optional[str], typer.Option(help="of a sample: 64x64x3, or a number for vectors")] = None,
     mean: Annotated[str, typer.Option(help="normalisation: mean, images as a share of white")] = "0.5",
     std: Annotated[str, typer.Option(help="normalisation: standard deviation, as the mean")] = "0.25",
     survey: Annotated[
         bool, typer.Option("--survey", help="settle what data look like by a survey of the nodes, later")
+    ] = False,
+    target_mean: Annotated[str, typer.Option(help="regression without --like: about the mean of the numbers")] = "",
+    target_std: Annotated[str, typer.Option(help="regression without --like: how far they spread")] = "",
+    with_weights: Annotated[
+        bool, typer.Option("--with-weights", help="put the file of --weights into every kit")
     ] = False,
     config: Annotated[Optional[Path], typer.Option(help="YAML file of settings")] = None,
     set_: Annotated[
@@ -80,7 +88,7 @@ def new_command(
     elif like is not None:
         form = form_from_data(like, asked)
     elif classes is not None and shape is not None:
-        form = form_from_description(classes, shape, mean, std)
+        form = form_from_description(classes, shape, mean, std, asked.task, target_mean, target_std)
     else:
         raise SettingError(
             "Say what data look like: --like csv:sample.csv for tables (a few rows of the same form, with every "
@@ -88,7 +96,7 @@ def new_command(
         )
     hosts = [name.strip() for name in host.split(",") if name.strip()]
     members = [name.strip() for name in nodes.split(",") if name.strip()]
-    made = new_federation(folder, members, hosts, port, form, asked)
+    made = new_federation(folder, members, hosts, port, form, asked, with_weights)
     typer.echo(
         f"{made.path} is ready: {len(members)} kits in {made.path / 'kits'}; read {made.path / 'GUIDE.md'} next."
     )

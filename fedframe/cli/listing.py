@@ -23,7 +23,7 @@ from fedframe.methods.recipes import (
     outline_method,
     recipe_defaults,
 )
-from fedframe.models import NETS
+from fedframe.models import NETS, ZOO_NETS
 from fedframe.util.allowed_code import allow_typed
 from fedframe.util.locate import locate
 
@@ -36,7 +36,7 @@ def print_lists() -> None:
         "Parts (fedframe show PART)": {name: first_line(part) for name, part in PARTS.items()},
         "Data (--data)": dict(SOURCES),
         "Partitions (--partition)": dict(PARTITIONS),
-        "Nets (--model)": dict(NETS),
+        "Nets (--model)": {**NETS, **ZOO_NETS},
     }
     for title, lines in groups.items():
         table = Table(
@@ -53,7 +53,7 @@ def print_lists() -> None:
 def print_method(name: str) -> None:
     """Print the parts of a method with their files and settings, the run settings of its recipe, and its papers."""
     console = Console()
-    for group in (SOURCES, PARTITIONS, NETS):
+    for group in (SOURCES, PARTITIONS, NETS, ZOO_NETS):
         described = {key.partition(":")[0]: text for key, text in group.items()}
         if name.partition(":")[0] in described:
             console.print(f"{name}: {described[name.partition(':')[0]]}", markup=False, highlight=False)

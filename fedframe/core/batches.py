@@ -22,8 +22,8 @@ def training_batches(
     generator: torch.Generator,
     augment: Augment,
     lonely_last: bool,
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """One epoch over the rows in random order; the last batch may be smaller."""
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """One epoch over the rows in random order, as inputs, targets and rows; the last batch may be smaller."""
     order = rows[torch.randperm(len(rows), generator=generator)]
     ends = batch_ends(len(order), size, lonely_last)
     bytes_per_sample = 4 * max(1, torch.Size(source.input_shape).numel())
@@ -33,10 +33,11 @@ def training_batches(
         group = ends[first : first + batches_at_once]
         taken = order[start : group[-1]]
         inputs = augment(source.batch(source.train, taken), generator)
-        labels = source.train.y[taken]
+        labels = source.train.targets[taken]
         offset = start
         for end in group:
-            yield inputs[start - offset : end - offset], labels[start - offset : end - offset]
+            place = slice(start - offset, end - offset)
+            yield inputs[place], labels[place], taken[place]
             start = end
 
 

@@ -17,6 +17,7 @@ from fedframe.core.optimizers import Optimizer
 from fedframe.core.part import Part
 from fedframe.core.precision import LossScale
 from fedframe.core.scratch import Scratch
+from fedframe.errors import RunError
 
 if TYPE_CHECKING:
     from fedframe.core.client_loop import StepHooks
@@ -50,6 +51,7 @@ class ClientContext:
     # of the batch under way
     inputs: Tensor = field(init=False)
     labels: Tensor = field(init=False)
+    batch_rows: Tensor = field(init=False)  # of the training samples
     features: Tensor = field(init=False)  # as they leave the backbone
     embedding: Tensor = field(init=False)  # as they reach the classifier
     logits: Tensor = field(init=False)
@@ -69,6 +71,7 @@ class ClientContext:
     @cached_property
     def class_counts(self) -> Tensor:
         """How many training samples the client has of each class."""
+        self._needs_classes("class_counts")
         labels = self.job.federation.source.train.y[self.rows]
         return torch.bincount(labels, minlength=self.model.classes)
 
@@ -109,9 +112,18 @@ class ClientContext:
 
     def class_sums(self) -> tuple[Tensor, Tensor]:
         """Sums of the client's embeddings by class (classes, dim), and its samples of each class; on the CPU."""
+        self._needs_classes("class_sums")
         sums = torch.zeros(self.model.classes, self.model.dim)
         sums.index_add_(0, self.job.federation.source.train.y[self.rows], self.embeddings().cpu())
         return sums, self.class_counts.float()
+
+    def _needs_classes(self, name: str) -> None:
+        task = self.job.federation.source.task
+        if task != "classification":
+            raise RunError(
+                f"context.{name} is about classes, and the task is {task}: a part that uses it says so by "
+                "tasks = ('classification',)."
+            )
 
     def keep_model(self, part: str) -> None:
         """Put all of the model that learns, as it stands, into the client's memory under a part's name."""
@@ -129,12 +141,12 @@ class ClientContext:
         """Features as they reach the classifier, of the client's (or these) training rows: evaluation mode, in batches,
         without augmentation, as prediction would have them.
         """
-        return self.runtime.embeddings(self.rows if rows is None else rows)
+        return self.runtime.embeddings(self.rows if rows is None else rows, self.client if rows is None else None)
 
     @torch.no_grad()
     def mean_loss(self) -> float:
         """The method's loss of the model as it stands over all of the client's training samples, in evaluation mode."""
-        self.labels = self.job.federation.source.train.y[self.rows].to(self.start.device)
+        self.labels = self.job.federation.source.train.targets[self.rows].to(self.start.device)
         self.embedding = self.embeddings()
         self.logits = self.model.head(self.embedding)
         return float(self.job.method.slot("loss").loss(self.logits, self.labels, self))

@@ -91,7 +91,7 @@ def loop_over_batches(context: ClientContext, epochs: int, steps: int | None, ke
     while limit != 0 and (steps is not None or epoch < epochs):
         for part in hooks.epochs:
             call_in_place(part, "begin_epoch", context, epoch)
-        for inputs, labels in training_batches(
+        for inputs, labels, rows in training_batches(
             job.federation.source,
             context.rows,
             job.settings.batch,
@@ -100,6 +100,7 @@ def loop_over_batches(context: ClientContext, epochs: int, steps: int | None, ke
             lonely_last=not job.batch_norm,
         ):
             context.inputs, context.labels = inputs.to(device), labels.to(device)
+            context.batch_rows = rows
             for part in hooks.batches:
                 call_in_place(part, "begin_batch", context)
             loss = gradient_step(context) if hooks.step is None else own_step(context, hooks)
@@ -159,7 +160,7 @@ def compute_gradient(context: ClientContext) -> Tensor:
     """The loss of the batch at the weights as they stand; its gradient, corrected and clipped, is left in `.grad`."""
     hooks = context.hooks
     assert hooks is not None
-    context.features = features = context.model(context.inputs)
+    context.features = features = context.runtime.batch_features(context)
     for part in hooks.transforms:
         features = returned_tensor(part.transform(context.model, features, context), part, "transform")
     context.embedding = features

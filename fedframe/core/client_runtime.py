@@ -7,7 +7,7 @@ the reply. Whatever a client leaves in the model is overwritten before the next 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ from fedframe.core.client_context import ClientContext
 from fedframe.core.client_loop import StepHooks, compute_gradient, fit
 from fedframe.core.culprit import find_culprit
 from fedframe.core.declared import client_memory, reply_numbers, reply_tensors
+from fedframe.core.feature_cache import FeatureCache, caches_features
 from fedframe.core.hook_errors import call_in_place, describe_hook_error
 from fedframe.core.job import personal_path
 from fedframe.core.measures import Predictions
@@ -30,7 +31,9 @@ from fedframe.core.precision import full_precision
 from fedframe.core.privacy import clipped, local_noise, node_deviation
 from fedframe.core.received import Received
 from fedframe.core.scratch import Scratch
-from fedframe.core.tally import make_tally, tally_size
+from fedframe.core.target_measures import LabelPredictions, Single, evidence_size, sum_up
+from fedframe.data import Samples
+from fedframe.data.target import Target
 from fedframe.errors import FedframeError, RunError
 from fedframe.util.files import read_tensors
 from fedframe.util.seeds import generator_for, seed_everything, seed_for
@@ -53,6 +56,7 @@ class ClientRuntime:
         # Restored for every client: private tensors that are not stored yet, and integer counters.
         self.initial = copy_tensors(self.model, (*job.roles.private, *job.roles.fixed))
         self.all_hooks, self.no_hooks = StepHooks.of(job.method, job.method.parts), StepHooks.of(job.method, ())
+        self.cache = FeatureCache(job) if caches_features(job) else None
         self.tools = Scratch()  # what a part makes once and uses for every client, such as a second net
         self.actions: dict[str, Callable[[Message, int], Message]] = {
             "train": self.train,
@@ -65,7 +69,7 @@ class ClientRuntime:
             "measure": self.measure,
             "end": self.end,
         }
-        self.own_predictions: dict[int, Predictions] = {}  # of own models that were made here
+        self.own_predictions: dict[int, Single] = {}  # of own models that were made here
 
     def perform(self, request: Message, unit: int) -> Message:
         """Do what the request says for one unit."""
@@ -131,9 +135,10 @@ class ClientRuntime:
     def score(self, request: Message, piece: int) -> Message:
         """What the server's model predicts for one piece of a test set."""
         self.load(request.tensors, {})
-        samples, rows, labels = self.job.test_piece(str(request.numbers["set"]), piece)
-        logits = self.predict(plain_batches(self.job.federation.source, samples, rows, self.job.settings.eval_batch))
-        loss = nn.functional.cross_entropy(logits, labels, reduction="sum")
+        which = str(request.numbers["set"])
+        samples, rows, labels = self.job.test_piece(which, piece)
+        logits = self.predict(samples, rows, (which, piece))
+        loss = summed_loss(self.job.target, logits, labels)
         tensors = {"predicted": logits.argmax(1).to(torch.int32), "probabilities": self.probabilities(logits)}
         return Message(request.kind, request.round, piece, tensors, {"loss": float(loss)})
 
@@ -170,21 +175,21 @@ class ClientRuntime:
         """Make the client's own model, keep it, and say how it does on the client's own test data."""
         found = make_personal_models(self, request, [client])[0]
         predicted, probabilities = found.pop("predicted"), found.pop("probabilities")
-        self.own_predictions[client] = Predictions(probabilities, self.job.local_test(client)[2], predicted)
+        self.own_predictions[client] = self.job.predictions(probabilities, self.job.local_test(client)[2], predicted)
         return Message(request.kind, request.round, client, found)
 
     def measure(self, request: Message, client: int) -> Message:
         """Tallies of the shared model's and of the client's own predictions, where pooled ones need nothing more."""
-        bins, classes = self.job.settings.score_bins, self.model.classes
-        nothing = torch.zeros(tally_size(classes, bins), dtype=torch.float64)
+        bins, target = self.job.settings.score_bins, self.job.target
+        nothing = torch.zeros(evidence_size(target, self.model.classes, bins), dtype=torch.float64)
         self.load(request.tensors, {})
-        shared = make_tally(self.predict_local(client), bins) if self.job.shares_a_model else nothing
+        shared = sum_up(self.predict_local(client), bins) if self.job.shares_a_model else nothing
         own = self.own_predictions.get(client) or self.predict_with_kept(request, client)
-        tensors = {"tally/shared": shared, "tally/personal": nothing.clone() if own is None else make_tally(own, bins)}
+        tensors = {"tally/shared": shared, "tally/personal": nothing.clone() if own is None else sum_up(own, bins)}
         numbers: dict[str, Number] = {"samples": max(1, len(self.job.federation.train[client])), "loss": 0.0}
         return Message(request.kind, request.round, client, tensors, numbers)
 
-    def predict_with_kept(self, request: Message, client: int) -> Predictions | None:
+    def predict_with_kept(self, request: Message, client: int) -> Single | None:
         """What the client's own model predicts, if an earlier process has made and kept it."""
         path = personal_path(self.job.folder, client)
         if not (self.job.settings.personal and path.exists()):
@@ -303,12 +308,19 @@ class ClientRuntime:
             hooks = StepHooks.of(self.job.method, chosen, loss)
         return fit(context, hooks, epochs, steps, only)
 
-    def count_hits(self, client: int, predictions: Predictions | None = None) -> dict[str, Tensor]:
-        """Right predictions and samples of each class in the client's own test data, and the metric if another."""
+    def count_hits(self, client: int, predictions: Single | None = None) -> dict[str, Tensor]:
+        """Right predictions and samples of each class in the client's own test data, and the metric if another.
+
+        Where no classes are learned there are none to count: samples stand in the first place.
+        """
         found = predictions or self.predict_local(client)
-        matrix = torch.from_numpy(found.confusion)
-        counts = {"hits": matrix.diagonal().contiguous(), "samples": matrix.sum(1)}
-        if self.job.settings.score_metric == "accuracy":
+        counts = {name: torch.zeros(self.model.classes, dtype=torch.int64) for name in ("hits", "samples")}
+        if isinstance(found, Predictions):
+            matrix = torch.from_numpy(found.confusion)
+            counts = {"hits": matrix.diagonal().contiguous(), "samples": matrix.sum(1)}
+        else:
+            counts["samples"][0] = found.samples
+        if self.job.settings.score_metric == "accuracy" and self.job.target is None:
             return counts
         score = self.job.score(found)
         value, error = (score.value, score.error) if score is not None else (NO_SCORE, NO_SCORE)
@@ -319,35 +331,84 @@ class ClientRuntime:
         }
 
     @torch.no_grad()
-    def predict_local(self, client: int) -> Predictions:
+    def predict_local(self, client: int) -> Single:
         """What the model as it stands predicts for the client's own test data."""
         samples, rows, labels = self.job.local_test(client)
-        batches = plain_batches(self.job.federation.source, samples, rows, self.job.settings.eval_batch)
-        logits = self.predict(batches)
-        return Predictions(self.probabilities(logits), labels, logits.argmax(1))
+        logits = self.predict(samples, rows, ("local test", client))
+        return self.job.predictions(self.probabilities(logits), labels, logits.argmax(1))
+
+    def outputs(self, found: Single) -> dict[str, Tensor]:
+        """Predictions as tensors of a reply."""
+        if isinstance(found, Predictions):
+            predicted, answers = torch.from_numpy(found.predicted), found.probabilities
+        else:
+            predicted = torch.zeros(found.samples, dtype=torch.int64)
+            answers = found.probabilities if isinstance(found, LabelPredictions) else found.truth + found.error
+        return {"predicted": predicted, "probabilities": torch.from_numpy(answers).float()}
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """The class probabilities that logits stand for."""
         return self.job.method.slot("loss").probabilities(logits)
 
-    def predict(self, batches: Iterable[Tensor]) -> Tensor:
-        """Class scores of the model as it stands, on the CPU."""
+    def predict(self, samples: Samples, rows: Tensor, name: Hashable) -> Tensor:
+        """Class scores of the model as it stands, on the CPU; `name` is that of the samples."""
         self.model.eval()
-        logits = [self.job.method.logits(self.model, inputs.to(self.flat.device)).cpu() for inputs in batches]
+        size, method = self.job.settings.eval_batch, self.job.method
+        if self.cache is not None:
+            features = self.cache.of(name, lambda: self.frozen_features(samples, rows))
+            batches = features.split(size) if len(rows) else ()  # type: ignore[no-untyped-call]
+            logits = [method.classify(self.model, method.refine(self.model, part)).cpu() for part in batches]
+        else:
+            inputs = plain_batches(self.job.federation.source, samples, rows, size)
+            logits = [method.logits(self.model, part.to(self.flat.device)).cpu() for part in inputs]
         return torch.cat(logits) if logits else torch.empty(0, self.model.classes)
 
-    def embeddings(self, rows: Tensor) -> Tensor:
-        """Features of training rows as they reach the classifier in prediction."""
-        return self._over_rows(rows, lambda inputs: self.job.method.embed(self.model, inputs), self.model.dim)
+    def batch_features(self, context: ClientContext) -> Tensor:
+        """Features of the batch under way; those of a frozen backbone are computed once."""
+        if self.cache is not None:
+            own = self.job.federation.train[context.client]
+            train = self.job.federation.source.train
+            found = self.cache.batch(context.client, context.batch_rows, lambda: self.frozen_features(train, own))
+            if found is not None:
+                return found
+        features: Tensor = context.model(context.inputs)
+        return features
+
+    def embeddings(self, rows: Tensor, client: int | None = None) -> Tensor:
+        """Features of training rows as they reach the classifier in prediction; `client` says whose, if it is known."""
+        train = self.job.federation.source.train
+        own = self.job.federation.train[client] if client is not None else rows[:0]
+        if self.cache is not None and len(rows) and torch.equal(rows, own):
+            with torch.no_grad():
+                self.model.eval()
+                features = self.cache.of(client, lambda: self.frozen_features(train, rows))
+                pieces = features.split(self.job.settings.eval_batch)  # type: ignore[no-untyped-call]
+                return torch.cat([self.job.method.refine(self.model, part) for part in pieces])
+        return self._over_rows(train, rows, lambda inputs: self.job.method.embed(self.model, inputs), self.model.dim)
 
     def features(self, rows: Tensor) -> Tensor:
         """Features of training rows as they leave the backbone in prediction."""
-        return self._over_rows(rows, self.model, 0)
+        return self._over_rows(self.job.federation.source.train, rows, self.model, 0)
 
     @torch.no_grad()
-    def _over_rows(self, rows: Tensor, net: Callable[[Tensor], Tensor], width: int) -> Tensor:
+    def _over_rows(self, samples: Samples, rows: Tensor, net: Callable[[Tensor], Tensor], width: int) -> Tensor:
         self.model.eval()
-        source = self.job.federation.source
-        batches = plain_batches(source, source.train, rows, self.job.settings.eval_batch)
+        batches = plain_batches(self.job.federation.source, samples, rows, self.job.settings.eval_batch)
         found = [net(inputs.to(self.flat.device)) for inputs in batches]
         return torch.cat(found) if found else torch.empty(0, width, device=self.flat.device)
+
+    @torch.no_grad()
+    def frozen_features(self, samples: Samples, rows: Tensor) -> Tensor:
+        """Features of a frozen backbone, which is in evaluation mode whatever the rest of the model is in."""
+        batches = plain_batches(self.job.federation.source, samples, rows, self.job.settings.eval_batch)
+        found = [self.model(inputs.to(self.flat.device)) for inputs in batches]
+        return torch.cat(found) if found else torch.empty(0, self.model.dim, device=self.flat.device)
+
+
+def summed_loss(target: Target | None, logits: Tensor, truth: Tensor) -> Tensor:
+    """The loss that is shown of predictions on test data, summed over samples, whatever the method minimises."""
+    if target is None:
+        return nn.functional.cross_entropy(logits, truth, reduction="sum")
+    if target.task == "multilabel":
+        return nn.functional.binary_cross_entropy_with_logits(logits, truth, reduction="none").mean(1).sum()
+    return (logits - truth).square().mean(1).sum()

@@ -19,9 +19,10 @@ from torch import Tensor
 
 from fedframe.core.client_runtime import NO_SCORE
 from fedframe.core.job import PIECE, Job
-from fedframe.core.measures import METRICS, Evidence, Measured, Predictions, metric_name, share_of
+from fedframe.core.measures import Evidence, Measured, Predictions, bounds_of, meaning, metric_name, share_of
 from fedframe.core.message import Message
 from fedframe.core.stage_costs import COUNTS_BYTES
+from fedframe.core.target_measures import Single
 from fedframe.core.told_gain import ToldGain
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def definitions(validate_share: float, metric: str = "accuracy") -> dict[str, st
         score: f"{metric_name(metric)}{found[score].removeprefix('accuracy')}{some if score != 'generic' else ''}"
         for score in SCORE_NAMES
     }
-    return {**found, **named, "metric": f"what scores are: {METRICS[metric]}"}
+    return {**found, **named, "metric": f"what scores are: {meaning(metric)}"}
 
 
 @dataclass(frozen=True)
@@ -157,18 +158,17 @@ def has_own_models(job: Job) -> bool:
     return bool(job.roles.private) or job.method.optional_slot("load_personal") is not None
 
 
-def score_generic(server: Server) -> tuple[Scores, Predictions]:
+def score_generic(server: Server) -> tuple[Scores, Single]:
     """Score the shared model on the global test set; also what it predicts there."""
     job = server.job
     if not job.shares_a_model:
-        return Scores(), Predictions(torch.empty(0, job.template.classes), torch.empty(0))
+        return Scores(), empty_predictions(job)
     predictions, loss = predict_set(server, "test")
-    matrix = torch.from_numpy(predictions.confusion)
     score, samples = job.score(predictions), predictions.samples
     scores = Scores(
         generic=score.value if score is not None else None,
         generic_loss=loss / samples if samples else None,
-        per_class=by_class(matrix.diagonal(), matrix.sum(1)),
+        per_class=recognised(predictions),
         pooled={"generic": predictions} if samples else {},
     )
     return scores, predictions
@@ -186,9 +186,9 @@ def score_shared(server: Server, local: str) -> Scores:
         found, _ = predict_set(server, local)
     clients = job.scored_clients(local)
     sizes = job.federation.local_test.sizes()[clients]
-    hits = hits_of_clients(torch.from_numpy(found.predicted == found.labels), sizes).tolist()
+    hits = hits_of_clients(torch.from_numpy(found.right), sizes).tolist()
     each = None
-    if job.settings.score_metric != "accuracy":
+    if job.settings.score_metric != "accuracy" or job.target is not None:
         each = [job.score(one) for one in found.split(sizes.tolist())]
     scores = with_client(scores, ByClient(clients.tolist(), hits, sizes.tolist(), each))
     return replace(scores, pooled={**scores.pooled, "client": found}) if found.samples else scores
@@ -211,7 +211,21 @@ def by_class(hits: Tensor, totals: Tensor) -> tuple[float | None, ...]:
     return tuple(float(h / t) if t else None for h, t in zip(hits.double(), totals, strict=True))
 
 
-def predict_set(server: Server, which: str) -> tuple[Predictions, float]:
+def recognised(predictions: Single) -> tuple[float | None, ...]:
+    """The share of each class's samples that is recognised; nothing where no classes are learned."""
+    if not isinstance(predictions, Predictions):
+        return ()
+    matrix = torch.from_numpy(predictions.confusion)
+    return by_class(matrix.diagonal(), matrix.sum(1))
+
+
+def empty_predictions(job: Job) -> Single:
+    """Predictions of nothing."""
+    nothing = torch.empty(0, job.template.classes)
+    return job.predictions(nothing, torch.empty(0) if job.target is None else nothing)
+
+
+def predict_set(server: Server, which: str) -> tuple[Single, float]:
     """The shared model's predictions for a whole test set, and the summed loss."""
     rows = server.job.test_rows(which)
     pieces = -(-len(rows) // PIECE)
@@ -224,8 +238,10 @@ def predict_set(server: Server, which: str) -> tuple[Predictions, float]:
         predicted.append(reply.tensors["predicted"].long())  # a copy: the reply is only lent
         probabilities.append(reply.tensors["probabilities"].clone())
         loss += float(reply.numbers["loss"])
-    labels = server.job.pool(which).y[rows] if len(rows) else torch.empty(0, dtype=torch.int64)
-    return Predictions(torch.cat(probabilities), labels, torch.cat(predicted)), loss
+    if not len(rows):
+        return empty_predictions(server.job), loss
+    labels = server.job.pool(which).targets[rows]
+    return server.job.predictions(torch.cat(probabilities), labels, torch.cat(predicted)), loss
 
 
 def hits_of_clients(right: Tensor, sizes: Tensor) -> Tensor:
@@ -249,7 +265,7 @@ def score_clients(
     each: list[Measured | None] = []
     probabilities, predicted = list[Tensor](), list[Tensor]()
     for reply in server.engine.run(request, units):
-        each += measured_scores(reply)
+        each += measured_scores(reply, server.job.settings.score_metric)
         if "probabilities" in reply.tensors:
             probabilities.append(reply.tensors["probabilities"].clone())
             predicted.append(reply.tensors["predicted"].clone())
@@ -265,16 +281,21 @@ def score_clients(
     pooled: dict[str, Evidence] = {}
     if probabilities:
         labels = torch.cat([server.job.local_test(client)[2] for client in clients])
-        pooled["personal"] = Predictions(torch.cat(probabilities), labels, torch.cat(predicted))
-    return replace(scores, personal_per_class=by_class(class_hits, class_sizes), pooled=pooled)
+        pooled["personal"] = server.job.predictions(torch.cat(probabilities), labels, torch.cat(predicted))
+    per_class = by_class(class_hits, class_sizes) if server.job.target is None else ()
+    return replace(scores, personal_per_class=per_class, pooled=pooled)
 
 
-def measured_scores(reply: Message) -> list[Measured | None]:
+def measured_scores(reply: Message, metric: str) -> list[Measured | None]:
     """The clients' scores in a reply, where the metric is not accuracy; none where it has no meaning."""
     if "value" not in reply.tensors:
         return []
     values, errors = (reply.tensors[name].reshape(-1).tolist() for name in ("value", "error"))
-    return [None if value == NO_SCORE else Measured(value, error) for value, error in zip(values, errors, strict=True)]
+    bounds = bounds_of(metric)
+    return [
+        None if error == NO_SCORE else Measured(value, error, None, bounds)
+        for value, error in zip(values, errors, strict=True)
+    ]
 
 
 def personal_scores(server: Server, each: ByClient, diverged: int) -> Scores:

@@ -24,8 +24,10 @@ from fedframe.core.part import ModelSize, Part, Upload
 from fedframe.core.part_check import class_location
 from fedframe.core.personal import groups
 from fedframe.core.private_state import Store
+from fedframe.core.target_measures import Single, single_predictions
 from fedframe.data import Federation, Ragged, Samples
 from fedframe.data.augment import Augment, read_augment
+from fedframe.data.target import Target
 from fedframe.errors import SettingError, nearest
 from fedframe.settings import Settings, read_class_weights
 from fedframe.util.files import write_tensors
@@ -145,13 +147,15 @@ class Job:
         digest = hashlib.blake2b(digest_size=16)
         for values in (
             source.train.y,
+            *([source.train.values] if source.train.values is not None else []),
             self.federation.train.offsets,
             self.federation.train.values if len(source.train) else source.train.y,  # samples are elsewhere: no rows
             source.mean,
             source.std,
         ):
             digest.update(values.contiguous().numpy().tobytes())
-        digest.update(repr((source.classes, source.input_shape, self.roles.layout.size)).encode())
+        form = source.classes if source.target is None else (source.task, source.outputs)
+        digest.update(repr((form, source.input_shape, self.roles.layout.size)).encode())
         return digest.hexdigest()
 
     @cached_property
@@ -203,9 +207,19 @@ class Job:
         return [int(client) for client in clients[order]]
 
     # -- what is measured and minimised --------------------------------------------------------------------------------
+    @property
+    def target(self) -> Target | None:
+        """What is learned, if it is no class."""
+        return self.federation.source.target
+
+    def predictions(self, outputs: Tensor, truth: Tensor, predicted: Tensor | None = None) -> Single:
+        """A model's answers (probabilities, or numbers as they are learned) beside the truth."""
+        return single_predictions(self.target, outputs, truth, predicted)
+
     def score(self, evidence: Evidence) -> Measured | None:
         """The run's metric of some predictions."""
-        return measure(evidence, self.settings.score_metric, self.positive, self.settings.metric_at)
+        positive = self.positive if self.target is None else 1
+        return measure(evidence, self.settings.score_metric, positive, self.settings.metric_at)
 
     @cached_property
     def positive(self) -> int:
@@ -273,7 +287,7 @@ class Job:
             self._rows[which] = self.test_rows(which)
         rows = self._rows[which][piece * PIECE : (piece + 1) * PIECE]
         pool = self.pool(which)
-        return pool, rows, pool.y[rows]
+        return pool, rows, pool.targets[rows]
 
     @cached_property
     def _rows(self) -> dict[str, Tensor]:
@@ -282,7 +296,7 @@ class Job:
     def local_test(self, client: int) -> tuple[Samples, Tensor, Tensor]:
         """One client's own test data."""
         pool, rows = self.pool("local"), self.federation.local_test[client]
-        return pool, rows, pool.y[rows]
+        return pool, rows, pool.targets[rows]
 
     # -- personal models -----------------------------------------------------------------------------------------------
     @cached_property

@@ -34,7 +34,33 @@ METRICS = {
     "sensitivity": "sensitivity at the set specificity (with more than two classes one against the rest, mean)",
     "specificity": "specificity at the set sensitivity (with more than two classes one against the rest, mean)",
 }
-SHORT = {"auroc": "AUROC", "f1": "F1"}
+NUMBER_METRICS = {  # of predicted numbers
+    "mae": "mean absolute error (in the target's units; mean over targets; lower is better)",
+    "rmse": "root mean squared error (in the target's units; mean over targets; lower is better)",
+    "r2": "R2 (share of the target's variance that is explained, 1 - squared error / variance; mean over targets)",
+}
+LOWER_IS_BETTER = ("mae", "rmse")
+SHORT = {"auroc": "AUROC", "f1": "F1", "mae": "mean absolute error", "rmse": "root mean squared error", "r2": "R2"}
+
+
+def is_share(metric: str) -> bool:
+    """Whether a metric lies between 0 and 1, so that people read it in percent."""
+    return metric not in NUMBER_METRICS
+
+
+def sign_of(metric: str) -> int:
+    """1 where more is better, -1 where less is: for errors."""
+    return -1 if metric in LOWER_IS_BETTER else 1
+
+
+def meaning(metric: str) -> str:
+    """What a metric is, in words."""
+    return {**METRICS, **NUMBER_METRICS}[metric]
+
+
+def bounds_of(metric: str) -> tuple[float, float]:
+    """Between which numbers a metric lies."""
+    return {"mae": (0.0, math.inf), "rmse": (0.0, math.inf), "r2": (-math.inf, 1.0)}.get(metric, (0.0, 1.0))
 
 
 def metric_name(metric: str) -> str:
@@ -49,16 +75,17 @@ class Measured:
     value: float
     error: float
     interval: tuple[float, float] | None = None  # where it is not value ± 1.96 errors
+    bounds: tuple[float, float] = (0.0, 1.0)  # no interval reaches beyond
 
     @property
     def low(self) -> float:
         """The lower end of the 95 % interval."""
-        return self.interval[0] if self.interval else max(0.0, self.value - Z * self.error)
+        return self.interval[0] if self.interval else max(self.bounds[0], self.value - Z * self.error)
 
     @property
     def high(self) -> float:
         """Its upper end."""
-        return self.interval[1] if self.interval else min(1.0, self.value + Z * self.error)
+        return self.interval[1] if self.interval else min(self.bounds[1], self.value + Z * self.error)
 
 
 @dataclass(frozen=True)
@@ -144,6 +171,12 @@ class Predictions:
         each = squared_errors(self.probabilities, self.labels)
         return float(each.sum()), float((each**2).sum())
 
+    @property
+    def right(self) -> Floats:
+        """Which predictions are right, as 1 and 0."""
+        found: Floats = (self.predicted == self.labels).astype(np.float64)
+        return found
+
     def of(self, rows: Counts | slice) -> Predictions:
         """Some of the predictions."""
         return Predictions(self.probabilities[rows], self.labels[rows], self.predicted[rows])
@@ -171,6 +204,10 @@ def measure(evidence: Evidence, metric: str, positive: int = 1, at: float = 0.9)
     """
     if not evidence.samples:
         return None
+    own = getattr(evidence, "measured", None)  # of numbers, and of several labels at once
+    if own is not None:
+        found_otherwise: Measured | None = own(metric, at)
+        return found_otherwise
     if metric in ("accuracy", "balanced_accuracy", "f1"):
         found = {"accuracy": accuracy, "balanced_accuracy": balanced_accuracy, "f1": macro_f1}
         return found[metric](evidence.confusion)
@@ -203,6 +240,7 @@ def mean_over(each: Sequence[Measured | None]) -> Measured | None:
         sum(one.value for one in known) / len(known),
         sum(one.error for one in known) / len(known),
         known[0].interval if len(known) == 1 else None,
+        known[0].bounds,
     )
 
 
@@ -211,7 +249,7 @@ def mean_of_independent(each: Sequence[Measured]) -> Measured | None:
     if not each:
         return None
     error = math.sqrt(sum(one.error**2 for one in each)) / len(each)
-    return Measured(sum(one.value for one in each) / len(each), error)
+    return Measured(sum(one.value for one in each) / len(each), error, None, each[0].bounds)
 
 
 def brier(evidence: Evidence) -> Measured | None:

@@ -17,6 +17,7 @@ from torch import Tensor
 from fedframe.core.aggregation import RunningMean
 from fedframe.core.message import Message
 from fedframe.core.model import Model
+from fedframe.data.target import TASKS, Task
 from fedframe.errors import SettingError, nearest
 
 if TYPE_CHECKING:
@@ -127,6 +128,8 @@ class Part:
     # Whether the server stage takes nothing from clients but sums of their statistics: then a client can be added later
     # or taken out, and the result is that of a run with it, or without it.
     from_sums: ClassVar[bool] = False
+    # What it can be used for; None: every task, unless it overrides a hook that sees classes (`CLASS_HOOKS`).
+    tasks: ClassVar[tuple[Task, ...] | None] = None
     sgd_steps: ClassVar[bool] = True  # whether a local step is lr times a gradient; a part that fills `step` may differ
 
     @property
@@ -302,7 +305,17 @@ class Part:
         return ()
 
 
-ATTRIBUTES = ("name", "paper", "rank", "memory", "takes_over", "compares_with_server", "from_sums", "sgd_steps")
+ATTRIBUTES = (
+    "name",
+    "paper",
+    "rank",
+    "memory",
+    "takes_over",
+    "compares_with_server",
+    "from_sums",
+    "tasks",
+    "sgd_steps",
+)
 PROPERTIES = ("shares_a_model", "server_samples", "samplewise", "protects")
 HOOKS: tuple[str, ...] = tuple(
     name for name, value in vars(Part).items() if callable(value) and not name.startswith("_")
@@ -312,6 +325,36 @@ HOOKS: tuple[str, ...] = tuple(
 def overrides(kind: type[Part], hook: str) -> bool:
     """Whether a part's class has its own version of a hook."""
     return getattr(kind, hook) is not getattr(Part, hook)
+
+
+# Hooks that see classes, their labels, their scores or their features. A part that overrides one of them is for
+# classification, unless its class, or one below it, says in `tasks` that it means more.
+CLASS_HOOKS = (
+    "build_head",
+    "predict",
+    "begin_batch",
+    "transform",
+    "loss",
+    "row_losses",
+    "probabilities",
+    "penalty",
+    "statistics",
+    "server_stage",
+    "head_stages",
+)
+
+
+def tasks_of(kind: type[Part]) -> tuple[Task, ...]:
+    """The tasks that a part can be used for. A subclass that replaces such a hook has to say it anew."""
+
+    def owner(name: str) -> type:
+        return next(each for each in kind.__mro__ if name in vars(each))
+
+    declared = kind.tasks is not None
+    if declared and all(issubclass(owner("tasks"), owner(hook)) for hook in CLASS_HOOKS):
+        return kind.tasks or ()
+    inherited = any(overrides(kind, hook) for hook in (*CLASS_HOOKS, "server_samples"))
+    return ("classification",) if declared or inherited else TASKS
 
 
 def filled_slots(kind: type[Part]) -> set[Slot]:

@@ -84,8 +84,7 @@ def make_personal_models(runtime: ClientRuntime, request: Message, clients: Sequ
             {
                 **runtime.count_hits(context.client, found),
                 "diverged": torch.tensor(diverged),
-                "predicted": torch.from_numpy(found.predicted),
-                "probabilities": torch.from_numpy(found.probabilities).float(),
+                **runtime.outputs(found),
             }
         )
     return hits
@@ -112,5 +111,5 @@ def set_aside(runtime: ClientRuntime, context: ClientContext, stacked: bool) -> 
     """The client's model as it stands, and what is needed to go on with it later."""
     tensors = {name: tensor.detach().clone() for name, tensor in named_tensors(runtime.model).items()}
     rows = context.rows if stacked else context.rows[:0]
-    labels = runtime.job.federation.source.train.y[rows].to(runtime.flat.device)
+    labels = runtime.job.federation.source.train.targets[rows].to(runtime.flat.device)
     return StackedClient(context, runtime.features(rows), labels, tensors)

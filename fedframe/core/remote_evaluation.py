@@ -6,6 +6,7 @@ round r + 1, and are added to the line of round r then.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -25,11 +26,11 @@ from fedframe.core.evaluation import (
     with_client,
     with_personal,
 )
-from fedframe.core.measures import Evidence
+from fedframe.core.measures import Evidence, bounds_of
 from fedframe.core.message import LAST, LOST, Message
 from fedframe.core.privacy import withholds_figures
 from fedframe.core.stage_costs import StageCost
-from fedframe.core.tally import Tally, is_plausible, tally_size
+from fedframe.core.target_measures import evidence_size, is_plausible_sum, summed_evidence
 from fedframe.core.told_gain import told as told_gain
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ class RemoteEvaluation:
             return scores if own is None else summed_scores(server, scores, "personal", own)
         # A client that did not reply to the request itself has been named by now.
         received, own_received = ([reply for reply in replies or () if reply.kind != LOST] for replies in (shared, own))
-        scores = client_scores(Scores(), usable(server, request, received))
+        scores = client_scores(server, Scores(), usable(server, request, received))
         if own is None:
             return scores
         fine = usable(server, replace(request, kind="own"), own_received)
@@ -146,13 +147,14 @@ class RemoteEvaluation:
                 scores = with_mean(scores, "client", last.client, last.client_weighted, last.client_count)
             scores = summed_scores(server, scores, "client" if kind == "client" else "personal", replies)
         elif kind == "client":
-            scores = client_scores(scores, fine)
+            scores = client_scores(server, scores, fine)
         else:
             own = scores_of_own(server, fine)
             if last is not None and "client" in last.by_client:
                 scores = with_client(scores, last.by_client["client"])
             scores = with_personal(scores, own) if own.by_client else scores
-        told = {reply.unit: said for reply in last_replies if (said := told_gain(reply.numbers)) is not None}
+        metric = job.settings.score_metric
+        told = {reply.unit: said for reply in last_replies if (said := told_gain(reply.numbers, metric)) is not None}
         return replace(scores, pooled={**scores.pooled, **pooled}, told=told)
 
     def final_without_figures(self, server: Server, progress: Callable[[int, int], None]) -> Scores:
@@ -170,21 +172,21 @@ class RemoteEvaluation:
     def gather_tallies(self, server: Server) -> dict[str, Evidence]:
         """Pooled predictions from the clients' tallies: they are summed, under secure aggregation by the clients."""
         job = server.job
-        classes, bins = job.template.classes, job.settings.score_bins
-        shapes = {name: torch.Size([tally_size(classes, bins)]) for name in TALLIES}
+        classes, bins, target = job.template.classes, job.settings.score_bins, job.target
+        shapes = {name: torch.Size([evidence_size(target, classes, bins)]) for name in TALLIES}
         self.engine.expect("measure", shapes)
         sums = {name: torch.zeros(size, dtype=torch.float64) for name, size in shapes.items()}
         for reply in server.ask_everyone("measure", shapes, lambda done, total: None):
             represented = self.engine.represented_clients(reply)
             most = sum(len(job.federation.local_test[client]) for client in represented)
-            if not all(is_plausible(reply.tensors[name], classes, bins, most) for name in TALLIES):
+            if not all(is_plausible_sum(target, reply.tensors[name], classes, bins, most) for name in TALLIES):
                 who = reply.unit if reply.unit != ALL else "all, summed,"
                 server.note(f"The score histograms of client {who} were refused: they count what cannot be.")
                 continue
             for name in TALLIES:
                 sums[name] += reply.tensors[name].double()
-        found = {TALLIES[name]: Tally.of(vector, classes, bins) for name, vector in sums.items()}
-        return {score: tally for score, tally in found.items() if tally.samples}
+        found = {TALLIES[name]: summed_evidence(target, vector, classes, bins) for name, vector in sums.items()}
+        return {score: evidence for score, evidence in found.items() if evidence.samples}
 
     def end_run(self, server: Server) -> list[Message]:
         """Tell the nodes that the run is over, once nothing is left to unmask; their last replies."""
@@ -208,8 +210,10 @@ def summed_scores(server: Server, scores: Scores, what: str, replies: Iterable[M
             continue
         found = dict(zip(SUMMED_COUNTS, reply.tensors["counts"].double().tolist(), strict=True))
         most, slack = len(server.job.federation), 1e-6
-        fine = -slack <= found["scores"] <= found["scored"] + slack and found["scored"] <= most + slack
-        fine = fine and -slack <= found["weighted"] <= found["samples"] + slack and 0 <= found["diverged"] <= most
+        low, high = bounds_of(server.job.settings.score_metric)
+        count, samples = found["scored"], found["samples"]
+        fine = within(found["scores"], low, high, count, slack) and -slack <= count <= most + slack
+        fine = fine and within(found["weighted"], low, high, samples, slack) and 0 <= found["diverged"] <= most
         if not fine:
             server.note(f"Round {reply.round}, {reply.kind}: the clients' counts, summed, were refused.")
             continue
@@ -223,6 +227,13 @@ def summed_scores(server: Server, scores: Scores, what: str, replies: Iterable[M
     return scores
 
 
+def within(total: float, low: float, high: float, count: float, slack: float) -> bool:
+    """Whether a sum can be that of so many scores between two bounds."""
+    below = low * count if math.isfinite(low) else low
+    above = high * count if math.isfinite(high) else high
+    return math.isfinite(total) and count >= -slack and below - slack <= total <= above + slack
+
+
 def with_mean(scores: Scores, what: str, mean: float, weighted: float | None, count: int) -> Scores:
     """The scores with a mean over clients."""
     if what == "client":
@@ -230,21 +241,21 @@ def with_mean(scores: Scores, what: str, mean: float, weighted: float | None, co
     return replace(scores, personal=mean, personal_weighted=weighted, personal_count=count)
 
 
-def client_scores(scores: Scores, fine: list[Message]) -> Scores:
+def client_scores(server: Server, scores: Scores, fine: list[Message]) -> Scores:
     """The scores with the shared model's on clients' own test data, from their counts."""
-    return with_client(scores, each_of(fine)) if fine else scores
+    return with_client(scores, each_of(server, fine)) if fine else scores
 
 
 def scores_of_own(server: Server, fine: list[Message]) -> Scores:
     """The scores of clients' own models, from those who have sent them."""
     diverged = sum(int(reply.tensors.get("diverged", torch.zeros(())).sum()) for reply in fine)
-    return personal_scores(server, each_of(fine), diverged)
+    return personal_scores(server, each_of(server, fine), diverged)
 
 
-def each_of(fine: list[Message]) -> ByClient:
+def each_of(server: Server, fine: list[Message]) -> ByClient:
     """Clients' counts side by side. Labels stay with the clients: there are none by class."""
     hits, sizes = ([int(reply.tensors[name]) for reply in fine] for name in ("hits", "samples"))
-    scores = [one for reply in fine for one in measured_scores(reply)]
+    scores = [one for reply in fine for one in measured_scores(reply, server.job.settings.score_metric)]
     return ByClient([reply.unit for reply in fine], hits, sizes, scores or None)
 
 
@@ -265,9 +276,10 @@ def usable_hits(server: Server, request: Message, reply: Message) -> bool:
     if server.is_lost(reply, request):
         return False
     names = NAMES if reply.kind == "personalise" else NAMES[:2]
-    scored = SCORES if server.job.settings.score_metric != "accuracy" else ()
+    metric = server.job.settings.score_metric
+    scored = SCORES if metric != "accuracy" or server.job.target is not None else ()
     fine = reply.kind == request.kind and set(reply.tensors) == {*names, *scored}
-    if fine and all(is_count(reply.tensors[n]) for n in names) and all(is_score(reply.tensors[n]) for n in scored):
+    if fine and all(is_count(reply.tensors[n]) for n in names) and (not scored or is_score(reply, metric)):
         hits, samples, diverged = (int(reply.tensors[name]) if name in names else 0 for name in NAMES)
         if 0 <= hits <= samples <= len(server.job.federation.local_test[reply.unit]) and 0 <= diverged <= 1:
             return True
@@ -275,10 +287,14 @@ def usable_hits(server: Server, request: Message, reply: Message) -> bool:
     return False
 
 
-def is_score(tensor: Tensor) -> bool:
-    """Whether it is one number between 0 and 1, or the one that stands for no score."""
-    fine = tensor.dtype == torch.float64 and tensor.shape == ()
-    return fine and (0 <= float(tensor) <= 1 or float(tensor) == NO_SCORE)
+def is_score(reply: Message, metric: str) -> bool:
+    """Whether a reply has one number that the metric can be, with its error, or what stands for no score."""
+    value, error = (reply.tensors[name] for name in SCORES)
+    if any(each.dtype != torch.float64 or each.shape != () for each in (value, error)):
+        return False
+    low, high = bounds_of(metric)
+    found = math.isfinite(float(value)) and low <= float(value) <= high and 0 <= float(error) < math.inf
+    return found or (float(value) == NO_SCORE and float(error) == NO_SCORE)
 
 
 def is_count(tensor: Tensor) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from fedframe.core.measures import bounds_of
 from fedframe.core.message import Number
 
 ENDS = ("value", "low", "high")
@@ -17,15 +18,16 @@ def tell(alone: Mapping[str, float], gained: Mapping[str, float]) -> dict[str, N
     return {f"{what}_{end}": float(each[end]) for what, each in ((ALONE, alone), (GAIN, gained)) for end in ENDS}
 
 
-def told(numbers: Mapping[str, Number]) -> ToldGain | None:
-    """What a reply says, if it says so and it can be: a score of 0 to 1, a difference of -1 to 1, ends in order."""
-    found = []
-    for what, least in ((ALONE, 0.0), (GAIN, -1.0)):
+def told(numbers: Mapping[str, Number], metric: str = "accuracy") -> ToldGain | None:
+    """What a reply says, if it says so and the metric can have such a score and such a difference, ends in order."""
+    found, bounds = [], bounds_of(metric)
+    apart = bounds[1] - bounds[0]
+    for what, least, most in ((ALONE, *bounds), (GAIN, -apart, apart)):
         values = {end: numbers.get(f"{what}_{end}") for end in ENDS}
         if not all(isinstance(value, float) and math.isfinite(value) for value in values.values()):
             return None
         read = {end: float(value) for end, value in values.items() if value is not None}
-        if not least <= read["low"] <= read["value"] <= read["high"] <= 1.0:
+        if not least <= read["low"] <= read["value"] <= read["high"] <= most:
             return None
         found.append(read)
     return found[0], found[1]

@@ -16,6 +16,7 @@ from torch.utils.data import Dataset, TensorDataset
 from fedframe.data.medmnist import is_medmnist, rename_medmnist, val_choice
 from fedframe.data.source import ArrayInputs, Ints, Samples
 from fedframe.data.spec import DataSpec, RawData
+from fedframe.data.target import EncodedTarget, encode_target, find_task
 from fedframe.errors import DataError, SettingError
 
 CHANNELS = (1, 3, 4)
@@ -120,7 +121,7 @@ def check_text(array: npt.NDArray[Any], what: str) -> None:
             raise DataError(f"{what} holds {value[:40]!a}, which is no text in Unicode; decode it anew.") from None
 
 
-def from_arrays(name: str, arrays: Mapping[str, Any], where: str) -> RawData:
+def from_arrays(name: str, arrays: Mapping[str, Any], where: str, task: str = "auto") -> RawData:
     """Samples from arrays x_train, y_train (or x, y) and, if given, x_test, y_test, user_train, user_test."""
     given = dict(arrays)
     for short, full in (("x", "x_train"), ("y", "y_train"), ("user", "user_train")):
@@ -135,7 +136,8 @@ def from_arrays(name: str, arrays: Mapping[str, Any], where: str) -> RawData:
             found = ", ".join(sorted(arrays)) or "nothing"
             raise DataError(f"{where} lacks {required}; it holds {found}.")
     has_test = "x_test" in given
-    y, y_test, classes = encode_categories(given["y_train"], given.get("y_test"), f"y of {where}")
+    learned = encode_labels(given["y_train"], given.get("y_test") if has_test else None, f"y of {where}", task)
+    y, y_test, classes = (learned.y, learned.y_test, learned.strata) if isinstance(learned, EncodedTarget) else learned
     user: Ints | None = None
     user_test: Ints | None = None
     users: tuple[str, ...] | None = None
@@ -153,7 +155,23 @@ def from_arrays(name: str, arrays: Mapping[str, Any], where: str) -> RawData:
                 f"{where}: a training sample has shape {train.x.shape} and a test sample {test.x.shape}; "
                 "they must agree."
             )
-    return RawData(name, train, test, classes, users)
+    if not isinstance(learned, EncodedTarget):
+        return RawData(name, train, test, classes, users)
+    train = replace(train, values=learned.values)
+    test = replace(test, values=learned.values_test) if test is not None else None
+    return RawData(name, train, test, classes, users, None, (learned.note,), learned.target)
+
+
+def encode_labels(
+    first: Any, second: Any | None, what: str, asked: str
+) -> EncodedTarget | tuple[Ints, Ints | None, tuple[str, ...]]:
+    """Classes, or the numbers or labels to learn."""
+    task = find_task(asked, first, what)
+    return (
+        encode_categories(first, second, what)
+        if task == "classification"
+        else encode_target(task, first, second, None, what)
+    )
 
 
 def make_samples(x: ArrayInputs, y: Ints, user: Ints | None, what: str) -> Samples:
@@ -172,7 +190,7 @@ ACCEPTED_DATA = (
 )
 
 
-def from_python(data: object) -> RawData:
+def from_python(data: object, task: str = "auto") -> RawData:
     """Samples from arrays, tensors, dicts of them or torch Datasets."""
     if isinstance(data, Mapping):
         unknown = set(data) - {*ARRAY_NAMES, "x", "y", "user"}
@@ -180,16 +198,17 @@ def from_python(data: object) -> RawData:
             raise SettingError(
                 f"the data dict has the unknown name {min(map(str, unknown))!r}: use {', '.join(ARRAY_NAMES)}."
             )
-        return from_arrays("arrays", data, "the data dict")
+        return from_arrays("arrays", data, "the data dict", task)
     if isinstance(data, Dataset):
         x, y = _read_dataset(data)
-        return from_arrays("dataset", {"x_train": x, "y_train": y}, "the Dataset")
+        return from_arrays("dataset", {"x_train": x, "y_train": y}, "the Dataset", task)
     if isinstance(data, tuple | list):
         if len(data) == 2 and all(isinstance(part, Dataset) for part in data):
             (x, y), (x_test, y_test) = map(_read_dataset, data)
-            return from_arrays("dataset", dict(zip(ARRAY_NAMES, (x, y, x_test, y_test), strict=False)), "the Datasets")
+            given = dict(zip(ARRAY_NAMES, (x, y, x_test, y_test), strict=False))
+            return from_arrays("dataset", given, "the Datasets", task)
         if len(data) in (2, 4):
-            return from_arrays("arrays", dict(zip(ARRAY_NAMES, data, strict=False)), "the given arrays")
+            return from_arrays("arrays", dict(zip(ARRAY_NAMES, data, strict=False)), "the given arrays", task)
     raise SettingError(f"data is a {type(data).__name__}, which is not understood: {ACCEPTED_DATA}")
 
 
@@ -234,10 +253,11 @@ def load_npz(spec: DataSpec) -> RawData:
                 f"{path} holds Python objects, which are never opened; save plain arrays of numbers or texts."
             ) from None
         raise DataError(f"{path} is damaged or no npz file ({error}).") from None
-    choice = val_choice(spec)
+    choice, task = val_choice(spec), spec.schema.task if spec.schema is not None else spec.task
     if is_medmnist(arrays):
         arrays, notes = rename_medmnist(arrays, choice, str(path))
-        return replace(from_arrays(path.stem, arrays, str(path)), notes=notes)
+        found = from_arrays(path.stem, arrays, str(path), task)
+        return replace(found, notes=(*notes, *found.notes))
     if "val" in spec.options:
         raise SettingError(f"data {spec.text!r}: val is about files with val_images, which this is not; leave it out.")
-    return from_arrays(path.stem, arrays, str(path))
+    return from_arrays(path.stem, arrays, str(path), task)

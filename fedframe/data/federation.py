@@ -76,12 +76,12 @@ class Federation:
 
     def train_batch(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Model-ready inputs and labels of these rows of source.train."""
-        return self.source.batch(self.source.train, rows), self.source.train.y.index_select(0, rows)
+        return self.source.batch(self.source.train, rows), self.source.train.targets.index_select(0, rows)
 
     def local_test_batch(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Model-ready inputs and labels of these rows of the local test pool."""
         samples = self.local_test_samples
-        return self.source.batch(samples, rows), samples.y.index_select(0, rows)
+        return self.source.batch(samples, rows), samples.targets.index_select(0, rows)
 
     def class_counts(self, client: int) -> torch.Tensor:
         """Training samples of each class at this client, int64 (C,)."""

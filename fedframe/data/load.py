@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import parse_qsl
 
@@ -18,6 +19,7 @@ from fedframe.data.source import ArrayInputs, Ints, Samples, Source, statistics
 from fedframe.data.spec import DataSpec, Loader, RawData
 from fedframe.data.stratified import held_out_mask, subsample
 from fedframe.data.tables import fit_encoding, load_csv, load_parquet
+from fedframe.data.target import Target
 from fedframe.data.tiny_imagenet import load_tiny_imagenet
 from fedframe.errors import DataError, SettingError, nearest
 from fedframe.util.seeds import numpy_generator_for
@@ -70,6 +72,7 @@ def load_source(
     label: str | None = None,
     client_column: str | None = None,
     download: bool = True,
+    task: str = "auto",
 ) -> Source:
     """Load a data set.
 
@@ -77,24 +80,45 @@ def load_source(
     Python objects: (x_train, y_train), (x_train, y_train, x_test, y_test), a dict with those names, a torch
     Dataset or a pair of them. A set without test samples gets `test_share` of the training samples as its
     test set, stratified by class. Of the remaining training samples `data_share` is kept, the same
-    share of every class; the test set does not depend on it.
+    share of every class; the test set does not depend on it. `task` says what is learned: classification,
+    regression, multilabel, or (auto) what the labels plainly are.
     """
     if not 0 <= test_share < 1:
         raise SettingError(f"test_share is {test_share}; use a share from 0 to below 1, e.g. 0.2.")
     if not 0 < data_share <= 1:
         raise SettingError(f"data_share is {data_share}; use a share above 0 and at most 1, e.g. 0.1.")
     if isinstance(data, Source) and data.test is not None and data_share == 1:
-        return data
+        return check_task(data, task)
     if isinstance(data, str):
-        data = read_spec(data, data_dir, seed, label, client_column, download)
-    return _prepare(load_raw(data), seed, test_share, data_share)
+        data = read_spec(data, data_dir, seed, label, client_column, download, task)
+    return check_task(_prepare(load_raw(data, task), seed, test_share, data_share), task)
 
 
-def load_raw(data: object) -> RawData:
+def check_task(source: Source, asked: str) -> Source:
+    """The source, unless it is of another task than asked: many sources know classes only."""
+    if asked not in ("auto", source.task):
+        raise SettingError(
+            f"task = {asked!r}: the data {source.name!r} are for {source.task}; use task = {source.task}, or numbers "
+            "in csv:PATH, parquet:PATH or npz:PATH."
+        )
+    return source
+
+
+def load_raw(data: object, task: str = "auto") -> RawData:
     """Load the samples of a parsed spec, a Source or Python objects, before test split and normalisation."""
     if isinstance(data, Source):
-        return RawData(data.name, data.train, data.test, data.classes, data.user_names, data.columns, data.notes)
-    return LOADERS[data.name](data) if isinstance(data, DataSpec) else from_python(data)
+        named = (data.user_names, data.columns, data.notes)
+        train, test = (with_units(samples, data.target) for samples in (data.train, data.test))
+        assert train is not None
+        return RawData(data.name, train, test, data.classes, *named, data.target)
+    return LOADERS[data.name](data) if isinstance(data, DataSpec) else from_python(data, task)
+
+
+def with_units(samples: Samples | None, target: Target | None) -> Samples | None:
+    """Samples whose numbers are in their own units again."""
+    if samples is None or samples.values is None or target is None:
+        return samples
+    return replace(samples, values=target.unscaled(samples.values))
 
 
 def read_spec(
@@ -104,6 +128,7 @@ def read_spec(
     label: str | None = None,
     client_column: str | None = None,
     download: bool = True,
+    task: str = "auto",
 ) -> DataSpec:
     """Parse a spec: NAME, or NAME:PATH, or NAME:PATH?option=value&option=value."""
     name, _, rest = text.strip().partition(":")
@@ -121,7 +146,7 @@ def read_spec(
     where, _, query = rest.partition("?")
     options = dict(parse_qsl(query, keep_blank_values=True))
     path = Path(where).expanduser() if wants_path else None
-    return DataSpec(text, name, path, options, data_dir, seed, label, client_column, download)
+    return DataSpec(text, name, path, options, data_dir, seed, label, client_column, download, None, task)
 
 
 def _prepare(raw: RawData, seed: int, test_share: float, data_share: float) -> Source:
@@ -134,7 +159,18 @@ def _prepare(raw: RawData, seed: int, test_share: float, data_share: float) -> S
     if columns is not None:
         train, test, columns = fit_encoding(train, test, columns)
     mean, std = statistics(training_values(train, seed))
-    return Source(raw.name, train, test, raw.classes, mean, std, raw.user_names, columns, raw.notes)
+    train, test, target = scaled_target(train, test, raw.target)
+    return Source(raw.name, train, test, raw.classes, mean, std, raw.user_names, columns, raw.notes, target)
+
+
+def scaled_target(train: Samples, test: Samples, target: Target | None) -> tuple[Samples, Samples, Target | None]:
+    """Numbers to learn with mean 0 and standard deviation 1 over the training samples: rates suit any unit then."""
+    if target is None or target.task != "regression":
+        return train, test, target
+    mean, std = statistics(train.targets)
+    target = replace(target, mean=mean, std=std)
+    first, second = (replace(each, values=target.scaled(each.targets)) for each in (train, test))
+    return first, second, target
 
 
 def _split_test(samples: Samples, raw: RawData, share: float, rng: np.random.Generator) -> tuple[Samples, Samples]:

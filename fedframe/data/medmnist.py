@@ -1,7 +1,8 @@
 """The names of MedMNIST's own npz files: train_images, train_labels, and the same of val and test.
 
-Labels are of shape (n, 1). The validation samples are set aside, as in that benchmark's protocol, where they choose
-among settings: they are neither trained nor tested on, and a note says so. `?val=train` trains on them too.
+Labels are of shape (n, 1), or (n, labels) where a sample may have several. The validation samples are set aside, as in
+that benchmark's protocol, where they choose among settings: they are neither trained nor tested on, and a note says so.
+`?val=train` trains on them too.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def rename_medmnist(arrays: Mapping[str, Any], choice: str, where: str) -> tuple
             for name in (images, labels):
                 if name not in arrays:
                     raise DataError(f"{where} lacks {name}; it holds {', '.join(sorted(arrays))}.")
-            splits[split] = arrays[images], check_labels(arrays[labels], f"{labels} of {where}")
+            splits[split] = arrays[images], arrays[labels]
     notes = []
     (x, y), val, test = splits["train"], splits.get("val"), splits.get("test")
     if val is not None:
@@ -70,13 +71,3 @@ def rename_medmnist(arrays: Mapping[str, Any], choice: str, where: str) -> tuple
         )
     found = {"x_train": x, "y_train": y}
     return (found | {"x_test": test[0], "y_test": test[1]} if test is not None else found), tuple(notes)
-
-
-def check_labels(labels: Any, what: str) -> Any:
-    """Labels, one per sample; several of them would be a question for each, which no method here answers."""
-    if labels.ndim == 2 and labels.shape[1] > 1:
-        raise DataError(
-            f"{what} has {labels.shape[1]} labels per sample (shape {labels.shape}); only one per sample can be "
-            "learned: keep one column of it, or use a set with one, such as pathmnist."
-        )
-    return labels

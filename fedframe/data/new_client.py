@@ -16,6 +16,7 @@ from fedframe.data.ragged import grouped
 from fedframe.data.source import Ints, Samples, Source, normalised
 from fedframe.data.spec import DataSchema, RawData
 from fedframe.data.stratified import held_out_mask
+from fedframe.data.target import Target
 from fedframe.errors import DataError, SettingError, nearest
 from fedframe.util.seeds import numpy_generator_for
 
@@ -47,31 +48,56 @@ def load_new_client(
     if isinstance(data, str):
         spec = read_spec(data, data_dir, seed, label, client_column)
         data = dataclasses.replace(spec, schema=schema)
-    raw = load_raw(data)
+    raw = load_raw(data, schema.task)
     if raw.test is not None and share is not None:
         raise SettingError(f"data {where} bring {len(raw.test)} test samples of their own; leave test_share out.")
     check_schema(raw, schema, where)
+    check_target(raw, schema, where)
     left_out: tuple[str, ...] = ()
-    if drop_unknown:
+    if drop_unknown and schema.target is None:
         raw, left_out = without_unknown(raw, schema.classes, where)
-    index = class_index(raw, schema.classes, where)
-    train = Samples(raw.train.x, index[raw.train.y])
-    test = Samples(raw.test.x, index[raw.test.y]) if raw.test is not None else None
-    source = Source(raw.name, train, test, schema.classes, schema.mean, schema.std, None, schema.columns)
+    if schema.target is None:
+        index, classes = class_index(raw, schema.classes, where), schema.classes
+    else:
+        index, classes = torch.arange(len(raw.classes)), raw.classes
+    train, test = (of_schema(samples, index, schema.target) for samples in (raw.train, raw.test))
+    assert train is not None
+    source = Source(raw.name, train, test, classes, schema.mean, schema.std, None, schema.columns, (), schema.target)
     owner: Ints = np.zeros(len(train), np.int64)
     rows = np.arange(len(train))
     if test is not None:
         local_test = grouped(np.zeros(len(test), np.int64), np.arange(len(test)), 1)
     else:
         held_out = default_share if share is None else share
-        mask = held_out_mask(
-            owner, train.y.numpy(), 1, len(schema.classes), held_out, numpy_generator_for(seed, "local test")
-        )
+        mask = held_out_mask(owner, train.y.numpy(), 1, len(classes), held_out, numpy_generator_for(seed, "local test"))
         local_test = grouped(np.where(mask, 0, -1), rows, 1)
         owner = np.where(mask, -1, owner)
     pool: Literal["train", "test"] = "train" if test is None else "test"
     notes = (*_user_notes(raw, where), *_unit_notes(source, where), *raw.notes, *left_out)
     return Federation(source, grouped(owner, rows, 1), local_test, pool, [raw.name], "", notes)
+
+
+def of_schema(samples: Samples | None, index: torch.Tensor, target: Target | None) -> Samples | None:
+    """Samples with the run's numbers of the classes, or with values in the run's scale."""
+    if samples is None:
+        return None
+    values = target.scaled(samples.values) if target is not None and samples.values is not None else None
+    return Samples(samples.x, index[samples.y], None, values)
+
+
+def check_target(raw: RawData, schema: DataSchema, where: str) -> None:
+    """Refuse data that are for another task than the run's, or with other outputs."""
+    task = "classification" if raw.target is None else raw.target.task
+    if task != schema.task:
+        raise DataError(f"data {where} are for {task}, and the run's task is {schema.task}; give data for that.")
+    if raw.target is None or schema.target is None:
+        return
+    mine, wanted = raw.target.names, schema.target.names
+    if len(mine) != len(wanted) or (raw.columns is not None and mine != wanted):
+        raise DataError(
+            f"data {where} have the targets {', '.join(mine[:10])}, and the run has {', '.join(wanted[:10])}; name "
+            f"these columns: label = {','.join(wanted[:10])}."
+        )
 
 
 def check_schema(raw: RawData, schema: DataSchema, where: str) -> None:

@@ -139,6 +139,10 @@ def assign_clients(source: Source, partition: str, clients: int | None, seed: in
         raise SettingError(f"min_size is {min_size}; it must be at least 1, e.g. min_size=10.")
     labels = source.train.y.numpy()
     rows = np.arange(len(labels))
+    if spec.imbalance is not None and source.target is not None:
+        raise SettingError(
+            f"partition {partition!r}: a long tail is about classes, and the task is {source.task}; leave longtail out."
+        )
     if spec.imbalance is not None:
         rows = long_tail_rows(labels, source.classes, spec.imbalance, numpy_generator_for(seed, "longtail"))
     owner = np.full(len(labels), -1, np.int64)
@@ -154,7 +158,17 @@ def assign_clients(source: Source, partition: str, clients: int | None, seed: in
     rng = numpy_generator_for(seed, spec.scheme)
     given = SchemeInput(labels[rows], clients, source.classes, rng, min_size, spec.value, spec.capped)
     owner[rows], notes = scheme(given)
+    if source.target is not None and spec.scheme != "iid":
+        notes = (*notes, strata_note(source, spec.scheme))
     return Assignment(owner, clients, notes)
+
+
+def strata_note(source: Source, scheme: str) -> str:
+    """What stands for classes in a partition by them, where none are learned."""
+    if source.task == "regression":
+        ranges = f"{len(source.classes)} ranges of {source.outputs[0]!r}"
+        return f"{scheme} deals samples out by {ranges}, as if they were classes."
+    return f"{scheme} deals samples out by the rarest label of each, as if that were its class."
 
 
 def _by_user(source: Source, rows: Ints, clients: int | None, rng: np.random.Generator) -> tuple[Ints, Ints]:

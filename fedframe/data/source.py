@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from fedframe.data.target import Target, Task
+
 Ints = npt.NDArray[np.int64]
 
 
@@ -65,14 +67,23 @@ class Samples:
     x: Inputs
     y: torch.Tensor  # int64 (n,)
     user: Ints | None = None  # int64 (n,), index of the natural client
+    values: torch.Tensor | None = (
+        None  # float32 (n, outputs): what is learned where that is no class; y is then a stratum
+    )
 
     def __len__(self) -> int:
         return len(self.y)
 
+    @property
+    def targets(self) -> torch.Tensor:
+        """What is learned of each sample: its class, or its numbers or labels."""
+        return self.y if self.values is None else self.values
+
     def subset(self, rows: torch.Tensor) -> Samples:
         """These rows as a set of their own."""
         user = None if self.user is None else self.user[rows.numpy()]
-        return Samples(self.x.subset(rows), self.y.index_select(0, rows), user)
+        values = None if self.values is None else self.values.index_select(0, rows)
+        return Samples(self.x.subset(rows), self.y.index_select(0, rows), user, values)
 
 
 @dataclass(frozen=True)
@@ -82,12 +93,23 @@ class Source:
     name: str
     train: Samples
     test: Samples | None
-    classes: tuple[str, ...]  # names, index = label
+    classes: tuple[str, ...]  # names, index = label; where no class is learned, those of the strata
     mean: torch.Tensor  # float32 (C,) for images, (d,) for vectors, in the scale of the stored values
     std: torch.Tensor  # as mean; never 0
     user_names: tuple[str, ...] | None = None
     columns: tuple[str, ...] | None = None  # tables: what each input number means, "age" or "sex=female"
     notes: tuple[str, ...] = ()  # for the user, e.g. what was done with a validation split
+    target: Target | None = None  # what is learned, if it is no class
+
+    @property
+    def task(self) -> Task:
+        """What kind of answer is learned."""
+        return "classification" if self.target is None else self.target.task
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """What each number of a model's output is about: a class, a number or a label."""
+        return self.classes if self.target is None else self.target.names
 
     @property
     def input_shape(self) -> tuple[int, ...]:

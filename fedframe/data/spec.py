@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from fedframe.data.source import Samples
+from fedframe.data.target import Target
 from fedframe.errors import DataError, SettingError, nearest
 
 
@@ -16,11 +17,22 @@ from fedframe.errors import DataError, SettingError, nearest
 class DataSchema:
     """The form of a finished run's data. New data for the run are converted to it; no statistics are fitted again."""
 
-    classes: tuple[str, ...]
+    classes: tuple[str, ...]  # of another task than classification: none, its outputs are named by the target
     shape: tuple[int, ...]  # of one stored sample: (H, W, C) or (d,)
     columns: tuple[str, ...] | None
     mean: torch.Tensor
     std: torch.Tensor
+    target: Target | None = None  # what is learned, if it is no class
+
+    @property
+    def task(self) -> str:
+        """What kind of answer is learned."""
+        return "classification" if self.target is None else self.target.task
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """What each number of a model's output is about."""
+        return self.classes if self.target is None else self.target.names
 
 
 @dataclass(frozen=True)
@@ -37,6 +49,7 @@ class DataSpec:
     client_column: str | None = None
     download: bool = True
     schema: DataSchema | None = None
+    task: str = "auto"  # classification, regression, multilabel, or what the labels plainly are
 
     @property
     def file(self) -> Path:
@@ -94,6 +107,7 @@ class RawData:
     user_names: tuple[str, ...] | None = None
     columns: tuple[str, ...] | None = None  # tables only; NaN then means missing
     notes: tuple[str, ...] = ()  # how samples were converted, for the user
+    target: Target | None = None  # what is learned, if it is no class; values are in their own units
 
 
 Loader = Callable[[DataSpec], RawData]

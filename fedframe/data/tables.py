@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import date
 from numbers import Real
 from pathlib import Path
@@ -25,6 +26,7 @@ from fedframe.data.cells import day_of, days_since_1970, number
 from fedframe.data.columns import OPTIONS, Column, TableReading, check_columns, describe_column
 from fedframe.data.source import ArrayInputs, Ints, Samples
 from fedframe.data.spec import DataSpec, RawData
+from fedframe.data.target import MANY_NUMBERS, EncodedTarget, encode_target, find_task
 from fedframe.errors import DataError, SettingError, nearest
 
 Table = dict[str, npt.NDArray[Any]]
@@ -141,12 +143,17 @@ def load_parquet(spec: DataSpec) -> RawData:
 
 def table_columns(spec: DataSpec) -> tuple[list[Column], list[str]]:
     """What the columns of a table are that a model would take as inputs, and a sentence each on label and clients."""
-    table, label, columns = read_columns(spec)
+    table, labels, columns = read_columns(spec)
     client = _column(spec.file, table, spec.client_column, "client_column", CLIENT_NAMES)
-    values, counts = np.unique(table[label][~_is_missing(table[label])], return_counts=True)
-    parts = [f"{value} {count:,}" for value, count in zip(values.tolist()[:10], counts.tolist(), strict=False)]
-    names = ", ".join(parts) + (", ..." if len(values) > 10 else "")
-    said = [f"label: {label}{'' if spec.label else ' (--label names another column)'}: {len(values)} classes: {names}"]
+    said: list[str] = []
+    if isinstance(_learned(spec, [table], labels), EncodedTarget):
+        values = np.array([])
+    else:
+        values, counts = np.unique(table[labels[0]], return_counts=True)
+        parts = [f"{value} {count:,}" for value, count in zip(values.tolist()[:10], counts.tolist(), strict=False)]
+        names = ", ".join(parts) + (", ..." if len(values) > 10 else "")
+        other = "" if spec.label else " (--label names another column)"
+        said.append(f"label: {labels[0]}{other}: {len(values)} classes: {names}")
     alike: dict[str, list[str]] = {}
     for value in map(str, values.tolist()):
         alike.setdefault(" ".join(value.casefold().split()), []).append(value)
@@ -160,14 +167,16 @@ def table_columns(spec: DataSpec) -> tuple[list[Column], list[str]]:
     return columns, said
 
 
-def read_columns(spec: DataSpec) -> tuple[Table, str, list[Column]]:
-    """A table, the name of its label column, and what the columns are that a model would take as inputs."""
+def read_columns(spec: DataSpec) -> tuple[Table, list[str], list[Column]]:
+    """A table, the names of its label columns, and what the columns are that a model would take as inputs."""
     reading = TableReading.of(spec.options)
     table = (read_csv if spec.name == "csv" else read_parquet)(spec.file, reading)
-    label = _column(spec.file, table, spec.label, "label", LABEL_NAMES) or list(table)[-1]
+    labels = _labels(spec, table)
     client = _column(spec.file, table, spec.client_column, "client_column", CLIENT_NAMES)
-    check_label(spec, table[label], label)
-    return table, label, [describe_column(name, table[name], reading) for name in table if name not in (label, client)]
+    if len(labels) == 1:
+        check_label(spec, table[labels[0]], labels[0])
+    names = [name for name in table if name not in (*labels, client)]
+    return table, labels, [describe_column(name, table[name], reading) for name in names]
 
 
 def check_label(spec: DataSpec, values: npt.NDArray[Any], name: str) -> None:
@@ -175,26 +184,25 @@ def check_label(spec: DataSpec, values: npt.NDArray[Any], name: str) -> None:
     there = values[~_is_missing(values)]
     numbers = there.dtype.kind == "f"
     different, rows = len(np.unique(there)), len(values)
-    if numbers and not np.isfinite(there).all():
-        return  # said by whoever encodes it
-    if numbers and not (there == np.floor(there)).all():
-        what = f"holds fractions ({next(value for value in there.tolist() if not value.is_integer()):g})"
-    elif different > max(100, rows / 2) or different == rows > 20:
-        what = f"has {different:,} different values in {rows:,} rows"
-    elif len(there) < rows:
+    if numbers and not (np.isfinite(there).all() and (there == np.floor(there)).all()):
+        return  # fractions are numbers to learn
+    if different > max(100, rows / 2) or different == rows > 20:
+        if spec.task == "regression":
+            return
+        how = "it is called so" if name.lower() in LABEL_NAMES else "the last column"
+        guessed = "" if spec.label else f", which is taken for the label as {how},"
+        measured = "; if it is a quantity to predict, set task = regression" if numbers else ""
+        raise DataError(
+            f"{spec.file}: the column {name!r}{guessed} has {different:,} different values in {rows:,} rows, so it is "
+            f"no class; name the label with --label{measured}."
+        )
+    if len(there) < rows:
         lines = (np.flatnonzero(_is_missing(values))[:3] + 2).tolist()
         raise DataError(
             f"{spec.file}: the column {name!r} has {rows - len(there):,} of {rows:,} rows without a value (lines "
             f"{', '.join(map(str, lines))}{', ...' if rows - len(there) > 3 else ''}); every row needs one: leave rows "
             "without a label out of the file."
         )
-    else:
-        return
-    how = "it is called so" if name.lower() in LABEL_NAMES else "the last column"
-    guessed = "" if spec.label else f", which is taken for the label as {how},"
-    raise DataError(
-        f"{spec.file}: the column {name!r}{guessed} {what}, so it is no class; name the label with --label."
-    )
 
 
 def _load(spec: DataSpec, reader: Callable[[Path, TableReading], Table]) -> RawData:
@@ -209,22 +217,24 @@ def _load(spec: DataSpec, reader: Callable[[Path, TableReading], Table]) -> RawD
         if set(tables[1]) != set(tables[0]):
             odd = min(set(tables[1]) ^ set(tables[0]))
             raise DataError(f"{path} and {other} must have the same columns; only one of them has {odd!r}.")
-    label = _column(path, tables[0], spec.label, "label", LABEL_NAMES) or list(tables[0])[-1]
+    labels = _labels(spec, tables[0])
     if spec.schema is None:
         client = _column(path, tables[0], spec.client_column, "client_column", CLIENT_NAMES)
     else:
-        client = _check_schema(path, tables[0], label, spec)
-    if client == label:
-        raise SettingError(f"{path}: the column {label!r} cannot be both label and client column.")
-    if spec.schema is None:
-        check_label(spec, tables[0][label], label)
+        client = _check_schema(path, tables[0], labels, spec)
+    if client in labels:
+        raise SettingError(f"{path}: the column {client!r} cannot be both label and client column.")
+    if spec.schema is None and len(labels) == 1:
+        check_label(spec, tables[0][labels[0]], labels[0])
     has_test = len(tables) > 1
-    for name in (label, client):
+    for name in (*labels, client):
         if name is not None and any(_is_missing(table[name]).any() for table in tables):
             raise DataError(f"{path}: the column {name!r} has rows without a value; every row needs one.")
-    y, y_test, classes = encode_categories(
-        tables[0][label], tables[1][label] if has_test else None, f"column {label!r} of {path}"
-    )
+    learned = _learned(spec, tables, labels)
+    if isinstance(learned, EncodedTarget):
+        y, y_test, classes = learned.y, learned.y_test, learned.strata
+    else:
+        y, y_test, classes = learned
     user: Ints | None = None
     user_test: Ints | None = None
     users = None
@@ -232,7 +242,7 @@ def _load(spec: DataSpec, reader: Callable[[Path, TableReading], Table]) -> RawD
         second = tables[1][client] if has_test else None
         user, user_test, users = encode_categories(tables[0][client], second, f"column {client!r} of {path}")
     if spec.schema is None or spec.schema.columns is None:
-        names = [name for name in tables[0] if name not in (label, client)]
+        names = [name for name in tables[0] if name not in (*labels, client)]
         check_columns(path, [describe_column(name, tables[0][name], reading) for name in names])
         columns = _encoded_columns(path, names, tables)
         if not columns:
@@ -246,8 +256,12 @@ def _load(spec: DataSpec, reader: Callable[[Path, TableReading], Table]) -> RawD
     if has_test and y_test is not None:
         test = Samples(ArrayInputs(encoded[1]), torch.from_numpy(y_test), user_test)
     lacking = lacking_columns(tables[0], columns) if spec.schema is not None else []
-    notes = [f"{path} has no column {name!r}: all its values count as missing, as agreed." for name in lacking]
-    return RawData(path.stem, train, test, classes, users, columns, tuple(notes))
+    notes = tuple(f"{path} has no column {name!r}: all its values count as missing, as agreed." for name in lacking)
+    if not isinstance(learned, EncodedTarget):
+        return RawData(path.stem, train, test, classes, users, columns, notes)
+    train = replace(train, values=learned.values)
+    test = replace(test, values=learned.values_test) if test is not None else None
+    return RawData(path.stem, train, test, classes, users, columns, (learned.note, *notes), learned.target)
 
 
 def lacking_columns(table: Mapping[str, Any], columns: Sequence[str]) -> list[str]:
@@ -255,7 +269,59 @@ def lacking_columns(table: Mapping[str, Any], columns: Sequence[str]) -> list[st
     return [name[:-1] for name in columns if name.endswith("=") and name not in table and name[:-1] not in table]
 
 
-def _check_schema(path: Path, table: Table, label: str, spec: DataSpec) -> str | None:
+def _labels(spec: DataSpec, table: Table) -> list[str]:
+    """The columns that are learned: one, or several whose names are separated by commas."""
+    asked = spec.label
+    if asked is None and spec.schema is not None and set(spec.schema.outputs) <= set(table):
+        return list(spec.schema.outputs) if spec.schema.target is not None else [_label(spec, table)]
+    if asked is None or asked in table or "," not in asked:
+        return [_label(spec, table)]
+    found = [name.strip() for name in asked.split(",") if name.strip()]
+    for name in found:
+        if name not in table:
+            raise SettingError(f"label is {asked!r}, and {spec.file} has no column {name!r}: {nearest(name, table)}")
+    if len(set(found)) < len(found):
+        raise SettingError(f"label is {asked!r}: a column comes twice; name each once.")
+    return found
+
+
+def _label(spec: DataSpec, table: Table) -> str:
+    return _column(spec.file, table, spec.label, "label", LABEL_NAMES) or list(table)[-1]
+
+
+def _learned(
+    spec: DataSpec, tables: Sequence[Table], labels: Sequence[str]
+) -> EncodedTarget | tuple[Ints, Ints | None, tuple[str, ...]]:
+    """The label column as classes, or one or several columns as the numbers or labels to learn."""
+    path, asked = spec.file, spec.schema.task if spec.schema is not None else spec.task
+    what = f"column {labels[0]!r} of {path}" if len(labels) == 1 else f"the columns {', '.join(labels)} of {path}"
+    parts: list[npt.NDArray[Any]] = []
+    for table in tables:
+        texts = [name for name in labels if table[name].dtype.kind != "f"]
+        if texts and (len(labels) > 1 or asked in ("regression", "multilabel")):
+            raise DataError(f"{path}: the column {texts[0]!r} holds texts; numbers are expected, such as 0 and 1.")
+        parts.append(table[labels[0]] if len(labels) == 1 else np.stack([table[name] for name in labels], axis=1))
+    first, second = parts[0], parts[1] if len(parts) > 1 else None
+    if len(labels) > 1 and asked == "classification":
+        raise SettingError(f"label names {len(labels)} columns, and task = classification learns one; name one.")
+    task = find_task(asked, first, what)
+    if task != "classification":
+        return encode_target(task, first, second, tuple(labels), what)
+    if asked == "auto" and spec.schema is None and _looks_measured(first):
+        raise DataError(
+            f"{path}: the label column {labels[0]!r} has {len(np.unique(first))} different numbers in {len(first)} "
+            "rows: a measured quantity, or classes? Set task = regression, or task = classification."
+        )
+    return encode_categories(first, second, what)
+
+
+def _looks_measured(column: npt.NDArray[Any]) -> bool:
+    """Whether whole numbers are so many, and so rare each, that they are hardly classes."""
+    different = len(np.unique(column))
+    return column.dtype.kind == "f" and different > MANY_NUMBERS and len(column) < 10 * different
+
+
+def _check_schema(path: Path, table: Table, labels: Sequence[str], spec: DataSpec) -> str | None:
     """Check that a table fits the run's schema; return the column that names clients, if there is one."""
     assert spec.schema is not None
     columns = spec.schema.columns
@@ -271,13 +337,13 @@ def _check_schema(path: Path, table: Table, label: str, spec: DataSpec) -> str |
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
     others = [name for name in table if name not in inputs]
-    if label in inputs:
+    if label := next((name for name in labels if name in inputs), ""):
         hint = f"set label to one of: {', '.join(others)}" if others else "add a column called label"
         raise SettingError(f"{path}: the column {label!r} is an input of the run and cannot be the label; {hint}.")
     # The client column of the run's own table need not exist in this one.
     requested = spec.client_column if spec.client_column in others else None
     return _column(
-        path, {name: table[name] for name in others if name != label}, requested, "client_column", CLIENT_NAMES
+        path, {name: table[name] for name in others if name not in labels}, requested, "client_column", CLIENT_NAMES
     )
 
 
@@ -370,7 +436,7 @@ def fit_encoding(train: Samples, test: Samples, columns: tuple[str, ...]) -> tup
     out = []
     for samples, values in ((train, x), (test, test.x.tensor.index_select(1, keep))):
         filled = torch.where(values.isnan(), means, values)
-        out.append(Samples(ArrayInputs(filled), samples.y, samples.user))
+        out.append(replace(samples, x=ArrayInputs(filled)))
     return out[0], out[1], kept
 
 

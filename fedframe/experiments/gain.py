@@ -16,8 +16,8 @@ from fedframe.analysis.finished_run import FinishedRun
 from fedframe.api import resume, run
 from fedframe.core.client_runtime import ClientRuntime
 from fedframe.core.layout import named_tensors
-from fedframe.core.measures import Predictions
 from fedframe.core.model import Model, load_tensors
+from fedframe.core.target_measures import Single
 from fedframe.errors import DataError, SettingError
 from fedframe.jobs.build import Net
 from fedframe.runs.alone import alone_settings
@@ -65,7 +65,10 @@ def gain(folder: str | Path, *, data: object = None, model: Net | None = None, p
     train_alone(path, settings, data, model, progress)
     alone = RunFolder(path / ALONE).read(CLIENT_SCORES)
     scores = {name: score_at(alone, "personal", place) for place, name in enumerate(alone["clients"])}
-    rows = [compare_client(table, scores.get(name), place) for place, name in enumerate(table["clients"])]
+    rows = [
+        compare_client(table, scores.get(name), place, settings.score_metric)
+        for place, name in enumerate(table["clients"])
+    ]
     net = model if model is not None and not isinstance(model, str) else None
     together = FinishedRun(path, net, data, changed_code=True)
     found = {**predictions(together), "alone": predictions(FinishedRun(path / ALONE, net, data, True))["personal"]}
@@ -109,7 +112,7 @@ def predictions(finished: FinishedRun) -> ByModel:
     runtime = ClientRuntime(job)
     names = job.federation.names if job.federation.source.user_names is not None else range(len(job.federation))
     clients = [client for client in range(len(job.federation)) if len(job.federation.local_test[client])]
-    shared: dict[Any, Predictions] = {}
+    shared: dict[Any, Single] = {}
     if finished.shares_a_model:
         shared = {names[client]: predict(runtime, finished.model, client) for client in clients}
     kept = [client for client in clients if client in set(finished.personal_clients)]
@@ -117,7 +120,7 @@ def predictions(finished: FinishedRun) -> ByModel:
     return {"shared": shared, "personal": own}
 
 
-def predict(runtime: ClientRuntime, model: Model, client: int) -> Predictions:
+def predict(runtime: ClientRuntime, model: Model, client: int) -> Single:
     """A model's predictions for a client's own test data."""
     load_tensors(runtime.model, named_tensors(model))
     return runtime.predict_local(client)

@@ -14,6 +14,7 @@ import torch
 import yaml
 
 from fedframe.data.spec import DataSchema
+from fedframe.data.target import Target
 from fedframe.errors import DataError, SettingError
 from fedframe.federation.hosts import plain_host
 from fedframe.network.node_request import PROTOCOL
@@ -64,6 +65,7 @@ class Agreement:
             "columns": list(self.form.columns) if self.form.columns is not None else None,
             "mean": self.form.mean.tolist(),
             "std": self.form.std.tolist(),
+            **({} if self.form.target is None else {"target": target_values(self.form.target)}),
         }
 
     def text(self) -> str:
@@ -126,7 +128,39 @@ def read_form(data: dict[str, Any] | None) -> DataSchema:
         return DRAFT
     mean, std = (torch.tensor(data[name], dtype=torch.float32) for name in ("mean", "std"))
     columns = tuple(data["columns"]) if data["columns"] is not None else None
-    return DataSchema(tuple(map(str, data["classes"])), tuple(map(int, data["shape"])), columns, mean, std)
+    return DataSchema(
+        tuple(map(str, data["classes"])),
+        tuple(map(int, data["shape"])),
+        columns,
+        mean,
+        std,
+        read_target(data.get("target")),
+    )
+
+
+def target_values(target: Target) -> dict[str, Any]:
+    """What is learned where it is no class, as plain values."""
+    scale = (
+        {} if target.mean is None or target.std is None else {"mean": target.mean.tolist(), "std": target.std.tolist()}
+    )
+    return {"task": target.task, "names": list(target.names), **scale}
+
+
+def read_target(values: dict[str, Any] | None) -> Target | None:
+    """The same from plain values."""
+    if values is None:
+        return None
+    names, task = tuple(map(str, values["names"])), values["task"]
+    if task not in ("regression", "multilabel") or not names:
+        raise ValueError("its target is none that can be learned")
+    if task == "multilabel":
+        return Target("multilabel", names)
+    mean, std = (torch.tensor(values[name], dtype=torch.float32) for name in ("mean", "std"))
+    if mean.shape != (len(names),) or mean.shape != std.shape:
+        raise ValueError("its target's mean and std are not as many as its numbers")
+    if not bool(mean.isfinite().all() and std.isfinite().all() and (std > 0).all()):
+        raise ValueError("its target's mean is not finite, or its std not above 0")
+    return Target("regression", names, mean, std)
 
 
 def check_members(names: tuple[str, ...]) -> None:

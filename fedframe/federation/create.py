@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -11,10 +12,12 @@ import torch
 from fedframe.core.model import count_parameters
 from fedframe.data import load_source
 from fedframe.data.spec import DataSchema
+from fedframe.data.target import Target
 from fedframe.errors import SettingError
 from fedframe.federation.agreement import DRAFT, Agreement, check_members
 from fedframe.federation.folder import FederationFolder
 from fedframe.federation.hosts import read_host
+from fedframe.federation.kit_weights import read_for_kits
 from fedframe.jobs.build import JobMaker
 from fedframe.methods.recipes import make_method
 from fedframe.models import NETS, build_net, default_net
@@ -33,7 +36,13 @@ MAX_PARAMETERS = 500_000_000  # of a net: 2 GB, which node and organiser hold se
 
 
 def new_federation(
-    path: Path, members: Sequence[str], hosts: Sequence[str], port: int, form: DataSchema, settings: Settings
+    path: Path,
+    members: Sequence[str],
+    hosts: Sequence[str],
+    port: int,
+    form: DataSchema,
+    settings: Settings,
+    with_weights: bool = False,
 ) -> FederationFolder:
     """Make a federation's folder; whatever cannot work is refused before anything is written."""
     names = tuple(sorted(members))
@@ -43,7 +52,8 @@ def new_federation(
     hosts = [read_host(host, port) for host in hosts]
     agreed = check_federation(settings, form, names)
     name = path.absolute().name or "federation"
-    return FederationFolder.create(path, Agreement(name, hosts[0], port, names, form, agreed), hosts)
+    weights = read_for_kits(agreed) if with_weights else None
+    return FederationFolder.create(path, Agreement(name, hosts[0], port, names, form, agreed), hosts, weights)
 
 
 def check_federation(settings: Settings, form: DataSchema, names: tuple[str, ...]) -> Settings:
@@ -86,12 +96,17 @@ def check_size(model: str, form: DataSchema) -> None:
 def form_from_data(data: str, settings: Settings) -> DataSchema:
     """The form of data that the organiser has, such as a public sample."""
     folder = Path(settings.data_dir) if settings.data_dir else None
-    return form_of(load_source(data, data_dir=folder, seed=settings.seed, label=settings.label))
+    return form_of(load_source(data, data_dir=folder, seed=settings.seed, label=settings.label, task=settings.task))
 
 
-def form_from_description(classes: str, shape: str, mean: str, std: str) -> DataSchema:
-    """The form of data that the organiser describes in options."""
+def form_from_description(
+    classes: str, shape: str, mean: str, std: str, task: str = "auto", target_mean: str = "", target_std: str = ""
+) -> DataSchema:
+    """The form of data that the organiser describes in options; `classes` are the names of what is learned."""
     names = tuple(name.strip() for name in classes.split(",") if name.strip())
+    if task in ("regression", "multilabel"):
+        target = described_target(task, names, target_mean, target_std)
+        return replace(form_from_description("0,1", shape, mean, std), classes=(), target=target)
     if len(names) < 2 or len(set(names)) < len(names):
         raise SettingError(
             "classes: name at least two different ones, in the order of their numbers: benign,malignant."
@@ -112,6 +127,27 @@ def form_from_description(classes: str, shape: str, mean: str, std: str) -> Data
     if not bool((spread > 0).all()):
         raise SettingError(f"std = {std!r}: must be above 0, such as 0.25.")
     return DataSchema(names, sizes, None, centre, spread)
+
+
+def described_target(task: str, names: tuple[str, ...], mean: str, std: str) -> Target:
+    """The numbers or labels that are learned, as options describe them."""
+    if not names or len(set(names)) < len(names):
+        raise SettingError(
+            "classes: name what is learned, each once, as the columns of tables are called: height,weight."
+        )
+    if task == "multilabel":
+        return Target("multilabel", names)
+    if not (mean and std):
+        raise SettingError(
+            "target_mean, target_std: about what the numbers to learn are and how far they spread, in their units: "
+            "--target-mean 150 --target-std 80 (or use --like with a sample)."
+        )
+    centre, spread = (
+        per_channel(text, len(names), what, 1.0) for what, text in (("target_mean", mean), ("target_std", std))
+    )
+    if not bool((spread > 0).all()):
+        raise SettingError(f"target_std = {std!r}: must be above 0, such as 80.")
+    return Target("regression", names, centre, spread)
 
 
 def per_channel(text: str, count: int, what: str, scale: float) -> torch.Tensor:

@@ -24,6 +24,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from fedframe.errors import DataError, RunError, SettingError
+from fedframe.federation import kit_weights
 from fedframe.federation.agreement import Agreement
 from fedframe.federation.approval import settings_digest
 from fedframe.federation.audit import AuditLog
@@ -125,7 +126,9 @@ class FederationFolder:
         return cls(path)
 
     @classmethod
-    def create(cls, path: Path, agreement: Agreement, hosts: Sequence[str]) -> FederationFolder:
+    def create(
+        cls, path: Path, agreement: Agreement, hosts: Sequence[str], weights: bytes | None = None
+    ) -> FederationFolder:
         """Create a new folder, with all keys and kits."""
         from fedframe.network.certificates import make_certificates, make_node_key, write_secret
 
@@ -144,8 +147,10 @@ class FederationFolder:
             for name in agreement.members:
                 private = folder.keys / f"{name}.key"
                 make_node_key(private, folder.keys / "nodes" / f"{name}.pub")
-                Kit(name, agreement, ca, private.read_bytes()).write(folder.kit(name))
+                Kit(name, agreement, ca, private.read_bytes(), weights).write(folder.kit(name))
                 private.unlink()  # from here on only the kit has it
+            if weights is not None:  # for kits that are made later
+                kit_weights.install(folder.path, weights, agreement.settings)
             for command in ("serve", "start"):
                 script = folder.path / f"{command}.sh"
                 write_text(script, SCRIPT.format(command=command))
@@ -190,6 +195,11 @@ class FederationFolder:
         path = self.path / AGREEMENT
         return Agreement.read(path.read_text(), str(path))
 
+    def weights(self, agreement: Agreement) -> bytes | None:
+        """The file of initial weights that kits bring along, if they do."""
+        path = self.path / kit_weights.file_name(agreement.settings)
+        return path.read_bytes() if agreement.settings.weights is not None and path.exists() else None
+
     def public_keys(self) -> dict[str, bytes]:
         """The members' public keys by name."""
         return {path.stem: path.read_bytes() for path in sorted((self.keys / "nodes").glob("*.pub"))}
@@ -209,7 +219,7 @@ class FederationFolder:
             )
             write_text(self.path / "GUIDE.md", text)
             return
-        classes, form = agreement.form.classes, agreement.form
+        classes, form = agreement.form.outputs, agreement.form
         kind = "csv" if form.columns is not None else "imagefolder" if len(form.shape) == 3 else "npz"
         text = GUIDE.format(
             name=agreement.name,

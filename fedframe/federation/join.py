@@ -29,6 +29,7 @@ from fedframe.federation.approval import approve, check_policy, settings_digest
 from fedframe.federation.audit import LOG, AuditLog, digest_of, verify
 from fedframe.federation.audited import message_of, reply_contents
 from fedframe.federation.kit import Kit
+from fedframe.federation.kit_weights import NodeWeights
 from fedframe.federation.node_folder import explain_os_errors, lock_node_folder
 from fedframe.federation.own_results import keep_gain, keep_scores, record_replies, told
 from fedframe.jobs.build import JobMaker, check_device
@@ -129,7 +130,9 @@ class Membership:
                 f"{agreement.name} has no agreement on data yet: its organiser makes one by a survey; join without "
                 "--check to answer it."
             )
-        self.settings: Settings = agreement.settings.model_copy(update={"device": device})  # each node chooses its own
+        self.weights = NodeWeights(kit.weights, folder, agreement.settings)
+        own = {"device": device, "weights": self.weights.path}  # each node has its own
+        self.settings: Settings = agreement.settings.model_copy(update=own)
         check_device(device)  # before data are loaded for nothing
         usual = self.settings.local_test
         federation = load_new_client(
@@ -147,6 +150,12 @@ class Membership:
         self.maker = JobMaker(self.settings, self.federation, None)
         self.done = False
 
+    def use_installed_weights(self) -> None:
+        """Read the initial weights from the node's folder from now on."""
+        path = {"weights": self.weights.installed()}
+        self.settings = self.settings.model_copy(update=path)
+        self.maker.settings = self.maker.settings.model_copy(update=path)
+
     # -- before anything leaves ----------------------------------------------------------------------------------------
     def check(self) -> list[str]:
         """Try the data with the net; returns sentences on what was found."""
@@ -162,6 +171,7 @@ class Membership:
             raise DataError("The net gives NaN or infinite values on these data; are they in the agreed units?")
         counts = job.federation.class_counts(client).tolist()
         held = ", ".join(f"{name} {n}" for name, n in zip(source.classes, counts, strict=True) if n)
+        held = held if source.target is None else f"{source.task} of {', '.join(source.outputs)}"
         return [
             f"{len(rows):,} training and {len(job.federation.local_test[client]):,} test samples of shape "
             f"{' x '.join(map(str, source.train.x.shape))}: {held}.",
@@ -373,6 +383,7 @@ def make_node(member: Membership, notify: Callable[[str], None]) -> Node:
         report_faults(folder, notify)
         approve(kit.agreement, folder, member.limits.approve, notify, allowed=member.limits.allowed)
         kit.install(folder)
+        member.use_installed_weights()
         member.audit.add(
             "joined",
             federation=kit.agreement.name,

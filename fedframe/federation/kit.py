@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedframe.errors import DataError
+from fedframe.federation import kit_weights
 from fedframe.federation.agreement import Agreement
 from fedframe.federation.node_folder import check_owner
 from fedframe.network.certificates import is_certificate, public_key_of, write_secret
@@ -50,6 +51,7 @@ class Kit:
     agreement: Agreement
     ca: bytes
     key: bytes
+    weights: bytes | None = None  # the file of initial weights, if the kit brings it
 
     @property
     def number(self) -> int:
@@ -70,6 +72,10 @@ class Kit:
                 info = zipfile.ZipInfo(name)
                 info.external_attr = 0o600 << 16
                 archive.writestr(info, content)
+            if self.weights is not None:  # stored as it is: weights do not become smaller
+                info = zipfile.ZipInfo(kit_weights.file_name(self.agreement.settings))
+                info.external_attr = 0o600 << 16
+                archive.writestr(info, self.weights, zipfile.ZIP_STORED)
         write_secret(path, block.getvalue())
 
     def install(self, folder: Path) -> None:
@@ -79,6 +85,8 @@ class Kit:
             path = folder / name
             if not path.exists() or path.read_bytes() != content:
                 write_secret(path, content)
+        if self.weights is not None:
+            kit_weights.install(folder, self.weights, self.agreement.settings)
 
     @classmethod
     def read(cls, path: Path) -> Kit:
@@ -101,7 +109,23 @@ class Kit:
         name = found["node.txt"].decode(errors="replace").strip()
         if name not in agreement.members:
             raise DataError(f"{path} is the kit of {name[:60]!r}, which is no member of its federation.")
-        return cls(name, agreement, found["ca.pem"], found["node.key"])
+        return cls(name, agreement, found["ca.pem"], found["node.key"], cls._read_weights(path, agreement))
+
+    @classmethod
+    def _read_weights(cls, path: Path, agreement: Agreement) -> bytes | None:
+        settings = agreement.settings
+        if path.is_dir() or settings.weights is None:
+            return None
+        try:
+            with path.open("rb") as file, zipfile.ZipFile(file) as archive:
+                name = kit_weights.file_name(settings)
+                if name not in archive.namelist():
+                    return None
+                content = cls._read_member(archive, name, kit_weights.MAX_BYTES)
+        except DAMAGE as error:
+            raise DataError(f"The kit {path} is damaged ({error}); {AGAIN}") from error
+        kit_weights.check_digest(content, settings, f"{path}: {name}")
+        return content
 
     @classmethod
     def _read_files(cls, path: Path) -> dict[str, bytes]:
@@ -116,8 +140,8 @@ class Kit:
             return {name: cls._read_member(archive, name) for name in NEEDED}
 
     @staticmethod
-    def _read_member(archive: zipfile.ZipFile, name: str) -> bytes:
-        if archive.getinfo(name).file_size > MAX_FILE_BYTES:
-            raise DataError(f"The kit's {name} is larger than {MAX_FILE_BYTES:,} bytes.")
+    def _read_member(archive: zipfile.ZipFile, name: str, most: int = MAX_FILE_BYTES) -> bytes:
+        if archive.getinfo(name).file_size > most:
+            raise DataError(f"The kit's {name} is larger than {most:,} bytes.")
         with archive.open(name) as file:
             return file.read(MAX_FILE_BYTES)

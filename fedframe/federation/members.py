@@ -37,7 +37,8 @@ def add_member(folder: FederationFolder, name: str, notify: Callable[[str], None
             old.unlink(missing_ok=True)
         try:
             make_node_key(private, public)
-            Kit(name, changed, (folder.keys / "ca.pem").read_bytes(), private.read_bytes()).write(archive)
+            ca = (folder.keys / "ca.pem").read_bytes()
+            Kit(name, changed, ca, private.read_bytes(), folder.weights(changed)).write(archive)
             folder.change(changed)
         except BaseException:
             public.unlink(missing_ok=True)

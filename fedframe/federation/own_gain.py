@@ -7,8 +7,8 @@ from typing import Any
 
 from fedframe.core.client_runtime import ClientRuntime
 from fedframe.core.job import Job
-from fedframe.core.measures import Predictions
 from fedframe.core.model import load_tensors
+from fedframe.core.target_measures import Single
 from fedframe.errors import DataError
 from fedframe.federation.join import Membership
 from fedframe.federation.kit import Kit
@@ -37,9 +37,9 @@ def own_gain(run: Path, progress: bool = True) -> dict[str, Any]:
     return write_gain(run, job.settings.score_metric, [row] if row is not None else [compare_client(table, None, 0)])
 
 
-def saved_predictions(run: Path, job: Job, client: int, table: dict[str, Any]) -> dict[str, Predictions]:
+def saved_predictions(run: Path, job: Job, client: int, table: dict[str, Any]) -> dict[str, Single]:
     """What the models in a node's run folder predict for the own test data."""
-    runtime, found = ClientRuntime(job), dict[str, Predictions]()
+    runtime, found = ClientRuntime(job), dict[str, Single]()
     for kind, key, whose in (("shared", "client", None), ("personal", "personal", client)):
         if table[key][0] is not None:
             load_tensors(runtime.model, dict(Predictor.load(run, whose, changed_code=True).model.state_dict()))

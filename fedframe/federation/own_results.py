@@ -10,15 +10,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from fedframe.core.client_runtime import ClientRuntime
-from fedframe.core.evaluation import ByClient, Scores, by_class, with_client, with_personal
+from fedframe.core.evaluation import ByClient, Scores, recognised, with_client, with_personal
 from fedframe.core.job import Job
-from fedframe.core.measures import Predictions
 from fedframe.core.message import Message, Number
 from fedframe.core.model import load_tensors
 from fedframe.core.stage_costs import StageCosts
+from fedframe.core.target_measures import Single
 from fedframe.core.told_gain import tell
 from fedframe.jobs.build import JobMaker
 from fedframe.runs.alone import NOT_ALONE, alone_settings
@@ -53,17 +51,17 @@ def record_replies(job: Job, replies: Sequence[Message], received: int, sent: in
             }  # fmt: skip
         elif reply.kind in ("client", "own") and reply.round - 1 in lines and int(reply.tensors["samples"]):
             score = reply.tensors.get("value", reply.tensors["hits"].double() / reply.tensors["samples"])
-            if float(score) >= 0:
+            if float(reply.tensors.get("error", 0.0)) >= 0:
                 lines[reply.round - 1]["client" if reply.kind == "client" else "personal"] = float(score)
     if lines:
         folder.write_metrics([lines[round] for round in sorted(lines)])
 
 
 # -- scores ------------------------------------------------------------------------------------------------------------
-def keep_scores(member: Membership, job: Job, request: Message) -> dict[str, Predictions]:
+def keep_scores(member: Membership, job: Job, request: Message) -> dict[str, Single]:
     """Score both models on the own test data and write what any run leaves; returns their predictions."""
     client, runtime = member.kit.number, ClientRuntime(job)
-    found: dict[str, Predictions] = {}
+    found: dict[str, Single] = {}
     if len(job.federation.local_test[client]):
         if job.shares_a_model:
             runtime.load(request.tensors, {})
@@ -78,17 +76,19 @@ def keep_scores(member: Membership, job: Job, request: Message) -> dict[str, Pre
     history = RunFolder(job.folder).metrics()
     costs = {"seconds": 0.0, "cpu_seconds": 0.0, "peak_memory": 0}
     summary = summarise(job, history, scores, None, costs, {}, StageCosts())
-    write_json(job.folder / SUMMARY, {**summary, "spread": spreads(table), "node": member.kit.name})
+    write_json(
+        job.folder / SUMMARY, {**summary, "spread": spreads(table, job.settings.score_metric), "node": member.kit.name}
+    )
     return found
 
 
-def own_scores(job: Job, client: int, found: Mapping[str, Predictions]) -> Scores:
+def own_scores(job: Job, client: int, found: Mapping[str, Single]) -> Scores:
     """The scores of one client's two models."""
     scores = Scores()
     for kind, predictions in found.items():
         score = job.score(predictions)
-        hits = float(predictions.confusion.trace())
-        exact = [score] if job.settings.score_metric != "accuracy" else None
+        hits = float(predictions.right.sum())
+        exact = [score] if job.settings.score_metric != "accuracy" or job.target is not None else None
         each = ByClient([client], [hits], [predictions.samples], exact)
         mean, weighted, count = each.means()
         if kind == "shared":
@@ -98,18 +98,12 @@ def own_scores(job: Job, client: int, found: Mapping[str, Predictions]) -> Score
                 personal=mean,
                 personal_weighted=weighted,
                 personal_count=count,
-                personal_per_class=per_class(predictions),
+                personal_per_class=recognised(predictions),
                 by_client={"personal": each},
                 pooled={"personal": predictions},
             )
             scores = with_personal(scores, own)
     return scores
-
-
-def per_class(predictions: Predictions) -> tuple[float | None, ...]:
-    """The share of every class's samples that is recognised."""
-    matrix = torch.from_numpy(predictions.confusion)
-    return by_class(matrix.diagonal(), matrix.sum(1))
 
 
 # -- alone -------------------------------------------------------------------------------------------------------------
@@ -154,7 +148,7 @@ def fresh(folder: Path) -> Path:
     return folder
 
 
-def predictions_alone(member: Membership) -> tuple[Predictions, dict[str, float] | None] | None:
+def predictions_alone(member: Membership) -> tuple[Single, dict[str, float] | None] | None:
     """What the model that was trained alone predicts for the own test data, and its score; None if there is none."""
     folder = member.folder / ALONE
     if not (folder / SUMMARY).exists():
@@ -168,14 +162,14 @@ def predictions_alone(member: Membership) -> tuple[Predictions, dict[str, float]
 
 
 # -- gain --------------------------------------------------------------------------------------------------------------
-def keep_gain(member: Membership, job: Job, joined: Mapping[str, Predictions]) -> dict[str, Any] | None:
+def keep_gain(member: Membership, job: Job, joined: Mapping[str, Single]) -> dict[str, Any] | None:
     """Write the node's gain, if it has trained alone; returns its row."""
     found = predictions_alone(member)
     table = read_json(job.folder / CLIENT_SCORES)
     if found is None or not table["clients"]:
         return None
     alone, score = found
-    row = compare_client(table, score, 0)
+    row = compare_client(table, score, 0, job.settings.score_metric)
     name = member.kit.name
     by_model = {kind: {name: each} for kind, each in {**joined, "alone": alone}.items()}
     row = with_pairs(row, job, by_model, name)

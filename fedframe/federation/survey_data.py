@@ -182,7 +182,9 @@ def read_own_data(data: str, least: int, label: str | None, seed: int = 0) -> Ow
 
 def read_table(spec: DataSpec, least: int) -> OwnData:
     """A table: what each column is, with numbers clipped."""
-    table, label, columns = read_columns(spec)
+    table, (label, *more), columns = read_columns(spec)
+    if more:
+        raise SettingError(f"{spec.path}: a survey knows one label column with classes; set label to one of them.")
     if (table[label] == "" if table[label].dtype.kind != "f" else np.isnan(table[label])).any():
         raise DataError(f"{spec.path}: the column {label!r} has rows without a value; every row needs one.")
     labels, _, classes = encode_categories(table[label], None, f"column {label!r} of {spec.path}")

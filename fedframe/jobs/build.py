@@ -20,12 +20,13 @@ from fedframe.core.privacy import check_private
 from fedframe.data import Federation, Source, load_source, make_federation
 from fedframe.data.augment import read_augment
 from fedframe.data.holdout import hold_out_clients, hold_out_server_samples, hold_out_validation
+from fedframe.data.load import check_task
 from fedframe.errors import DataError, SettingError
 from fedframe.methods.recipes import make_method
 from fedframe.models import build_net, default_net
 from fedframe.models.freeze import check_freeze, frozen_modules
 from fedframe.models.weights import load_weights, weights_digest
-from fedframe.settings import FROM_PYTHON, Settings
+from fedframe.settings import FROM_PYTHON, METRICS, NUMBER_METRICS, USUAL_METRICS, Settings
 from fedframe.util.seeds import seed_for
 
 IMBALANCED = 0.8  # of the test samples in one class: more than this share, and accuracy says little
@@ -44,6 +45,9 @@ class JobMaker:
         check_freeze(settings.freeze)
         read_augment(settings.augment)  # refuse a wrong one before the data are loaded
         self.federation = make_clients(settings, settings.data if data is None else data)
+        task = self.federation.source.task
+        if task != "classification":
+            self.method = make_method(settings.method, settings.set, task)
         for part in self.method.parts:
             if 0 < part.server_samples < ALL_DATA:
                 each = int(part.server_samples)
@@ -53,6 +57,7 @@ class JobMaker:
         resolved: dict[str, Any] = {
             "clients": len(self.federation.all_clients),
             "partition": self.federation.partition or settings.partition,
+            "task": task,
         }
         if settings.weights is not None:
             resolved["weights_digest"] = confirm_weights(settings)
@@ -60,14 +65,15 @@ class JobMaker:
             samples = len(self.federation.train.values)
             self.net = resolved["model"] = default_net(shape, samples, settings.device)
         if settings.lr_per_class is not None:
-            resolved |= {"lr": settings.lr_per_class * len(self.federation.source.classes), "lr_per_class": None}
+            resolved |= {"lr": settings.lr_per_class * len(self.federation.source.outputs), "lr_per_class": None}
         self.settings = settings.model_copy(update=resolved)
         check_parts(self.method, self.settings)
+        check_metric(self.settings)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_for(self.settings.seed, "model"))
             backbone = build_net(self.net, shape)
             left_out = load_weights(backbone, Path(settings.weights)) if settings.weights is not None else []
-            classes = len(self.federation.source.classes)
+            classes = len(self.federation.source.outputs)
             with named_errors(f"method = {settings.method!r}"):
                 self.template = self.method.build(backbone, int(backbone.dim), classes)  # type: ignore[arg-type]
         self.federation = replace(self.federation, notes=(*self.federation.notes, *left_out))
@@ -91,12 +97,29 @@ class JobMaker:
     def choose_metric(self) -> None:
         """Where scores are no metric in particular: accuracy, unless one class alone would give a good one."""
         if self.settings.metric == "auto":
-            found = "balanced_accuracy" if majority(self.federation)[1] > IMBALANCED else "accuracy"
+            imbalanced = majority(self.federation)[1] > IMBALANCED
+            found = "balanced_accuracy" if imbalanced else self.settings.score_metric
             self.settings = self.settings.model_copy(update={"metric": found})
 
     def make(self, folder: Path, home: Path | None = None) -> Job:
         """The job, once its folder is known, and for a node the one that it has for all runs."""
         return Job(self.settings, self.method, self.federation, self.template, folder, home)
+
+
+def check_metric(settings: Settings) -> None:
+    """Refuse a metric of another task."""
+    about_classes = [name for name in settings.measures if name in ("collapse", "local")]
+    if settings.task != "classification" and about_classes:
+        raise SettingError(
+            f"measure = {settings.measure!r}: {about_classes[0]} is about classes, and the task is {settings.task}; "
+            "use measure = drift,cka."
+        )
+    good = NUMBER_METRICS if settings.task == "regression" else METRICS
+    if settings.metric not in (*good, "auto"):
+        raise SettingError(
+            f"metric = {settings.metric!r} does not measure {settings.task}; use "
+            f"{USUAL_METRICS.get(settings.task, 'accuracy')}, or another of {', '.join(good)}."
+        )
 
 
 def check_given(settings: Settings, data: object, net: Net | None) -> None:
@@ -119,6 +142,8 @@ def check_parts(method: Method, settings: Settings) -> None:
 def majority(federation: Federation) -> tuple[str, float]:
     """The most frequent class of the test data, and its share: the accuracy of a model that knows no other."""
     source = federation.source
+    if source.target is not None:
+        return "", 0.0
     if source.test is not None and len(source.test):
         labels = source.test.y
     else:
@@ -131,6 +156,13 @@ def majority(federation: Federation) -> tuple[str, float]:
 
 def check_scoring(job: Job) -> None:
     """Refuse a positive class that there is not, and weights that the classes or the loss cannot have."""
+    if job.target is not None:
+        for name, unused in (("positive", job.settings.positive), ("class_weights", job.settings.class_weights)):
+            if unused not in (None, "none"):
+                raise SettingError(
+                    f"{name} = {unused!r} is about classes, and the task is {job.target.task}; leave it out."
+                )
+        return
     if job.settings.positive is not None and job.template.classes != 2:
         raise SettingError(
             f"positive = {job.settings.positive!r} is about two classes, and there are {job.template.classes}; leave "
@@ -148,7 +180,7 @@ def check_scoring(job: Job) -> None:
 def make_clients(settings: Settings, data: object) -> Federation:
     """Load the data and deal it out to clients; with a validation share, that share takes the test data's place."""
     federation = deal_out(settings, data)
-    if len(federation.source.classes) < 2:
+    if federation.source.target is None and len(federation.source.classes) < 2:
         raise DataError(
             f"All labels of {settings.data} are {federation.source.classes[0]!r}: there is nothing to tell apart; "
             "give data with two classes or more (--label names a table's column)."
@@ -160,6 +192,7 @@ def make_clients(settings: Settings, data: object) -> Federation:
 def deal_out(settings: Settings, data: object) -> Federation:
     """Clients with their training and test data; a federation from Python is one already."""
     if isinstance(data, Federation):
+        check_task(data.source, settings.task)
         return data
     source: Source = load_source(
         data,
@@ -169,6 +202,7 @@ def deal_out(settings: Settings, data: object) -> Federation:
         data_share=settings.data_share,
         label=settings.label,
         client_column=settings.client_column,
+        task=settings.task,
     )
     partition, clients = settings.partition, settings.clients
     if partition == "auto":

@@ -31,6 +31,7 @@ from fedframe.errors import FedframeError
 from fedframe.methods.recipes import PYTHON, find_recipes
 from fedframe.models import NETS
 from fedframe.settings import Settings
+from fedframe.util.allowed_code import ZOOS
 from fedframe.util.code_files import code_files, in_library
 from fedframe.util.locate import is_generated
 
@@ -102,7 +103,7 @@ def own_places(settings: Settings) -> list[str]:
     """The files and modules in which the user's own method and net are."""
     pieces = [piece.strip() for piece in settings.method.split("+") if not piece.strip().startswith(PYTHON)]
     named = [piece.rpartition(":")[0] for piece in (*pieces, settings.model)]
-    return [place for place in named if place and place not in NETS]
+    return [place for place in named if place and place not in NETS and place.partition(":")[0] not in ZOOS]
 
 
 def data_files(data: str) -> list[Path]:

@@ -13,10 +13,11 @@ from typing import Any
 from fedframe.core import Method, Part
 from fedframe.core.hook_errors import call_in_place, named_errors
 from fedframe.core.method import combine
+from fedframe.core.part import overrides, tasks_of
 from fedframe.errors import SettingError, nearest
 from fedframe.methods.catalogue import RECIPES as RECIPES
 from fedframe.methods.part_settings import default_part, is_complete, make_part
-from fedframe.methods.parts import DEFAULTS, PARTS
+from fedframe.methods.parts import DEFAULTS, PARTS, TASK_LOSSES
 from fedframe.methods.recipe import Recipe as Recipe
 from fedframe.settings import merge_part_settings, merge_settings
 from fedframe.util.locate import locate
@@ -187,22 +188,31 @@ def new_run_settings(name: str) -> dict[str, dict[str, Any]]:
     return merge_part_settings(*(recipe.new_runs for recipe in find_recipes(name)))
 
 
-def make_method(name: str, settings: Mapping[str, Mapping[str, Any]]) -> Method:
-    """The method that a name stands for, with its parts' settings changed as asked."""
-    method = outline_method(name, settings)
+def make_method(name: str, settings: Mapping[str, Mapping[str, Any]], task: str = "classification") -> Method:
+    """The method that a name stands for, with its parts' settings changed as asked; what it cannot learn is refused."""
+    method = outline_method(name, settings, task)
+    for part in method.parts:
+        if task not in (able := tasks_of(type(part))):
+            raise SettingError(
+                f"method = {name!r} cannot be used for task = {task}: its part {part.name!r} works with "
+                f"{' and '.join(able)} only; use a method without it, such as fedavg."
+            )
     for part in method.parts:
         if not is_complete(part):
             make_part(type(part), vars(part))  # refuses it with the setting's name
     return method
 
 
-def outline_method(name: str, settings: Mapping[str, Mapping[str, Any]] | None = None) -> Method:
+def outline_method(
+    name: str, settings: Mapping[str, Mapping[str, Any]] | None = None, task: str = "classification"
+) -> Method:
     """The parts of a method, of which settings without a default may still lack a value: not one to run."""
     settings = settings or {}
     recipes = find_recipes(name)
     parts = [part for recipe in recipes for part in recipe.parts]
     origins = {part.name: recipe.name for recipe in recipes for part in recipe.parts if part.name != recipe.name}
-    chosen = combine(name, parts, [default() for default in DEFAULTS], origins)
+    losses = [TASK_LOSSES.get(task, kind) if overrides(kind, "loss") else kind for kind in DEFAULTS]
+    chosen = combine(name, parts, [default() for default in losses], origins)
     names = [part.name for part in chosen.parts]
     for key in settings:
         if key not in names:

@@ -60,17 +60,19 @@ def accuracy_by_group(
     return {group: fmean(values) if values else None for group, values in members.items()}
 
 
-def spread(accuracies: Sequence[float]) -> dict[str, float] | None:
+def spread(accuracies: Sequence[float], sign: int = 1) -> dict[str, float] | None:
     """Standard deviation over the clients (of all of them, not of a sample), mean of the worst tenth, worst and best.
 
-    The worst tenth is a tenth of the clients, rounded up; None if there are no clients.
+    The worst tenth is a tenth of the clients, rounded up; None if there are no clients. With `sign` -1 less is better;
+    `min` and `max` are the worst and the best.
     """
     if not accuracies:
         return None
-    worst = sorted(accuracies)[: math.ceil(len(accuracies) / 10)]
+    order = sorted(accuracies, key=lambda value: sign * value)
+    worst = order[: math.ceil(len(accuracies) / 10)]
     return {
         "std": pstdev(accuracies),
         "worst_tenth": fmean(worst),
-        "min": min(accuracies),
-        "max": max(accuracies),
+        "min": order[0],
+        "max": order[-1],
     }

@@ -29,7 +29,9 @@ from fedframe.core.measures import (
     measure,
     placements,
     sensitivity_at,
+    sign_of,
 )
+from fedframe.core.target_measures import Estimates, LabelPredictions, Single
 
 AT_ONCE = 4_000_000  # weights of the bootstrap held together
 
@@ -41,26 +43,31 @@ class Difference:
     value: float
     error: float
     middle: float  # of the interval: nearer to 0 than the value where samples are few
+    most: float = 1.0  # no difference is larger
 
     @property
     def low(self) -> float:
         """The lower end of the interval."""
-        return max(-1.0, min(self.value, self.middle - Z * self.error))
+        return max(-self.most, min(self.value, self.middle - Z * self.error))
 
     @property
     def high(self) -> float:
         """Its upper end."""
-        return min(1.0, max(self.value, self.middle + Z * self.error))
+        return min(self.most, max(self.value, self.middle + Z * self.error))
 
     def plain(self) -> dict[str, float]:
         """Value and interval, for a file."""
         return {"value": self.value, "low": self.low, "high": self.high, "error": self.error}
 
 
-def difference(
-    first: Predictions, second: Predictions, metric: str, positive: int = 1, at: float = 0.9
-) -> Difference | None:
+def difference(first: Single, second: Single, metric: str, positive: int = 1, at: float = 0.9) -> Difference | None:
     """How much better the first model is by a metric; None where it has no meaning for these samples."""
+    if isinstance(first, Estimates) and isinstance(second, Estimates):
+        return difference_of_numbers(first, second, metric)
+    if isinstance(first, LabelPredictions) and isinstance(second, LabelPredictions):
+        return difference_of_labels(first, second, metric, at)
+    assert isinstance(first, Predictions)
+    assert isinstance(second, Predictions)
     if not np.array_equal(first.labels, second.labels):
         raise ValueError("the two models were not tested on the same samples")
     scores = [measure(each, metric, positive, at) for each in (first, second)]
@@ -77,6 +84,31 @@ def difference(
         error = bootstrap_error(first, second, metric, classes, at)
     fewest = np.bincount(first.labels)
     return Difference(value, error or least_error(int(fewest[fewest > 0].min())), value)
+
+
+def difference_of_numbers(first: Estimates, second: Estimates, metric: str) -> Difference | None:
+    """Of predicted numbers, from how each sample moves both measures; positive if the first model is better."""
+    if not np.array_equal(first.truth, second.truth):
+        raise ValueError("the two models were not tested on the same samples")
+    scores = [measure(each, metric) for each in (first, second)]
+    if scores[0] is None or scores[1] is None:
+        return None
+    value = sign_of(metric) * (scores[0].value - scores[1].value)
+    moved, count = first.influences(metric) - second.influences(metric), first.samples
+    error = math.sqrt(float(moved @ moved) / count / (count - 1)) if count > 1 else scores[0].error + scores[1].error
+    return Difference(value, error or 1e-12, value, math.inf)
+
+
+def difference_of_labels(
+    first: LabelPredictions, second: LabelPredictions, metric: str, at: float
+) -> Difference | None:
+    """The mean over labels. Their errors depend on each other: the mean of them is the most that its own can be."""
+    pairs = zip(first.labels, second.labels, strict=True)
+    known = [found for a, b in pairs if (found := difference(a, b, metric, 1, at)) is not None]
+    if not known:
+        return None
+    found = mean_difference(known)
+    return Difference(found.value, sum(one.error for one in known) / len(known), found.middle)
 
 
 # -- right or wrong ----------------------------------------------------------------------------------------------------

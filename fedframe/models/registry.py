@@ -12,6 +12,7 @@ from fedframe.models.convnets import MLP, ConvNet, PlainCNN, WideConvNet, parse_
 from fedframe.models.custom import build_custom, channels_last, check_features
 from fedframe.models.feature_maps import Raw
 from fedframe.models.residual import MobileNetV2, ResNet
+from fedframe.models.zoo import build_zoo, is_zoo
 from fedframe.util.locate import locate
 
 Shape = tuple[int, int, int]
@@ -49,6 +50,11 @@ NETS: dict[str, str] = {
     "raw": "no net: the values themselves, for methods that bring features of their own",
 }
 
+
+ZOO_NETS: dict[str, str] = {
+    "timm:NAME": "a net of timm (extra timm); with :pretrained behind the name, its published weights",
+    "torchvision:NAME": "a net of torchvision, in the same way (extra torchvision)",
+}
 
 MANY_SAMPLES = 10_000  # from which on a net with millions of weights learns more than a small one
 
@@ -102,7 +108,8 @@ def build_net(net: str | nn.Module | Callable[..., nn.Module], shape: tuple[int,
     Parameters
     ----------
     net
-        A name of `NETS`, an import path such as `my_file.py:MyNet` or `package.module:MyNet`, an `nn.Module`
+        A name of `NETS`, `timm:NAME` or `torchvision:NAME`,
+        an import path such as `my_file.py:MyNet` or `package.module:MyNet`, an `nn.Module`
         (copied, never changed), or a class or function that returns one, called with `shape=` if it has a
         parameter of that name.
     shape
@@ -114,6 +121,8 @@ def build_net(net: str | nn.Module | Callable[..., nn.Module], shape: tuple[int,
         Maps (batch, *shape) to (batch, dim), with `dim` as an attribute. New weights are drawn from torch's
         global random generator; convolution weights are stored channels_last, which is faster on CPUs.
     """
+    if isinstance(net, str) and is_zoo(net):
+        return check_features(build_zoo(net, shape), shape, repr(net))
     if isinstance(net, str) and not _is_import_path(net):
         return channels_last(build_named(net, shape))
     found = locate(net) if isinstance(net, str) else net

@@ -21,7 +21,7 @@ from fedframe.core.job import Job
 from fedframe.core.message import Message, has_numbers, validate_reply
 from fedframe.core.privacy import withholds_figures
 from fedframe.core.remote_evaluation import RemoteEvaluation
-from fedframe.core.tally import tally_size
+from fedframe.core.target_measures import evidence_size
 from fedframe.errors import DataError, DivergedError, RunError
 from fedframe.network.node import upload_digest, versions
 from fedframe.network.node_request import AGREE, HELLO, UNMASK, NodeRequest, RequestNumbers, decode_replies
@@ -318,7 +318,7 @@ class NetworkEngine(Engine):
         clients = sum(len(clients) for clients in node_request.tasks.values())
         numbers = (sum(shape.numel() for shape in shapes.values()) for shapes in self.expected.values())
         one = 4 * self.job.roles.layout.size + 8 * max(numbers, default=0)  # in float64, or masked
-        one += 8 * tally_size(self.job.template.classes, self.job.settings.score_bins)
+        one += 8 * evidence_size(self.job.target, self.job.template.classes, self.job.settings.score_bins)
         return (1 << 20) + REPLY_SIZE_FACTOR * (one + node_request.request.nbytes) * clients
 
     def remind(self, request: Message, min_replies: int, within_reach: int, reasons: Mapping[str, str]) -> None:

@@ -218,7 +218,7 @@ def count_tensor(reply: Message) -> torch.Tensor:
     """Right predictions of a reply as numbers of which a sum over clients makes means: see `SUMMED_COUNTS`."""
     samples, hits = (float(reply.tensors[name].sum()) for name in ("samples", "hits"))
     value = float(reply.tensors["value"]) if "value" in reply.tensors else hits / max(samples, 1.0)
-    scored = float(samples > 0 and value != NO_SCORE)
+    scored = float(samples > 0 and ("error" not in reply.tensors or float(reply.tensors["error"]) != NO_SCORE))
     diverged = float(reply.tensors["diverged"].sum()) if "diverged" in reply.tensors else 0.0
     found = [scored, scored * value, scored * value * samples, scored * samples, diverged]
     return torch.tensor(found, dtype=torch.float64)

@@ -17,6 +17,7 @@ from fedframe.data.federation import Federation
 from fedframe.data.ragged import Ragged
 from fedframe.data.source import ArrayInputs, Samples, Source
 from fedframe.data.spec import DataSchema
+from fedframe.data.target import Target
 from fedframe.settings import REMOTE_DATA
 from fedframe.util.files import read_tensors, write_tensors
 
@@ -25,7 +26,8 @@ Pool = Literal["train", "test"]
 
 def form_of(source: Source) -> DataSchema:
     """The form that data must have to fit this source."""
-    return DataSchema(source.classes, source.train.x.shape, source.columns, source.mean, source.std)
+    classes = source.classes if source.target is None else ()
+    return DataSchema(classes, source.train.x.shape, source.columns, source.mean, source.std, source.target)
 
 
 # -- one client at its own node ----------------------------------------------------------------------------------------
@@ -64,8 +66,10 @@ def federation_without_data(
     form: DataSchema, names: Sequence[str], train_sizes: Sequence[int], test_sizes: Sequence[int], test: Samples | None
 ) -> Federation:
     """Clients of which only the names and the numbers of samples are known; the test set, if any, is the server's."""
-    nothing = Samples(RemoteInputs(form.shape), torch.empty(0, dtype=torch.int64))
-    source = Source(REMOTE_DATA, nothing, test, form.classes, form.mean, form.std, tuple(names), form.columns)
+    values = None if form.target is None else torch.empty(0, len(form.outputs))
+    nothing = Samples(RemoteInputs(form.shape), torch.empty(0, dtype=torch.int64), None, values)
+    shared = (form.classes, form.mean, form.std, tuple(names), form.columns)
+    source = Source(REMOTE_DATA, nothing, test, *shared, target=form.target)
     # Of rows that are elsewhere only the number is known: one zero, expanded so that it takes no memory.
     row = torch.zeros(1, dtype=torch.int64)
     lists = [Ragged(torch.tensor([0, *each]).cumsum(0), row.expand(sum(each))) for each in (train_sizes, test_sizes)]
@@ -95,7 +99,14 @@ def write_share(path: Path, federation: Federation, clients: Sequence[int]) -> N
                 tensors[f"{name}/values"] = torch.searchsorted(used, rows[name])
         if samples is not None:
             tensors |= {f"{pool}/x": samples.x.take(used), f"{pool}/y": samples.y[used]}
+            if samples.values is not None:
+                tensors[f"{pool}/learned"] = samples.values[used]
+    target = source.target
+    if target is not None and target.mean is not None and target.std is not None:
+        tensors |= {"target/mean": target.mean, "target/std": target.std}
     notes = {
+        "task": source.task,
+        "outputs": list(source.outputs),
         "name": source.name,
         "classes": list(source.classes),
         "columns": list(source.columns) if source.columns is not None else None,
@@ -110,12 +121,17 @@ def read_share(path: Path) -> Federation:
     """Read what `write_share` wrote."""
     tensors, notes = read_tensors(path)
     train, test = (
-        Samples(ArrayInputs(tensors[f"{pool}/x"]), tensors[f"{pool}/y"]) if f"{pool}/x" in tensors else None
+        Samples(ArrayInputs(tensors[f"{pool}/x"]), tensors[f"{pool}/y"], None, tensors.get(f"{pool}/learned"))
+        if f"{pool}/x" in tensors
+        else None
         for pool in ("train", "test")
     )
     assert train is not None, path
     columns = tuple(notes["columns"]) if notes["columns"] is not None else None
     classes = tuple(notes["classes"])
-    source = Source(notes["name"], train, test, classes, tensors["mean"], tensors["std"], None, columns)
+    scale = tensors.get("target/mean"), tensors.get("target/std")
+    task = notes.get("task", "classification")
+    target = None if task == "classification" else Target(task, tuple(notes["outputs"]), *scale)
+    source = Source(notes["name"], train, test, classes, tensors["mean"], tensors["std"], None, columns, target=target)
     lists = [Ragged(tensors[f"{name}/offsets"], tensors[f"{name}/values"]) for name in ("train", "local_test")]
     return Federation(source, lists[0], lists[1], notes["pool"], tuple(notes["names"]), notes["partition"])

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from fedframe.data import Source
 from fedframe.data.load import read_spec
 from fedframe.data.tables import table_columns
 from fedframe.jobs.build import make_clients
@@ -40,6 +41,14 @@ def show_columns(data: str, label: str | None, client_column: str | None) -> Non
     console.print()
 
 
+def learned(source: Source) -> str:
+    """What is learned; of numbers and labels the table below shows the ranges that they are dealt out by."""
+    if source.task == "classification":
+        return f"{len(source.classes)} classes"
+    kinds = "ranges of it" if source.task == "regression" else "by the rarest label"
+    return f"{source.task} of {', '.join(source.outputs[:5])} (the table: {kinds})"
+
+
 def show_partition(given: dict[str, Any], picture: Path | None) -> None:
     """Load and partition data as a run would, print the table and save the figure."""
     target = picture_path(picture) if picture is not None else None
@@ -50,8 +59,7 @@ def show_partition(given: dict[str, Any], picture: Path | None) -> None:
     tested = len(source.test.y) if source.test is not None else 0
     console.print(
         f"{source.name}: {len(source.train.y)} training and {tested} test samples of shape {source.input_shape}, "
-        f"{plural(len(source.classes), 'class', 'classes')}; {plural(len(federation), 'client')} "
-        f"({federation.partition})",
+        f"{learned(source)}; {plural(len(federation), 'client')} ({federation.partition})",
         highlight=False,
     )
     dealt, held = len(federation.train.values), len(federation.local_test.values)

@@ -192,7 +192,7 @@ class RunFolder(RoundFiles):
     def settings(self) -> Settings:
         """The settings of the run."""
         try:
-            return check(self.config())
+            return check({"task": "classification", **self.config()})  # earlier versions knew no other
         except SettingError as error:
             raise DamageError(f"{self.path / CONFIG} is not the settings of a run: {error}", self.path) from error
 

@@ -12,18 +12,20 @@ from pathlib import Path
 from typing import Any
 
 from fedframe.core.job import Job
-from fedframe.core.measures import Predictions, Z, metric_name
+from fedframe.core.measures import Z, is_share, metric_name, sign_of
+from fedframe.core.target_measures import Single
 from fedframe.core.told_gain import ToldGain
 from fedframe.metrics.paired import difference
 from fedframe.util.files import write_json
-from fedframe.util.text import interval, percent, plural
+from fedframe.util.text import change, figure, interval, plural
+from fedframe.util.text import points as counted
 
 GAIN, ALONE = "gain.json", "alone"
 MODELS = ("alone", "shared", "personal")
 KEYS = {"shared": "client", "personal": "personal"}  # what client_scores.json calls them
 VERDICTS = {1: "gains", 0: "no clear difference", -1: "loses"}
 Score = dict[str, float]
-ByModel = Mapping[str, Mapping[Any, Predictions]]  # predictions for the own test data: by model, then by client
+ByModel = Mapping[str, Mapping[Any, Single]]  # predictions for the own test data: by model, then by client
 
 
 def write_gain(folder: Path, metric: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -33,13 +35,15 @@ def write_gain(folder: Path, metric: str, rows: Sequence[dict[str, Any]]) -> dic
     return content
 
 
-def told_rows(table: dict[str, Any], names: Sequence[str], told: Mapping[int, ToldGain]) -> list[dict[str, Any]]:
+def told_rows(
+    table: dict[str, Any], names: Sequence[str], told: Mapping[int, ToldGain], metric: str = "accuracy"
+) -> list[dict[str, Any]]:
     """A federation's rows: what nodes have told of themselves, beside the scores that are known of all."""
     said = {names[client]: each for client, each in told.items()}
     table, rows = with_everyone(table, names), []
     for place, name in enumerate(table["clients"]):
         alone, gained = said.get(name, (None, None))
-        row = compare_client(table, alone, place)
+        row = compare_client(table, alone, place, metric)
         rows.append(with_difference(row, gained, paired=True) if gained else row)
     return rows
 
@@ -53,13 +57,13 @@ def with_everyone(table: dict[str, Any], names: Sequence[str]) -> dict[str, Any]
 
 
 # -- one client --------------------------------------------------------------------------------------------------------
-def compare_client(table: dict[str, Any], alone: Score | None, place: int) -> dict[str, Any]:
-    """One client's row from scores with intervals."""
+def compare_client(table: dict[str, Any], alone: Score | None, place: int, metric: str = "accuracy") -> dict[str, Any]:
+    """One client's row from scores with intervals; a gain is positive where the joined model is better."""
     row: dict[str, Any] = {"client": table["clients"][place], "test_samples": table["test_samples"][place]}
     row |= {"alone": alone, **{kind: score_at(table, key, place) for kind, key in KEYS.items()}}
     row["joined"] = "personal" if row["personal"] else "shared" if row["shared"] else None
     joined = row[row["joined"]] if row["joined"] else None
-    return with_difference(row, apart(joined, alone) if joined and alone else None, paired=False)
+    return with_difference(row, apart(joined, alone, sign_of(metric)) if joined and alone else None, paired=False)
 
 
 def with_pairs(row: dict[str, Any], job: Job, found: ByModel, client: Any) -> dict[str, Any]:
@@ -68,7 +72,8 @@ def with_pairs(row: dict[str, Any], job: Job, found: ByModel, client: Any) -> di
     if row["gain"] is None or joined is None or alone is None:
         return row
     settings = job.settings
-    both = difference(joined, alone, settings.score_metric, job.positive, settings.metric_at)
+    positive = job.positive if job.target is None else 1
+    both = difference(joined, alone, settings.score_metric, positive, settings.metric_at)
     return row if both is None else with_difference(row, both.plain(), paired=True)
 
 
@@ -87,9 +92,11 @@ def score_at(table: dict[str, Any], key: str, place: int) -> Score | None:
     return {"value": value, "low": value if low is None else low, "high": value if high is None else high}
 
 
-def apart(joined: Score, alone: Score) -> Score:
-    """Joined minus alone as if the two had been tested on different samples."""
-    return interval_of(joined["value"] - alone["value"], math.hypot(standard_error(joined), standard_error(alone)))
+def apart(joined: Score, alone: Score, sign: int = 1) -> Score:
+    """How much better joined is than alone, as if the two had been tested on different samples."""
+    return interval_of(
+        sign * (joined["value"] - alone["value"]), math.hypot(standard_error(joined), standard_error(alone))
+    )
 
 
 def standard_error(score: Score) -> float:
@@ -121,13 +128,13 @@ def overall(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 # -- in words ----------------------------------------------------------------------------------------------------------
 def lines_of(content: dict[str, Any], most: int = 50) -> list[str]:
     """The table and its verdict, for a terminal."""
-    rows = content["clients"]
+    rows, share = content["clients"], is_share(content["metric"])
     width = max(6, *(len(str(row["client"])) for row in rows))
     heads = [f"{'client':{width}}", f"{'tests':>6}", *(f"{kind:>20}" for kind in MODELS), f"{'by joining':>22}", ""]
     lines = ["  ".join(heads).rstrip()]
     for row in sorted(rows, key=lambda row: -row["gain"]["value"] if row["gain"] else math.inf)[:most]:
-        cells = [score_text(row[kind]) for kind in MODELS]
-        gained = points(row["gain"]) if row["gain"] else ""
+        cells = [score_text(row[kind], share) for kind in MODELS]
+        gained = points(row["gain"], share) if row["gain"] else ""
         tests = "" if row["test_samples"] is None else f"{row['test_samples']:,}"
         first = f"{row['client']!s:{width}}  {tests:>6}  " + "  ".join(f"{cell:>20}" for cell in cells)
         lines.append(f"{first}  {gained:>22}  {row['verdict'] or ''}".rstrip())
@@ -136,14 +143,15 @@ def lines_of(content: dict[str, Any], most: int = 50) -> list[str]:
     return [*lines, "", verdict(content)]
 
 
-def score_text(score: Score | None) -> str:
+def score_text(score: Score | None, share: bool = True) -> str:
     """A score with its interval, short."""
-    return "" if score is None else f"{percent(score['value'])} {interval(score)}"
+    return "" if score is None else f"{figure(score['value'], share)} {interval(score, share)}"
 
 
-def points(gained: Score) -> str:
-    """A difference in points."""
-    return f"{100 * gained['value']:+.1f} [{100 * gained['low']:+.1f}, {100 * gained['high']:+.1f}]"
+def points(gained: Score, share: bool = True) -> str:
+    """A difference in points, or in the target's units."""
+    value, low, high = (change(gained[end], share) for end in ("value", "low", "high"))
+    return f"{value} [{low}, {high}]"
 
 
 def verdict(content: dict[str, Any]) -> str:
@@ -155,7 +163,8 @@ def verdict(content: dict[str, Any]) -> str:
             "there."
         )
     counts, total = content["counts"], sum(content["counts"].values())
-    silent = len(content["clients"]) - total
+    silent, metric = len(content["clients"]) - total, content["metric"]
+    share = is_share(metric)
     unclear = counts["no clear difference"]
     joining = (
         f"none of {plural(total, 'client')} gains or loses clearly"
@@ -163,7 +172,10 @@ def verdict(content: dict[str, Any]) -> str:
         else f"{counts['gains']} of {plural(total, 'client')} {'gains' if total == 1 else 'gain'} clearly, "
         f"{counts['loses']} {'loses' if counts['loses'] == 1 else 'lose'}, for {unclear} there is no clear difference"
     )
-    text = f"By joining, {joining}; mean {points(content['mean'])} points of {metric_name(content['metric'])}."
+    mean = f"{points(content['mean'], share)}{counted(share)}"
+    text = f"By joining, {joining}; mean {mean} of {metric_name(metric)}."
+    if sign_of(metric) < 0:
+        text += " Gains are errors that became smaller."
     if unclear:
         text += " With few test samples only large differences are clear."
     if silent:

@@ -19,7 +19,6 @@ from torch import nn
 from fedframe.core.engine import Engine
 from fedframe.core.job import Job
 from fedframe.core.server import Server
-from fedframe.data.spec import DataSchema
 from fedframe.engines.local import local_engine
 from fedframe.errors import SettingError
 from fedframe.jobs.build import JobMaker
@@ -307,7 +306,7 @@ class OrganisersChange(Change):
         """The run's job, without nodes that were forgotten or never there."""
         notes = read_json(self.folder.path / NOTES)
         shared, _ = Predictor.load_shared(self.folder.path, None, "", code_check="none")
-        schema = DataSchema(shared.classes, shared.stored_shape, shared.columns, shared.mean, shared.std)
+        schema = shared.schema
         federation = nodes_federation(schema, notes, self.settings, self.roster.forgotten)
         return JobMaker(self.settings, federation, None).make(self.folder.path)
 

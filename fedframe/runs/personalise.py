@@ -21,12 +21,12 @@ from torch import Tensor, nn
 
 from fedframe.core.evaluation import gentler
 from fedframe.core.job import Job, personal_path
+from fedframe.core.measures import is_share, metric_name, sign_of
 from fedframe.core.message import Message
 from fedframe.core.part import Part
 from fedframe.core.server import Server
 from fedframe.data.federation import Federation
 from fedframe.data.new_client import load_new_client
-from fedframe.data.spec import DataSchema
 from fedframe.engines.inline import InlineEngine
 from fedframe.errors import DivergedError, RunError, SettingError
 from fedframe.jobs.build import Net, check_device
@@ -40,7 +40,7 @@ from fedframe.util.allowed_code import check_named
 from fedframe.util.display import print_line
 from fedframe.util.files import write_json, write_tensors
 from fedframe.util.locate import resolve_paths
-from fedframe.util.text import duration, percent, plural
+from fedframe.util.text import duration, figure, plural
 
 DEFINITIONS = {
     "client": "accuracy of the shared model on the client's own test samples",
@@ -113,7 +113,7 @@ def personalise(
     if name is None:
         name = clean(federation.source.name)
         check_name(folder, name, overwrite)
-    made = make_method(settings.method, settings.set)
+    made = make_method(settings.method, settings.set, settings.task)
     # Below a folder of its own, where no client of the training has left a memory.
     job = Job(settings, made, federation, shared.model, folder.path / JOINED)
     notify(headline(job, name))
@@ -149,14 +149,14 @@ def new_client_settings(run: Settings, stage: Part, chosen: Mapping[str, Any], g
             raise SettingError(f"set {part!r} belongs to the training, which is over; {can}.")
     values = {name: value for name, value in given.items() if value is not None}
     settings = check({**run.model_dump(), **values, "set": merged, "save_personal": False})
-    make_method(settings.method, settings.set)  # refuse a wrong setting before the data are loaded
+    make_method(settings.method, settings.set, settings.task)  # refuse a wrong setting before the data are loaded
     check_device(settings.device)
     return settings
 
 
 def load_data(data: object, shared: Predictor, settings: Settings, test_share: float | None) -> Federation:
     """The new client's data as one client, in the form of the run's."""
-    form = DataSchema(shared.classes, shared.stored_shape, shared.columns, shared.mean, shared.std)
+    form = shared.schema
     usual = settings.local_test
     if usual == "global":  # the run's test set is not at hand, and the new client's labels may be others
         usual = Settings.model_fields["local_test"].default
@@ -234,6 +234,16 @@ def summarise(job: Job, name: str, data: str, replies: Mapping[str, Message]) ->
     """Scores with their definitions, and what they were made with; the same for the same run, data and seed."""
     federation, stage = job.federation, job.method.slot("client_stage")
     personal, shared = replies["personalise"].tensors, replies.get("own")
+    if job.target is not None:
+        return {
+            **scores_of_target(job, personal, shared.tensors if shared is not None else None),
+            "name": name,
+            "data": data,
+            "per_class": {},
+            "method": job.settings.method,
+            "stage": {stage.name: dataclasses.asdict(stage)},
+            "seed": job.settings.seed,
+        }
     tests, trains = personal["samples"].tolist(), federation.class_counts(0).tolist()
     hits = {
         "client": shared.tensors["hits"].tolist() if shared is not None else None,
@@ -260,6 +270,22 @@ def summarise(job: Job, name: str, data: str, replies: Mapping[str, Message]) ->
     }
 
 
+def scores_of_target(job: Job, own: Mapping[str, Tensor], shared: Mapping[str, Tensor] | None) -> dict[str, Any]:
+    """Scores by the run's metric, where no classes are learned."""
+    metric = job.settings.score_metric
+    name = metric_name(metric)
+    found = {"client": shared, "personal": own}
+    return {
+        "scores": {
+            score: None if tensors is None or float(tensors["error"]) < 0 else float(tensors["value"])
+            for score, tensors in found.items()
+        },
+        "metric": metric,
+        "definitions": {score: f"{name}{text.removeprefix('accuracy')}" for score, text in DEFINITIONS.items()},
+        "samples": {"training": len(job.federation.train[0]), "test": int(own["samples"].sum())},
+    }
+
+
 def ratio(hits: int, total: int) -> float | None:
     """A share, or None where there is nothing to count."""
     return hits / total if total else None
@@ -269,6 +295,8 @@ def headline(job: Job, name: str) -> str:
     """What is done, in one line."""
     federation, stage = job.federation, job.method.slot("client_stage")
     classes = f"{int((federation.class_counts(0) > 0).sum())} of the run's {len(federation.source.classes)} classes"
+    if job.target is not None:
+        classes = f"{job.target.task} of {', '.join(job.target.names[:5])}"
     chosen = ", ".join(f"{key}={value}" for key, value in dataclasses.asdict(stage).items() if value is not None)
     return (
         f"{short_method(job.settings.method)}, a personal model for {name}: "
@@ -281,17 +309,20 @@ def closing_lines(summary: Mapping[str, Any], folder: Path, path: Path, seconds:
     """The result in plain words."""
     name, scores = summary["name"], summary["scores"]
     tests = plural(summary["samples"]["test"], "test sample")
+    metric = str(summary.get("metric", "accuracy"))
+    share, what = is_share(metric), metric_name(metric)
     lines = [""]
     if summary["samples"]["test"]:
-        shared = f"accuracy of the shared model on {name}'s own {tests}"
+        shared = f"{what} of the shared model on {name}'s own {tests}"
         if scores["client"] is None:
             shared = f"not measured: {short_method(summary['method'])} has no shared model"
         lines += [
-            f"  {'client':9}{percent(scores['client']):>7}  {shared}",
-            f"  {'personal':9}{percent(scores['personal']):>7}  accuracy of {name}'s own model on the same samples, "
-            "which were held out of its training",
+            f"  {'client':9}{figure(scores['client'], share):>7}  {shared}",
+            f"  {'personal':9}{figure(scores['personal'], share):>7}  {what} of {name}'s own model on the same "
+            "samples, which were held out of its training",
         ]
-        if scores["client"] is not None and scores["personal"] < scores["client"]:
+        known = None not in scores.values()
+        if known and sign_of(metric) * (scores["personal"] - scores["client"]) < 0:
             lines.append(f"  Here the shared model does better than {name}'s own: predict without --client.")
     else:
         lines.append("  There are no test samples, so there is no score: the data are too few, or test_share is 0.")

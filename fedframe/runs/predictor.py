@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,13 @@ from fedframe.data.arrays import array_inputs, check_finite
 from fedframe.data.columns import OPTIONS, TableReading
 from fedframe.data.images import SUFFIXES, decode
 from fedframe.data.load import read_spec
+from fedframe.data.spec import DataSchema
 from fedframe.data.tables import AS_IT_IS, encode_rows, read_csv, read_parquet
+from fedframe.data.target import Target
 from fedframe.errors import DamageError, DataError
 from fedframe.methods.recipes import MethodLike, confirm_method, make_method
 from fedframe.models import build_net, frames
+from fedframe.models.zoo import without_weights
 from fedframe.runs.changes import CodeCheck, refuse_changed_code
 from fedframe.runs.federated import how_it_ends
 from fedframe.runs.folder import MODEL, RunFolder
@@ -55,15 +58,18 @@ def save_model(
     load_tensors(model, {**job.roles.layout.views(flat), **replaced})
     tensors = {f"model/{name}": tensor for name, tensor in named_tensors(model).items()}
     tensors |= {"input/mean": source.mean, "input/std": source.std}
+    if source.target is not None and source.target.mean is not None and source.target.std is not None:
+        tensors |= {"target/mean": source.target.mean, "target/std": source.target.std}
     notes = {
         "method": job.settings.method,
         "set": job.settings.set,
         "model": job.settings.model,
-        "classes": list(source.classes),
+        "classes": list(source.outputs),
         "input_shape": list(source.input_shape),
         "shares_a_model": job.shares_a_model,
         "model_seed": seed_for(job.settings.seed, "model"),
         "columns": list(source.columns) if source.columns is not None else None,
+        **({} if source.target is None else {"task": source.task}),
         **(
             {"table": table_options(job.settings.data) if table is None else {**table}}
             if source.columns is not None
@@ -85,6 +91,7 @@ class Predictor:
     mean: Tensor
     std: Tensor
     reading: TableReading = AS_IT_IS  # how the training table was read: decimal commas, dates, ...
+    target: Target | None = None  # what is predicted, if it is no class
 
     @classmethod
     def load(
@@ -142,19 +149,29 @@ class Predictor:
             allow_edited(notes["method"], notes["model"])
         refuse_changed_code(folder, net, code_check)
         check_named(notes["method"], notes["model"])
-        made = make_method(notes["method"], notes["set"])
+        task = notes.get("task", "classification")
+        made = make_method(notes["method"], notes["set"], task)
         shape = tuple(notes["input_shape"])
         with torch.random.fork_rng(devices=[]), frames.loading_weights():
             torch.manual_seed(notes["model_seed"])  # a frozen classifier that could be built then can be built now
-            backbone = build_net(net if net is not None else notes["model"], shape)
+            named = net if net is not None else without_weights(str(notes["model"]))  # they are in the file
+            backbone = build_net(named, shape)
             model = made.build(backbone, int(backbone.dim), len(notes["classes"]))  # type: ignore[arg-type]
         load_saved(model, {name[6:]: value for name, value in tensors.items() if name.startswith("model/")}, path)
         model.eval()
         columns = tuple(notes["columns"]) if notes["columns"] is not None else None
         mean, std = tensors["input/mean"], tensors["input/std"]
         reading = TableReading.of(notes.get("table") or {})
-        predictor = cls(made, model, tuple(notes["classes"]), shape, columns, mean, std, reading)
+        names, scale = tuple(notes["classes"]), (tensors.get("target/mean"), tensors.get("target/std"))
+        target = None if task == "classification" else Target(task, names, *scale)
+        predictor = cls(made, model, names, shape, columns, mean, std, reading, target)
         return predictor, bool(notes["shares_a_model"])
+
+    @property
+    def schema(self) -> DataSchema:
+        """The form of the data that it was trained on."""
+        classes = self.classes if self.target is None else ()
+        return DataSchema(classes, self.stored_shape, self.columns, self.mean, self.std, self.target)
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
@@ -166,6 +183,8 @@ class Predictor:
     def probabilities(self, inputs: object, batch: int = 256) -> Tensor:
         """Class probabilities of inputs (an array or tensor) as they were in the training data, not yet normalised.
 
+        Of a model that predicts numbers it is these (n, targets), in their own units; of one that predicts labels, the
+        probability of each.
         Images are (n, H, W), (n, H, W, C) or (n, C, H, W), vectors (n, d); a model of tables takes a DataFrame that
         has the columns of the training table.
         """
@@ -181,19 +200,30 @@ class Predictor:
             for part in raw.split(batch)  # type: ignore[no-untyped-call]
         ]
         found = torch.cat(pieces) if pieces else torch.empty(0, len(self.classes))
+        found = found if self.target is None else self.target.unscaled(found)
         if not bool(found.isfinite().all()):
             raise DataError("The model gives NaN for some inputs; its weights have diverged: train it anew.")
         return found
 
-    def predict(self, inputs: object) -> list[str]:
-        """The most probable class of each input."""
+    def predict(self, inputs: object) -> list[Any]:
+        """The most probable class of each input; or its number (a list of several); or the list of its labels."""
+        if self.target is not None:
+            return [self.answer(row) for row in self.probabilities(inputs).tolist()]
         return [self.classes[int(index)] for index in self.probabilities(inputs).argmax(1)]
+
+    def answer(self, row: Sequence[float]) -> Any:
+        """What outputs of one input say, where they are no classes."""
+        if self.target is not None and self.target.task == "multilabel":
+            return [name for name, p in zip(self.classes, row, strict=True) if p >= 0.5]
+        return row[0] if len(row) == 1 else list(row)
 
     def predict_table(self, inputs: Any) -> Any:
         """A DataFrame with the rows of the given one: `prediction`, and a column of probabilities for every class."""
         if not is_table(inputs):
             raise DataError("predict_table takes a DataFrame; use predict or probabilities for arrays.")
         found = self.probabilities(inputs)
+        if self.target is not None:
+            return type(inputs)({name: found[:, c].tolist() for c, name in enumerate(self.classes)}, index=inputs.index)
         names = [self.classes[int(index)] for index in found.argmax(1)]
         columns = {name: found[:, c].tolist() for c, name in enumerate(self.classes)}
         title = next(name for name in ("prediction", "predicted class", "_prediction") if name not in columns)
@@ -250,10 +280,22 @@ def predict_file(
     if table:
         predictor = replace(predictor, reading=predictor.reading.otherwise(table))
     for names, raw in read_inputs(path, predictor):
-        best = predictor.probabilities(raw).topk(min(top, len(predictor.classes)))
+        found = predictor.probabilities(raw)
+        if predictor.target is not None:
+            yield from target_lines(predictor, names, found)
+            continue
+        best = found.topk(min(top, len(predictor.classes)))
         for name, values, indices in zip(names, best.values, best.indices, strict=True):
             pairs = [f"{predictor.classes[int(i)]}\t{float(v):.3f}" for v, i in zip(values, indices, strict=True)]
             yield "\t".join([name, *pairs])
+
+
+def target_lines(predictor: Predictor, names: Sequence[str], found: Tensor) -> Iterator[str]:
+    """A line per input: the numbers that are predicted, or every label with its probability."""
+    digits = ".3f" if predictor.target is not None and predictor.target.task == "multilabel" else ".6g"
+    for name, row in zip(names, found.tolist(), strict=True):
+        pairs = [f"{output}\t{value:{digits}}" for output, value in zip(predictor.classes, row, strict=True)]
+        yield "\t".join([name, *pairs])
 
 
 def read_inputs(path: Path, predictor: Predictor) -> Iterator[tuple[list[str], Tensor]]:

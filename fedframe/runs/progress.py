@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedframe.core.evaluation import EASIER_TASK
-from fedframe.core.measures import METRICS, metric_name
+from fedframe.core.measures import METRICS, NUMBER_METRICS, is_share, metric_name
 from fedframe.metrics.accuracy import has_tail
 from fedframe.settings import data_text, short_method
 from fedframe.util.display import ProgressDisplay, choose, print_line, start_bars
-from fedframe.util.text import duration, interval, loss_text, percent, plural, sentence
+from fedframe.util.text import duration, figure, interval, loss_text, percent, plural, sentence
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fedframe.core.evaluation import Scores
     from fedframe.core.job import Job
     from fedframe.core.round_record import RoundRecord
+    from fedframe.data import Source
 
 REFUSED = " (log.txt says why; most often numbers are no longer finite, and a smaller --lr helps)"
 
@@ -51,6 +52,7 @@ class PlainDisplay(Display):
     def start(self, job: Job, folder: Path, done: int) -> None:
         """Say what is run."""
         self.rounds, self.first, self.began = job.settings.rounds, done, time.perf_counter()
+        self.share = is_share(job.settings.score_metric)
         print_line(headline(job, folder))
 
     def round(self, record: RoundRecord) -> None:
@@ -59,7 +61,7 @@ class PlainDisplay(Display):
             return
         per_round = (time.perf_counter() - self.began) / (record.round - self.first)
         left = duration(per_round * (self.rounds - record.round))
-        scores = f"  {scores_text(record.scores)}" if record.scores else ""
+        scores = f"  {scores_text(record.scores, self.share)}" if record.scores else ""
         text = f"{loss_text(record.loss)}{scores}{privacy_text(record)}"
         print_line(f"round {record.round}/{self.rounds}  {text}  {left} left of the rounds")
 
@@ -93,6 +95,7 @@ class LiveDisplay(Display):
         self.bar.print(headline(job, folder), markup=False, highlight=False)
         self.task: TaskID = self.bar.add_task("round", total=job.settings.rounds, completed=done, scores="")
         self.finished = done
+        self.share = is_share(job.settings.score_metric)
         self.scores = ""
         self.in_stage = False
 
@@ -107,7 +110,7 @@ class LiveDisplay(Display):
         """Show the round's loss and scores."""
         self.finished = record.round
         if record.scores is not None:
-            self.scores = scores_text(record.scores)
+            self.scores = scores_text(record.scores, self.share)
         text = f"{loss_text(record.loss)}  {self.scores}{privacy_text(record)}"
         self.bar.update(self.task, completed=record.round, scores=text)
 
@@ -141,10 +144,12 @@ def choose_display(progress: bool | Display) -> Display:
 def closing_lines(summary: dict[str, Any], folder: Path) -> list[str]:
     """The result in plain words."""
     lines = [""]
+    share = is_share(summary["metric"])
     for name, score in summary["scores"].items():
-        text = f"  {name:9}{percent(score['final']):>7} {interval(score):13} {summary['definitions'][name]}"
+        ends = interval(score, share)
+        text = f"  {name:9}{figure(score['final'], share):>7} {ends:13} {summary['definitions'][name]}"
         if name == "new" and score["client"] is not None:
-            text += f" ({percent(score['client'])})"
+            text += f" ({figure(score['client'], share)})"
         over, clients = score.get("clients"), summary["clients"]
         if score["final"] is None:
             text = f"  {name:9}{percent(None):>7} {'':13} {why_not(name, summary)}"
@@ -157,7 +162,7 @@ def closing_lines(summary: dict[str, Any], folder: Path) -> list[str]:
     if evaluations > 1 and five is not None:
         before = ", before the server stage" if summary["server_stage"] else ""
         text = f"generic, mean of the last {min(5, evaluations)} evaluations{before}"
-        lines.append(f"  {'':9}{percent(five):>7} {'':13} {text}")
+        lines.append(f"  {'':9}{figure(five, share):>7} {'':13} {text}")
     lines += [*tail_lines(summary), *measure_lines(summary), *comparing_lines(summary)]
     predict = f"fedframe predict {folder} INPUT{whose(summary)}"
     lines += [
@@ -217,14 +222,14 @@ def measure_lines(summary: dict[str, Any]) -> list[str]:
     if score is None:
         return []
     found = measures[score]
-    at = f"{100 * found['at']:g} %"
+    at = f"{100 * found['at']:g} %" if "at" in found else ""
     names = {
-        **{metric: metric_name(metric) for metric in METRICS},
+        **{metric: metric_name(metric) for metric in (*METRICS, *NUMBER_METRICS)},
         "sensitivity": f"sensitivity at {at} specificity",
         "specificity": f"specificity at {at} sensitivity",
     }
     texts = [
-        f"{name} {percent(found[metric]['value'])} {interval(found[metric])}"
+        f"{name} {figure(found[metric]['value'], is_share(metric))} {interval(found[metric], is_share(metric))}"
         for metric, name in names.items()
         if found.get(metric) is not None and metric != summary["metric"]
     ]
@@ -236,6 +241,7 @@ def measure_lines(summary: dict[str, Any]) -> list[str]:
 def comparing_lines(summary: dict[str, Any]) -> list[str]:
     """What must be known to set personal beside generic."""
     both = all(summary["scores"][name]["final"] is not None for name in ("generic", "personal"))
+    both = both and summary.get("task", "classification") == "classification"
     return ["", f"  {sentence(EASIER_TASK)}"] if both else []
 
 
@@ -247,14 +253,21 @@ def headline(job: Job, folder: Path) -> str:
     return (
         f"{short_method(settings.method)} on {data_text(source.name)}: "
         f"{len(job.federation.train.values):,} training samples, "
-        f"{plural(len(source.classes), 'class', 'classes')}, "
+        f"{learned_text(source)}, "
         f"{plural(len(job.federation.present), 'client')} ({settings.partition}), "
         f"{rounds}, "
         f"{settings.model.rpartition('/')[2]} with {job.parameters:,} parameters -> {folder}"
     )
 
 
-def scores_text(scores: Scores) -> str:
+def learned_text(source: Source) -> str:
+    """What is learned, and of how many kinds."""
+    if source.task == "classification":
+        return plural(len(source.classes), "class", "classes")
+    return plural(len(source.outputs), *(("number", "numbers") if source.task == "regression" else ("label", "labels")))
+
+
+def scores_text(scores: Scores, share: bool = True) -> str:
     """The scores of a round in one line; personal ones where clients have models of their own between rounds."""
-    shared = f"generic {percent(scores.generic)}  client {percent(scores.client)}"
-    return shared if scores.personal is None else f"{shared}  personal {percent(scores.personal)}"
+    shared = f"generic {figure(scores.generic, share)}  client {figure(scores.client, share)}"
+    return shared if scores.personal is None else f"{shared}  personal {figure(scores.personal, share)}"

@@ -11,7 +11,7 @@ from typing import Any
 
 from fedframe.core.evaluation import Scores, gentler
 from fedframe.core.job import Job, check_names, count_personal
-from fedframe.core.measures import metric_name
+from fedframe.core.measures import is_share, metric_name, sign_of
 from fedframe.core.round_record import RoundRecord
 from fedframe.core.server import Server
 from fedframe.errors import DataError, DivergedError, FedframeError
@@ -31,7 +31,7 @@ from fedframe.runs.progress import Display
 from fedframe.runs.round_files import CHECKPOINT, DRIFT, METRICS, SUMMARY
 from fedframe.runs.summary import client_table, spreads, summarise
 from fedframe.util.files import write_json, write_sealed
-from fedframe.util.text import percent
+from fedframe.util.text import figure, percent
 
 COLLAPSED = 0.5  # of its best accuracy: less than this share is no swing from round to round
 HARM = 0.02  # personal accuracy this far below that of the shared model is not chance
@@ -197,10 +197,14 @@ def execute_alone(
     kept_out = {} if new is None else {"new": new.by_client()}
     write_sealed(folder.path / CLIENT_SCORES, json.dumps({**table, **kept_out}) + "\n")
     if final.told:
-        write_gain(folder.path, job.settings.score_metric, told_rows(table, job.federation.names, final.told))
+        write_gain(
+            folder.path,
+            job.settings.score_metric,
+            told_rows(table, job.federation.names, final.told, job.settings.score_metric),
+        )
     server = session.server
     summary = summarise(job, session.history, final, new, session.costs(), server.traffic, server.stages)
-    summary["spread"] = spreads(table)
+    summary["spread"] = spreads(table, job.settings.score_metric)
     summary["changed_code"] = folder.changed_code()
     summary["lines"] = {METRICS: len(session.history), DRIFT: len(folder.drift())}
     summary["personal_models"] = count_personal(folder.path)
@@ -225,7 +229,7 @@ def imbalance_text(name: str, share: float, metric: str) -> str:
 
 def warn_of_imbalance(session: Session, final: Scores) -> None:
     """The same at the end of a federation's run, in which only sums over the nodes show it."""
-    if majority(session.job.federation)[0] or "client" not in final.pooled:
+    if session.job.target is not None or majority(session.job.federation)[0] or "client" not in final.pooled:
         return
     counts = final.pooled["client"].confusion.sum(1)
     share = float(counts.max() / counts.sum())
@@ -236,7 +240,12 @@ def warn_of_imbalance(session: Session, final: Scores) -> None:
 
 def warn_of_harm(session: Session, final: Scores) -> None:
     """Note it if the client stage made models worse."""
-    if final.personal is None or final.client is None or final.personal > final.client - HARM:
+    if final.personal is None or final.client is None:
+        return
+    metric = session.job.settings.score_metric
+    share, sign = is_share(metric), sign_of(metric)
+    slack = HARM if sign > 0 else HARM * abs(final.client)
+    if sign * (final.personal - final.client) > -slack:
         return
     stage = session.job.method.slot("client_stage")
     if getattr(stage, "epochs", None) == 0:  # they are as the rounds have left them
@@ -244,23 +253,26 @@ def warn_of_harm(session: Session, final: Scores) -> None:
     else:
         why = f"the client stage did harm; {gentler(stage, session.job.settings.lr)}"
     session.note(
-        f"The clients' own models are worse on their own data ({100 * final.personal:.1f} %) than the shared one "
-        f"({100 * final.client:.1f} %): {why}."
+        f"The clients' own models are worse on their own data ({figure(final.personal, share)}) than the shared one "
+        f"({figure(final.client, share)}): {why}."
     )
 
 
 def warn_of_collapse(session: Session) -> None:
     """Note it if models have lost what they had learned, although their numbers are finite."""
     shared = session.job.shares_a_model
-    metric = metric_name(session.job.settings.score_metric)
+    metric = session.job.settings.score_metric
+    sign, share = sign_of(metric), is_share(metric)
     score, whose = ("generic", "of the shared model") if shared else ("personal", "of own models")
     known = {line["round"]: line[score] for line in session.history if line.get(score) is not None}
     if not known:
         return
-    best, last = max(known, key=known.__getitem__), max(known)
-    if known[last] < known[best] * COLLAPSED:
+    best, last = max(known, key=lambda round: sign * known[round]), max(known)
+    lost = known[last] < known[best] * COLLAPSED if sign > 0 else known[last] * COLLAPSED > known[best]
+    if lost and (share or sign < 0 or known[best] > 0):
         session.note(
-            f"The {metric} {whose} was {100 * known[best]:.1f} % after round {best} and {100 * known[last]:.1f} % "
+            f"The {metric_name(metric)} {whose} was {figure(known[best], share)} after round {best} and "
+            f"{figure(known[last], share)} "
             f"after round {last}: training went astray; start again with a smaller lr (now "
             f"{session.job.settings.lr:g}) or with clip = 10."
         )

@@ -8,12 +8,13 @@ from typing import Any
 
 from fedframe.core.evaluation import ByClient, Scores, definitions
 from fedframe.core.job import Job
-from fedframe.core.measures import Measured, Predictions, mean_f1, mean_of_independent
+from fedframe.core.measures import Evidence, Measured, Predictions, mean_f1, mean_of_independent, sign_of
 from fedframe.core.privacy import epsilon_of_release, release_of
 from fedframe.core.stage_costs import StageCost, StageCosts
 from fedframe.metrics.accuracy import accuracy_by_group, spread
 from fedframe.metrics.cost import bytes_by_part
 from fedframe.metrics.measure_table import measure_table
+from fedframe.metrics.target_table import target_table
 from fedframe.runs.new_client_scores import DEFINITION, NewScores
 
 SCORES = ("client", "personal")  # those that are kept client by client
@@ -31,7 +32,7 @@ def summarise(
     """The content of summary.json; `costs` and `traffic` are over all sessions of the run."""
     up, down = (sum(line[f"bytes_{way}"] for line in history) for way in ("up", "down"))
     once = job.bytes_once * len(job.federation)
-    classes = job.federation.source.classes
+    classes = job.federation.source.outputs
     means = definitions(job.settings.validate_share, job.settings.score_metric)
     per_class = dict(zip(classes, final.per_class, strict=False))
     train_per_class = train_counts(job)
@@ -69,10 +70,8 @@ def summarise(
             **({} if new is None else {"new": new.summary()}),
         },
         "metric": job.settings.score_metric,
-        "measures": {
-            score: measure_table(evidence, classes, job.positive, job.settings.metric_at)
-            for score, evidence in final.pooled.items()
-        },
+        "task": job.federation.source.task,
+        "measures": {score: measures_of(job, evidence) for score, evidence in final.pooled.items()},
         "class_weights": class_weights(job),
         "per_class": per_class,
         "personal_per_class": dict(zip(classes, final.personal_per_class, strict=False)),
@@ -98,6 +97,14 @@ def summarise(
         "updates_refused": sum(line["dropped"] - line.get("lost", 0) for line in history),
         "replies_missing": sum(line.get("lost", 0) for line in history),
     }
+
+
+def measures_of(job: Job, evidence: Evidence) -> dict[str, Any]:
+    """Every measure of some predictions that the task has."""
+    outputs, at = job.federation.source.outputs, job.settings.metric_at
+    if job.target is not None:
+        return target_table(evidence, outputs, at)
+    return measure_table(evidence, outputs, job.positive, at)
 
 
 def stage_cost(job: Job, cost: StageCost) -> dict[str, Any]:
@@ -171,7 +178,7 @@ def privacy_spent(job: Job, history: Sequence[dict[str, Any]]) -> dict[str, Any]
 def train_counts(job: Job) -> dict[str, int]:
     """Training samples of every class, over all clients; empty where labels stay with the clients."""
     source = job.federation.source
-    if not len(source.train):
+    if not len(source.train) or source.target is not None:
         return {}
     labels = source.train.y[job.federation.train.values]
     return dict(zip(source.classes, labels.bincount(minlength=len(source.classes)).tolist(), strict=True))
@@ -204,6 +211,6 @@ def client_table(job: Job, final: Scores) -> dict[str, list[Any]]:
     }
 
 
-def spreads(table: dict[str, list[Any]]) -> dict[str, dict[str, float] | None]:
-    """The spread of each score over the clients."""
-    return {score: spread([value for value in table[score] if value is not None]) for score in SCORES}
+def spreads(table: dict[str, list[Any]], metric: str = "accuracy") -> dict[str, dict[str, float] | None]:
+    """The spread of each score over the clients, from worst to best: of errors the largest is the worst."""
+    return {score: spread([value for value in table[score] if value is not None], sign_of(metric)) for score in SCORES}

@@ -18,6 +18,7 @@ from pathlib import Path
 from fedframe.errors import SettingError
 from fedframe.util.code_files import code_files, import_root
 
+ZOOS = ("timm", "torchvision")  # installed packages whose nets are named by their registries: no code is named
 PASSED_ON = "FEDFRAME_ALLOWED_CODE"  # digests, for the processes that this one starts
 _places: set[str] = set()  # what was allowed in this process, should the user's folder not be writable
 
@@ -25,7 +26,7 @@ _places: set[str] = set()  # what was allowed in this process, should the user's
 def code_place(text: str) -> str | None:
     """The file or module in `my_file.py:MyNet` or `package.module:MyNet`; None for a text that names no code."""
     place, colon, name = text.strip().rpartition(":")
-    if not colon or not name.isidentifier():
+    if not colon or not name.isidentifier() or text.strip().partition(":")[0] in ZOOS:
         return None
     if place.endswith(".py"):
         return str(Path(place).expanduser().absolute())

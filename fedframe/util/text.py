@@ -10,10 +10,27 @@ def percent(share: float | None) -> str:
     return "–" if share is None else f"{100 * share:.1f} %"  # noqa: RUF001
 
 
-def interval(score: Mapping[str, float | None]) -> str:
+def figure(value: float | None, share: bool) -> str:
+    """Format a score: in percent if it is a share, else as the number that it is."""
+    return percent(value) if share or value is None else f"{value:.4g}"
+
+
+def interval(score: Mapping[str, float | None], share: bool = True) -> str:
     """Format the interval of a score, [81.0, 85.2]; nothing where there is none."""
     low, high = score.get("low"), score.get("high")
-    return "" if low is None or high is None else f"[{100 * low:.1f}, {100 * high:.1f}]"
+    if low is None or high is None:
+        return ""
+    return f"[{100 * low:.1f}, {100 * high:.1f}]" if share else f"[{low:.4g}, {high:.4g}]"
+
+
+def change(value: float, share: bool) -> str:
+    """Format a difference of scores with its sign: in points of percent if they are shares."""
+    return f"{100 * value:+.1f}" if share else f"{value:+.3g}"
+
+
+def points(share: bool) -> str:
+    """What differences of scores are counted in, behind their number."""
+    return " points" if share else ""
 
 
 def duration(seconds: float) -> str:

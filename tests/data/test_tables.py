@@ -94,7 +94,6 @@ def test_a_column_name_may_hold_an_equals_sign(tmp_path: Path) -> None:
         ("a,y\n1,2\n1,2,3", "line 3"),
         ("a,a\n1,2", "each once"),
         ("a,y\n1,0\n2,", "rows without a value"),
-        ("a,y\n1,0.5\n2,1", "fractions"),
         ("a,y\ninf,0\n2,1", "infinity"),
         ("y\n1\n2", "no column besides"),
         ('a,y\n"1,0\n2,1', "cannot be read as csv"),

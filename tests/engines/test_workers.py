@@ -182,8 +182,8 @@ def test_scores_of_a_test_set_in_many_pieces_are_those_of_one_process(tmp_path: 
     runtime.load({"model": server.model}, {})
     right = 0
     for row in range(5000):  # one by one, in plain sight
-        inputs = job.federation.source.batch(job.pool("test"), torch.tensor([row]))
-        right += int(runtime.predict([inputs]).argmax()) == int(data["y_test"][row])
+        logits = runtime.predict(job.pool("test"), torch.tensor([row]), ("row", row))
+        right += int(logits.argmax()) == int(data["y_test"][row])
     assert found[0].generic == right / 5000
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import fedframe.network.engine as engine_module
+from fedframe.data.spec import DataSchema
 from fedframe.federation import start
 from fedframe.federation.create import form_from_description, new_federation
 from fedframe.federation.folder import FederationFolder
@@ -44,20 +45,24 @@ class Handled:
 
 
 def make_clinic(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, tell: Sequence[str] = (), **settings: Any
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tell: Sequence[str] = (),
+    form: DataSchema | None = None,
+    write: Callable[[Path, int], str] = write_arrays,
+    **settings: Any,
 ) -> tuple[FederationFolder, InProcessTransport]:
     """The federation, and the transport that its organiser gets; members can be put into `transport.away`."""
     asked = gather({"method": "fedavg", "model": "mlp:8", "rounds": 3, "epochs": 1, **settings}, None)
-    made = new_federation(
-        folder / "clinic", NAMES, ["127.0.0.1"], 9000, form_from_description("a,b,c", "6", "0", "1"), asked
-    )
+    form = form or form_from_description("a,b,c", "6", "0", "1")
+    made = new_federation(folder / "clinic", NAMES, ["127.0.0.1"], 9000, form, asked)
     nodes = {}
     for number, name in enumerate(NAMES):
         kit = Kit.read(made.path / "kits" / f"{name}-kit.zip")
         home = folder / f"{name}-node"
         home.mkdir()
         kit.install(home)
-        data = write_arrays(folder / f"{name}.npz", number + 1)
+        data = write(folder / f"{name}.npz", number + 1)
         member = Membership(kit, data, home, None, None, tell_gain=name in tell)
         if name in tell:
             train_alone(member, progress=False)

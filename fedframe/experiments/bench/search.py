@@ -227,7 +227,7 @@ def step_trials(
     for candidate in step.candidates:
         of_candidate = [outcomes[cell.folder] for cell in cells[candidate]]
         trial = make_trial(row, candidate, of_candidate, select_for(row, spec.select))
-        found.append(RoundTrial(row, candidate, trial.values, trial.states, step.rounds))
+        found.append(RoundTrial(row, candidate, trial.values, trial.states, trial.metric, step.rounds))
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedframe.core.evaluation import EASIER_TASK
-from fedframe.core.measures import METRICS
+from fedframe.core.measures import meaning
 from fedframe.core.part import ALL_DATA
 from fedframe.experiments.compare.plan import Plan
 from fedframe.experiments.compare.statistics import ComparisonStatistics
@@ -47,9 +47,9 @@ def protocol(comparison: ComparisonStatistics) -> list[str]:
     missed = (
         ["A mean over fewer seeds leaves out those that never reached the target, which flatters it."] if partly else []
     )
-    metric = [] if comparison.metric == "accuracy" else [f"Scores are {METRICS[comparison.metric]}."]
+    metric = [] if comparison.metric == "accuracy" else [f"Scores are {meaning(comparison.metric)}."]
     both = {"generic.final", "personal.final"} <= {*comparison.accuracies}
-    easier = [sentence(EASIER_TASK)] if both else []
+    easier = [sentence(EASIER_TASK)] if both and comparison.knows_classes else []
     return [same, *metric, *meanings, *easier, *([chosen] if chosen else []), *missed, load]
 
 

@@ -116,9 +116,9 @@ def data_digest(data: object, settings: Mapping[str, Any], seed: int) -> str:
     clients = make_clients(checked, data)
     source = clients.source
     digest = hashlib.blake2b(digest_size=8)
-    tests = () if source.test is None else (source.test.y,)
+    tests = () if source.test is None else (source.test.targets,)
     rows = (clients.train.offsets, clients.train.values, clients.local_test.values)
-    for values in (source.train.y, *tests, *rows, source.mean, source.std):
+    for values in (source.train.targets, *tests, *rows, source.mean, source.std):
         digest.update(values.contiguous().numpy().tobytes())
     return f"data {digest.hexdigest()}"
 

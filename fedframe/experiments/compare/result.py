@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedframe.core.measures import is_share
 from fedframe.experiments.compare.files import plain_comparison, save
 from fedframe.experiments.compare.statistics import ComparisonStatistics
 from fedframe.experiments.compare.tables import make_document
 from fedframe.experiments.tables import html_table, markdown
-from fedframe.util.text import percent
+from fedframe.util.text import figure
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Comparison(ComparisonStatistics):
 
     def __repr__(self) -> str:
         scores = {
-            label: {score: percent(self.estimate(label, score).mean) for score in self.accuracies}
+            label: {score: figure(self.estimate(label, score).mean, is_share(self.metric)) for score in self.accuracies}
             for label in self.labels
         }
         return f"Comparison({str(self.plan.out)!r}, seeds={len(self.plan.seeds)}, scores={scores})"

@@ -147,7 +147,8 @@ def run_with_data(cells: Sequence[Cell], cores: int | None, progress: bool) -> d
     waiting = [cell.settings for cell in cells if cell.data is None and outcome_of(cell).state == "waiting"]
     for settings in {settings.data: settings for settings in waiting}.values():
         place = Path(settings.data_dir) if settings.data_dir else None
-        load_raw(read_spec(settings.data, place, settings.seed, settings.label, settings.client_column))
+        named = (settings.label, settings.client_column)
+        load_raw(read_spec(settings.data, place, settings.seed, *named, task=settings.task))
     return run_cells(cells, choose_grid_display(progress), cores=cores)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from fedframe.core.measures import is_share
 from fedframe.experiments.compare.address import METHOD_SETTINGS
 from fedframe.experiments.compare.plan import AS_THEY_ARE, Plan
 from fedframe.experiments.compare.rows import Candidate
@@ -48,11 +49,19 @@ class ComparisonStatistics:
         return found.pop() if len(found) == 1 else "accuracy"
 
     @cached_property
+    def knows_classes(self) -> bool:
+        """Whether classes are learned, not numbers or several labels."""
+        done = [outcome for found in self.outcomes.values() for outcome in found if outcome.state == "finished"]
+        return all(outcome.summary.get("task", "classification") == "classification" for outcome in done)
+
+    @cached_property
     def target(self) -> float | None:
         """The accuracy that rounds and seconds are counted to: as asked, or what the baseline reaches.
 
-        That is its mean of the last five evaluations, over seeds, rounded down to a whole percent.
+        That is its mean of the last five evaluations, over seeds, rounded down to a whole percent. None of errors.
         """
+        if not is_share(self.metric):
+            return None
         if self.plan.target is not None:
             return self.plan.target
         reached = self.estimate(self.baseline, "generic.last_five").mean

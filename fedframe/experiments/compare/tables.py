@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from fedframe.core.measures import metric_name
+from fedframe.core.measures import is_share, metric_name, sign_of
 from fedframe.experiments.compare.notes import notes
 from fedframe.experiments.compare.statistics import ComparisonStatistics
 from fedframe.experiments.compare.tuning import explain_select
@@ -19,7 +19,12 @@ TITLE = "Comparison"
 def title(comparison: ComparisonStatistics) -> str:
     """What the scores are, as a title."""
     name = metric_name(comparison.metric)
-    return f"{name[:1].upper()}{name[1:]} in percent"
+    return f"{name[:1].upper()}{name[1:]}{unit(comparison)}"
+
+
+def unit(comparison: ComparisonStatistics) -> str:
+    """What scores are written in, behind their name."""
+    return " in percent" if is_share(comparison.metric) else ""
 
 
 def make_document(comparisons: Sequence[ComparisonStatistics]) -> Document:
@@ -36,7 +41,7 @@ def overview(comparisons: Sequence[ComparisonStatistics]) -> Iterator[Table]:
     """A table per accuracy: methods down, cases across."""
     columns = ("method", *(each.plan.case for each in comparisons))
     for score in dict.fromkeys(score for each in comparisons for score in each.accuracies):
-        title = f"{heading(score)} in percent, {over_seeds(comparisons[0])}"
+        title = f"{heading(score)}{unit(comparisons[0])}, {over_seeds(comparisons[0])}"
         rows = [
             (label, *(estimate_text(each, label, score) if score in each.accuracies else DASH for each in comparisons))
             for label in comparisons[0].labels
@@ -59,18 +64,20 @@ def tables(comparison: ComparisonStatistics) -> Iterator[Table]:
         yield Table("Settings that differ", ("method", *differing), tuple(rows))
 
 
-def number(value: float | None, score: str, sign: bool = False) -> str:
+def number(value: float | None, score: str, sign: bool = False, share: bool = True) -> str:
     """An accuracy in percent, bytes in millions, other costs as they are; a dash for what is not there."""
     if value is None:
         return DASH
+    if is_accuracy(score) and not share:
+        return f"{value:+.4g}" if sign else f"{value:.4g}"
     if is_accuracy(score):
         return f"{100 * value:+.2f}" if sign else f"{100 * value:.2f}"
     return f"{value / 1e6:,.3f}" if score.startswith("bytes") else f"{value:,.1f}"
 
 
-def interval(low: float | None, high: float | None, score: str, sign: bool = False) -> str:
+def interval(low: float | None, high: float | None, score: str, sign: bool = False, share: bool = True) -> str:
     """[low, high]."""
-    return DASH if low is None else f"[{number(low, score, sign)}, {number(high, score, sign)}]"
+    return DASH if low is None else f"[{number(low, score, sign, share)}, {number(high, score, sign, share)}]"
 
 
 def estimate_text(comparison: ComparisonStatistics, label: str, score: str) -> str:
@@ -85,10 +92,11 @@ def estimate_text(comparison: ComparisonStatistics, label: str, score: str) -> s
         return "failed in tuning" if failed else "diverged in tuning"
     if found.mean is None:
         return ", ".join(troubled) or ("not reached" if ":" in score and has_generic(comparison, label) else DASH)
-    text = number(found.mean, score)
+    share = is_share(comparison.metric)
+    text = number(found.mean, score, share=share)
     if found.low is not None and found.high is not None:
         if is_accuracy(score):
-            text += f" {interval(found.low, found.high, score)}"
+            text += f" {interval(found.low, found.high, score, share=share)}"
         elif found.low < found.high:  # bytes are often the same for all seeds
             text += f" ± {number((found.high - found.low) / 2, score)}"
     if found.count < asked:
@@ -122,16 +130,17 @@ def score_table(comparison: ComparisonStatistics, title: str, scores: list[str])
 
 def difference_table(comparison: ComparisonStatistics) -> Table:
     """A row per score and method."""
-    rows = []
+    rows, share = [], is_share(comparison.metric)
     for score in comparison.accuracies:
         for label, found in comparison.differences.items():
             each: Difference = found[score]
             p = [p_text(each.p), p_text(each.p_holm)] if len(comparison.differences) > 1 else [p_text(each.p)]
-            bounds = interval(each.low, each.high, score, sign=True)
-            rows.append((heading(score), label, number(each.mean, score, sign=True), bounds, *p, str(each.pairs)))
+            bounds = interval(each.low, each.high, score, True, share)
+            rows.append((heading(score), label, number(each.mean, score, True, share), bounds, *p, str(each.pairs)))
     adjusted = ("p, Holm",) if len(comparison.differences) > 1 else ()
     columns = ("score", "method", "difference", "95 % interval", "p", *adjusted, "seeds")
-    return Table(f"Difference to {comparison.baseline} in points, seed by seed", columns, tuple(rows), keys=2)
+    counted = " in points" if share else " (below 0 is better)" if sign_of(comparison.metric) < 0 else ""
+    return Table(f"Difference to {comparison.baseline}{counted}, seed by seed", columns, tuple(rows), keys=2)
 
 
 def tuning_table(comparison: ComparisonStatistics) -> Table:
@@ -141,9 +150,14 @@ def tuning_table(comparison: ComparisonStatistics) -> Table:
     rows = []
     for trial in tuned.trials:
         bad = [state for state in trial.states if state != "finished"]
-        mean = number(trial.mean, "generic.final") if trial.mean is not None else f"{len(bad)} {bad[0]}"
+        mean = (
+            number(trial.mean, "generic.final", share=is_share(trial.metric))
+            if trial.mean is not None
+            else f"{len(bad)} {bad[0]}"
+        )
         chosen = "chosen" if trial.candidate == tuned.chosen(trial.row) else ""
         rows.append((trial.row.label, str(trial.candidate), mean, chosen))
     seeds = plural(len(tuned.tuning.seeds), "seed")
-    title = f"Validation, {explain_select(tuned.tuning.select)}, mean over {seeds}, in percent"
+    written = f",{unit(comparison)}" if unit(comparison) else ""
+    title = f"Validation, {explain_select(tuned.tuning.select)}, mean over {seeds}{written}"
     return Table(title, ("method", "candidate", "validation", ""), tuple(rows), keys=2)

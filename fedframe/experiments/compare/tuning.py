@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fedframe.core.measures import sign_of
 from fedframe.errors import RunError, SettingError
 from fedframe.experiments.compare.plan import Plan, Tuning
 from fedframe.experiments.compare.rows import Candidate, MethodRow
@@ -27,6 +28,12 @@ class Trial:
     candidate: Candidate
     values: tuple[float | None, ...]  # per tuning seed
     states: tuple[str, ...]
+    metric: str = "accuracy"  # what the values are
+
+    @property
+    def worth(self) -> float | None:
+        """The mean, or of an error its negative: more is better."""
+        return None if self.mean is None else sign_of(self.metric) * self.mean
 
     @property
     def mean(self) -> float | None:
@@ -54,7 +61,7 @@ class Tuned:
         """
         if self.failed(row):
             return None
-        known = [(trial.mean, -number) for number, trial in enumerate(self.of(row)) if trial.mean is not None]
+        known = [(trial.worth, -number) for number, trial in enumerate(self.of(row)) if trial.worth is not None]
         return self.of(row)[-max(known)[1]].candidate if known else None
 
     def failed(self, row: MethodRow) -> bool:
@@ -163,4 +170,7 @@ def make_trial(row: MethodRow, candidate: Candidate, found: Sequence[Outcome], s
     values = tuple(read_score(outcome, score) for outcome in found)
     if any(o.state == "finished" and value is None for o, value in zip(found, values, strict=True)):
         raise RunError(f"{row.label} has no score {score!r} to choose by; use --select personal.final.")
-    return Trial(row, candidate, values, tuple(outcome.state for outcome in found))
+    metric = next(
+        (str(each.summary.get("metric", "accuracy")) for each in found if each.state == "finished"), "accuracy"
+    )
+    return Trial(row, candidate, values, tuple(outcome.state for outcome in found), metric)

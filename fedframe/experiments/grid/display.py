@@ -9,9 +9,10 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from fedframe.core.measures import is_share
 from fedframe.experiments.grid.cell import Cell, Outcome
 from fedframe.util.display import ProgressDisplay, choose, print_line, start_bars
-from fedframe.util.text import duration, percent, plural
+from fedframe.util.text import duration, figure, plural
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -151,7 +152,8 @@ def result_text(outcome: Outcome) -> str:
     if outcome.state != "finished":
         return f"{name}: {outcome.state}. {outcome.reason}"
     scores, seconds = outcome.summary["scores"], outcome.summary["seconds"]
-    found = [f"{kind} {percent(scores[kind]['final'])}" for kind in scores if scores[kind]["final"] is not None]
+    share = is_share(str(outcome.summary.get("metric", "accuracy")))
+    found = [f"{kind} {figure(scores[kind]['final'], share)}" for kind in scores if scores[kind]["final"] is not None]
     return f"{name}: {', '.join(found)} in {duration(seconds)}"
 
 

@@ -64,6 +64,7 @@ from fedframe.methods.parts.prox import Prox
 from fedframe.methods.parts.qfedavg import QFedAvg
 from fedframe.methods.parts.ratioloss import RatioLoss
 from fedframe.methods.parts.scaffold import Scaffold
+from fedframe.methods.parts.task_losses import BinaryCrossEntropy, SquaredDistance
 from fedframe.methods.parts.trimmed_mean import TrimmedMean
 
 PARTS: dict[str, type[Part]] = {
@@ -83,6 +84,8 @@ PARTS: dict[str, type[Part]] = {
         GlobalMemory,
         CrossEntropy,
         SquaredError,
+        SquaredDistance,
+        BinaryCrossEntropy,
         BalancedCrossEntropy,
         DotRegression,
         FedDrPlus,
@@ -150,3 +153,5 @@ PARTS: dict[str, type[Part]] = {
 
 # What fills a slot that no part of a recipe fills: together they are FedAvg with plain fine-tuning.
 DEFAULTS: tuple[type[Part], ...] = (LinearHead, CrossEntropy, Mean, FineTune)
+# The loss among them, where no class is learned.
+TASK_LOSSES: dict[str, type[Part]] = {"regression": SquaredDistance, "multilabel": BinaryCrossEntropy}

@@ -25,6 +25,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedframe.core import ClientContext, Key, Method, ModelSize, Part, Server, State, Upload
+from fedframe.data.target import Task
 from fedframe.errors import SettingError
 from fedframe.methods.parts.linear_head import LinearHead
 
@@ -40,6 +41,7 @@ class CReFF(Part):
     """A classifier that the server retrains on features whose gradients match the clients', as many of each class."""
 
     name: ClassVar[str] = "creff"
+    tasks: ClassVar[tuple[Task, ...] | None] = ("classification",)
     paper: ClassVar[str] = "Shang et al., Classifier Re-Training with Federated Features, IJCAI 2022"
 
     features: Annotated[int, Field(ge=1)] = 100  # m, per class

@@ -18,6 +18,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fedframe.core import ClientContext, Model, Part
+from fedframe.data.target import TASKS, Task
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class Projection(Part):
     """A learned linear map of the features to `dim` numbers."""
 
     name: ClassVar[str] = "projection"
+    tasks: ClassVar[tuple[Task, ...] | None] = TASKS
     rank: ClassVar[int] = -2
 
     dim: Annotated[int, Field(ge=1)] | None = None  # None: 64, or as many as there are classes if they are more
@@ -51,6 +53,7 @@ class Normalise(Part):
     """Features on the unit sphere: z = h / ||h||."""
 
     name: ClassVar[str] = "normalise"
+    tasks: ClassVar[tuple[Task, ...] | None] = TASKS
     rank: ClassVar[int] = -1
 
     @property
@@ -76,6 +79,7 @@ class Temperature(Part):
     """Features times a number beta, learned (and averaged) like a weight, or fixed."""
 
     name: ClassVar[str] = "temperature"
+    tasks: ClassVar[tuple[Task, ...] | None] = TASKS
 
     beta: Annotated[float, Field(gt=0)] = 10.0
     learned: bool = True

@@ -24,6 +24,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedframe.core import Method, Part, Server
+from fedframe.data.target import Task
 from fedframe.errors import SettingError
 from fedframe.methods.parts.linear_head import LinearHead
 
@@ -35,6 +36,7 @@ class FedAwS(Part):
     """A spread-out step over the rows of the learned, shared classifier."""
 
     name: ClassVar[str] = "fedaws"
+    tasks: ClassVar[tuple[Task, ...] | None] = ("classification",)
     paper: ClassVar[str] = "Yu, Rawat, Menon, Kumar: Federated Learning with Only Positive Labels, ICML 2020"
 
     weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0  # lambda

@@ -21,6 +21,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedframe.core import ClientContext, Part
+from fedframe.data.target import TASKS, Task
 
 TINY = 1e-8  # added to variances: a number that is constant in a batch, such as a dead unit, correlates with none
 
@@ -30,6 +31,7 @@ class FedDecorr(Part):
     """A penalty of weight beta on the correlations between the numbers of a feature; beta = 0 is FedAvg."""
 
     name: ClassVar[str] = "feddecorr"
+    tasks: ClassVar[tuple[Task, ...] | None] = TASKS
     paper: ClassVar[str] = "Shi et al., Mitigating Dimensional Collapse in Heterogeneous Federated Learning, ICLR 2023"
 
     beta: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.1

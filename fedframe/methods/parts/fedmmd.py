@@ -23,6 +23,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedframe.core import ClientContext, Part
+from fedframe.data.target import TASKS, Task
 from fedframe.methods.parts.teacher import load_teacher, teacher
 
 Width = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -33,6 +34,7 @@ class FedMMD(Part):
     """A penalty of weight lambda on the discrepancy between local and global features."""
 
     name: ClassVar[str] = "fedmmd"
+    tasks: ClassVar[tuple[Task, ...] | None] = TASKS
     compares_with_server: ClassVar[bool] = True
     paper: ClassVar[str] = "Yao, Huang, Sun: Two-Stream Federated Learning: Reduce the Communication Costs, VCIP 2018"
 

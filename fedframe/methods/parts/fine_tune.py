@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from fedframe.core import ClientContext, HeadStage, Method, Model, Part
+from fedframe.data.target import TASKS, Task
 
 
 @dataclass(frozen=True)
@@ -16,6 +17,7 @@ class FineTune(Part):
     """A few epochs with the method's loss, without its penalties and corrections, of the model or its classifier."""
 
     name: ClassVar[str] = "fine_tune"
+    tasks: ClassVar[tuple[Task, ...] | None] = TASKS
 
     epochs: Annotated[int, Field(ge=0)] = 5
     lr: Annotated[float, Field(gt=0)] | None = None  # None: the run's lr

@@ -8,6 +8,7 @@ from typing import ClassVar
 from torch import nn
 
 from fedframe.core import Model, Part
+from fedframe.data.target import TASKS, Task
 
 
 @dataclass(frozen=True)
@@ -15,6 +16,7 @@ class LinearHead(Part):
     """A linear layer that is trained and merged like every other."""
 
     name: ClassVar[str] = "linear"
+    tasks: ClassVar[tuple[Task, ...] | None] = TASKS
 
     bias: bool = True
 

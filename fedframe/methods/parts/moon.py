@@ -21,6 +21,7 @@ from torch import Tensor
 
 from fedframe.core import ClientContext, Key, Model, Part
 from fedframe.core.model import copy_tensors, load_tensors
+from fedframe.data.target import TASKS, Task
 
 PREVIOUS = Key[Tensor]("moon/previous")  # the last local model, in the client's memory
 NETS = Key[list[tuple[Model, Tensor]]]("moon/nets")  # the server's and the previous local model, each with its vector
@@ -31,6 +32,7 @@ class Moon(Part):
     """A contrastive penalty of weight mu at temperature T; the last local model stays on the client."""
 
     name: ClassVar[str] = "moon"
+    tasks: ClassVar[tuple[Task, ...] | None] = TASKS
     paper: ClassVar[str] = "Li, He, Song: Model-Contrastive Federated Learning, CVPR 2021"
     memory: ClassVar[tuple[str, ...]] = (PREVIOUS,)
     compares_with_server: ClassVar[bool] = True

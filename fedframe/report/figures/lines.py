@@ -17,7 +17,7 @@ from fedframe.report.page import curves as page
 from fedframe.report.page.runs import Group, Subject
 from fedframe.report.page.section import Data
 from fedframe.settings import data_text, short_method
-from fedframe.util.text import percent
+from fedframe.util.text import figure
 
 LABELS = {"generic": "global test set", "client": "clients' own tests", "personal": "personal models"}
 BAND = " A band is the 95 % confidence interval of the mean over seeds."
@@ -35,7 +35,7 @@ def accuracy_data(subject: Subject) -> Data:
     names = line_names(subject.groups)
     found = [*page.accuracy(subject, names, LABELS, most=None), *page.losses(subject, names, most=None)]
     drawable = [panel for panel in found if panel is not None]
-    panels = [panel for panel in drawable if panel["share"]] or drawable
+    panels = [panel for panel in drawable if panel["key"] != "loss"] or drawable
     if not panels:
         raise DataError("There is nothing to draw for --what curves. No round is finished yet.")
     configs = [run.config for run in subject.runs]
@@ -77,9 +77,9 @@ def headline(subject: Subject, panels: Sequence[Data]) -> str:
 def last_values(panels: Sequence[Data], names: Sequence[str], held_out: set[str], metric: str) -> str:
     """The scores after the last round in words, what they are, and which methods do not have them."""
     first = panels[0]
-    if not first["share"]:
+    if first["key"] == "loss":
         return UNEVALUATED
-    ends = ", ".join(f"{line['label']}: {percent(line['points'][-1][3])}" for line in first["series"])
+    ends = ", ".join(f"{line['label']}: {figure(line['points'][-1][3], first['share'])}" for line in first["series"])
     text = f"After the last round: {ends}"
     if first["key"] == "generic":
         text += f" (generic {metric}: shared model, {' or '.join(sorted(held_out))})"
@@ -99,7 +99,8 @@ def accuracy(data: Data) -> Figure:
     figure, places = new_figure(width=width, height=max(2.7, 1.5 + most * LEADING / 72), columns=len(panels))
     for axes, panel in zip(places, panels, strict=True):
         draw_lines(axes, panel["series"], 100 if panel["share"] else 1)
-        axes.set_ylabel(f"{data.get('metric', 'accuracy')} (%)" if panel["share"] else panel["label"])
+        named = panel["label"] if panel["key"] == "loss" else data.get("metric", "accuracy")
+        axes.set_ylabel(f"{named} (%)" if panel["share"] else named)
         if len(panels) > 1:
             axes.set_title(panel["label"], loc="left")
     add_title(figure, data["title"], data["caption"])
@@ -142,14 +143,16 @@ def clients(data: Data) -> Figure:
     figure, places = new_figure(width=3.4 * len(panels), height=2.4, columns=len(panels))
     for axes, panel in zip(places, panels, strict=True):
         for i, line in enumerate(panel["series"]):
-            values = [100 * value for value in line["values"]]
+            share = line.get("share", True)
+            values = [100 * value if share else value for value in line["values"]]
             shares = [100 * rank / max(1, len(values) - 1) for rank in range(len(values))]
             marker = "." if len(values) <= 60 else None
             axes.plot(shares, values, color=colour(i), linestyle=dash(i), marker=marker, label=line["label"])
         axes.axvspan(0, 10, color="#c2410c", alpha=0.08, linewidth=0)
         axes.grid(axis="y")
         axes.set_xlabel("clients, worst to best (%)")
-        axes.set_ylabel(f"{data.get('metric', 'accuracy')} on own test data (%)")
+        percents = " (%)" if all(line.get("share", True) for line in panel["series"]) else ""
+        axes.set_ylabel(f"{data.get('metric', 'accuracy')} on own test data{percents}")
         axes.legend(loc="lower right")
         if len(panels) > 1:
             axes.set_title(panel["label"])

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedframe.analysis import examine
-from fedframe.core.measures import metric_name
+from fedframe.core.measures import is_share, metric_name, sign_of
 from fedframe.errors import DataError, FedframeError, SettingError, nearest
 from fedframe.metrics.embedding import METHODS
 from fedframe.report.page import (
@@ -168,6 +168,11 @@ def page_data(subject: Subject, live: bool = False) -> dict[str, Any]:
         "state": about.progress(subject),
         "progress": about.time_left(subject) if live else None,
         "metric": metric_name(scores.metric(subject)),
+        "scoring": {
+            "share": is_share(scores.metric(subject)),
+            "sign": sign_of(scores.metric(subject)),
+            "task": subject.groups[0].first.task,
+        },
         "live": live,
         "sections": drop_runs_to_fit([section.plain() for section in without_gaps(sections)]),
     }

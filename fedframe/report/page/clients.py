@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from statistics import fmean
 
-from fedframe.core.measures import metric_name
+from fedframe.core.measures import is_share, metric_name, sign_of
 from fedframe.metrics.accuracy import spread
 from fedframe.report.page.runs import Group, Run, Subject
 from fedframe.report.page.scores import NAMES
 from fedframe.report.page.section import Data, Section, of_single_runs, rounded, shown_classes
-from fedframe.util.text import percent, plural
+from fedframe.util.text import figure, plural
 
 PARTITION = Section(
     "partition",
@@ -122,11 +122,13 @@ def spread_data(group: Group, kind: str) -> Data | None:
     ]
     if not rows:
         return None
-    rows.sort(key=lambda row: row[0])
+    sign = sign_of(run.metric)
+    rows.sort(key=lambda row: sign * row[0])
     values = [row[0] for row in rows]
-    found = spread(values) or {}
+    found = spread(values, sign) or {}
     return {
         "label": group.label,
+        "share": is_share(run.metric),
         "values": [rounded(value, 4) for value in values],
         "clients": [row[1] for row in rows],
         "train": [row[2] for row in rows],
@@ -141,8 +143,13 @@ def spread_data(group: Group, kind: str) -> Data | None:
 
 def spread_text(panel: Data) -> str:
     """Mean, worst tenth and range in words."""
-    return " ".join(
-        f"{line['label']}: mean {percent(line['mean'])}, worst tenth {percent(line['worst'])}, from "
-        f"{percent(line['values'][0])} to {percent(line['values'][-1])} over {len(line['values'])} clients."
-        for line in panel["series"]
+    return " ".join(map(spread_words, panel["series"]))
+
+
+def spread_words(line: Data) -> str:
+    """The same of one line."""
+    mean, worst, first, last = (
+        figure(value, line["share"]) for value in (line["mean"], line["worst"], line["values"][0], line["values"][-1])
     )
+    clients = len(line["values"])
+    return f"{line['label']}: mean {mean}, worst tenth {worst}, from {first} to {last} over {clients} clients."

@@ -8,12 +8,12 @@ from statistics import fmean
 from typing import Any
 
 from fedframe.analysis.explanations import READINGS
-from fedframe.core.measures import metric_name
+from fedframe.core.measures import is_share, metric_name
 from fedframe.metrics.statistics import estimate
 from fedframe.report.page.runs import Run, Subject
 from fedframe.report.page.scores import NAMES, SCORES
 from fedframe.report.page.section import Data, Section, rounded
-from fedframe.util.text import percent
+from fedframe.util.text import figure
 
 MOST_POINTS = 400  # of a line: more than a screen can show
 Line = dict[str, Any]
@@ -97,11 +97,12 @@ def accuracy(
 
     `names` are those of the methods, `labels` those of the scores of a single one, `most` bounds the points of a line.
     """
+    share = is_share(subject.groups[0].first.metric)
     if subject.single:
         runs = subject.groups[0].runs
         lines = [series(labels[score], runs, reader(score), most) for score in SCORES]
-        return [panel("accuracy", metric_name(subject.groups[0].first.metric), lines, share=True)]
-    return [panel(score, NAMES[score], by_method(subject, score, names, most), share=True) for score in SCORES]
+        return [panel("accuracy", metric_name(subject.groups[0].first.metric), lines, share=share)]
+    return [panel(score, NAMES[score], by_method(subject, score, names, most), share=share) for score in SCORES]
 
 
 def losses(subject: Subject, names: Sequence[str] | None = None, most: int | None = MOST_POINTS) -> list[Data | None]:
@@ -161,6 +162,5 @@ def reader(name: str) -> Callable[[Line], float | None]:
 
 def alt_text(first: Data) -> str:
     """The last values in words."""
-    show = percent if first["share"] else str
-    ends = ", ".join(f"{line['label']} {show(line['points'][-1][3])}" for line in first["series"])
+    ends = ", ".join(f"{line['label']} {figure(line['points'][-1][3], first['share'])}" for line in first["series"])
     return f"{first['label']} after the last evaluated round: {ends}."

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from fedframe.core.evaluation import EASIER_TASK
-from fedframe.core.measures import metric_name
+from fedframe.core.measures import is_share, metric_name, sign_of
 from fedframe.report.page import paired
 from fedframe.report.page.runs import Run, Subject
 from fedframe.report.page.scores import NAMES
 from fedframe.report.page.section import Data, Section, rounded
 from fedframe.runs.gain import verdict as gain_verdict
-from fedframe.util.text import interval, percent, plural, sentence
+from fedframe.util.text import change, figure, interval, percent, plural, points, sentence
 
 TITLE = "Essentials"
 READ = "The result in a few sentences; every number comes with its 95 % interval. All else is below."
@@ -36,7 +36,9 @@ def section(subject: Subject) -> Section | None:
     data: Data = {
         "verdict": sentences,
         "scores": rows,
-        "easier": sentence(EASIER_TASK) if {"generic", "personal"} <= {row["score"] for row in rows} else "",
+        "easier": sentence(EASIER_TASK)
+        if run.knows_classes and {"generic", "personal"} <= {row["score"] for row in rows}
+        else "",
         "gain": gain_verdict(run.gain) if run.gain else "",
         "confusion": confusion(run) if subject.single else None,
         "left": left(subject),
@@ -68,7 +70,7 @@ def verdict(run: Run) -> list[str]:
     first = next(iter(found))
     said = [f"{begun(words(run, first))}: {score_text(run, found[first])}."]
     if {"client", "personal"} <= {*found} and first != "personal":
-        both = [percent(found[score]["final"]) for score in ("personal", "client")]
+        both = [figure(found[score]["final"], is_share(run.metric)) for score in ("personal", "client")]
         said.append(f"{begun(words(run, 'personal'))} reach {both[0]}, the shared one reaches {both[1]} there.")
     table = (run.summary.get("measures") or {}).get(first)
     if table and run.metric == "accuracy":
@@ -86,11 +88,12 @@ def scores(run: Run) -> dict[str, Data]:
 def score_text(run: Run, entry: Data) -> str:
     """A score in words: right in so many of so many."""
     what = "right in " if run.metric == "accuracy" else f"{metric_name(run.metric)} of "
-    ends = f" {interval({'low': entry['low'], 'high': entry['high']})}" if entry.get("low") is not None else ""
+    share = is_share(run.metric)
+    ends = f" {interval({'low': entry['low'], 'high': entry['high']}, share)}" if entry.get("low") is not None else ""
     over = f", on {entry['samples']:,} test samples" if entry.get("samples") else ""
     clients = int(entry.get("clients") or 0)
     several = f", mean over {plural(clients, sites(run)[:-1])}" if clients > 1 else ""
-    return f"{what}{percent(entry['final'])}{ends}{over}{several}"
+    return f"{what}{figure(entry['final'], share)}{ends}{over}{several}"
 
 
 def score_rows(run: Run) -> list[Data]:
@@ -132,32 +135,38 @@ def comparison(subject: Subject) -> list[str]:
         return ["These runs cannot be compared pair by pair: they differ in data, clients or seeds."]
     baseline, run = str(found["baseline"]), subject.groups[0].first
     rows = [row for row in table["rows"] if row["difference"] and row["difference"].get("mean") is not None]
-    rows.sort(key=lambda row: -row["difference"]["mean"])
+    rows.sort(key=lambda row: -sign_of(run.metric) * row["difference"]["mean"])
     what = words(run, table["score"].removesuffix(".final"))
     seeds = plural(max(len(group.runs) for group in subject.groups), "seed")
     measured = f"By the {metric_name(run.metric)} of {what}, over {seeds}; in brackets the 95 % interval."
-    return [*(beats(row, baseline) for row in rows[:BEST]), measured]
+    return [*(beats(row, baseline, run.metric) for row in rows[:BEST]), measured]
 
 
-def beats(row: Data, baseline: str) -> str:
+def beats(row: Data, baseline: str, metric: str = "accuracy") -> str:
     """A method against the baseline, with the interval of the difference."""
-    found = row["difference"]
-    size = f"{100 * abs(found['mean']):.1f} points"
+    found, share, sign = row["difference"], is_share(metric), sign_of(metric)
+    size = f"{size_of(found['mean'], share)}{points(share)}"
     if found.get("low") is None or found.get("high") is None:
         if not found["mean"] and found.get("pairs", 1) > 1:
             return f"{row['label']} and {baseline} score exactly the same with every seed."
-        ahead = "ahead of" if found["mean"] > 0 else "behind"
+        ahead = "ahead of" if sign * found["mean"] > 0 else "behind"
         if found.get("pairs", 1) > 1:
             return f"{row['label']} is {ahead} {baseline} by {size}, the same with every seed."
         return f"{row['label']} is {ahead} {baseline} by {size} with one seed, which is no proof; use --seeds 3."
     low, high = sorted((abs(found["low"]), abs(found["high"])))
     if found["low"] > 0 or found["high"] < 0:
-        verb = "beats" if found["mean"] > 0 else "loses to"
-        return f"{row['label']} {verb} {baseline} by {size} [{100 * low:.1f}, {100 * high:.1f}]."
-    ends = f"[{100 * found['low']:+.1f}, {100 * found['high']:+.1f}]"
+        verb = "beats" if sign * found["mean"] > 0 else "loses to"
+        return f"{row['label']} {verb} {baseline} by {size} [{size_of(low, share)}, {size_of(high, share)}]."
+    ends = f"[{change(found['low'], share)}, {change(found['high'], share)}]"
     return (
-        f"Between {row['label']} and {baseline} there is no clear difference: {100 * found['mean']:+.1f} points {ends}."
+        f"Between {row['label']} and {baseline} there is no clear difference: {change(found['mean'], share)}"
+        f"{points(share)} {ends}."
     )
+
+
+def size_of(value: float, share: bool) -> str:
+    """How large a difference is, without its sign."""
+    return change(abs(value), share).removeprefix("+")
 
 
 # -- what left the sites -----------------------------------------------------------------------------------------------

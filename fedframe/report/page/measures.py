@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from fedframe.core.measures import METRICS, metric_name
+from fedframe.core.measures import METRICS, NUMBER_METRICS, is_share, metric_name, sign_of
 from fedframe.report.page.runs import Run, Subject
 from fedframe.report.page.scores import NAMES
 from fedframe.report.page.section import Data, Section, rounded
@@ -19,6 +19,7 @@ READ = (
 )
 SETS = ("generic", "client", "personal")
 COLUMNS = ("recall", "precision", "f1", "auroc", "average_precision")
+LABEL_COLUMNS = ("auroc", "average_precision", "f1", "sensitivity")
 ERRORS = ("brier", "calibration_error")
 
 
@@ -43,7 +44,11 @@ def one_set(score: str, runs: dict[str, Run]) -> Data | None:
         return None
     first = next(iter(tables.values()))
     rows = [
-        {"name": name, "share": key not in ERRORS, "cells": [cell(table.get(key)) for table in tables.values()]}
+        {
+            "name": name,
+            "share": key not in ERRORS and is_share(key),
+            "cells": [cell(table.get(key)) for table in tables.values()],
+        }
         for key, name in names(first)
     ]
     return {
@@ -58,6 +63,9 @@ def one_set(score: str, runs: dict[str, Run]) -> Data | None:
 
 def names(table: Data) -> list[tuple[str, str]]:
     """Every measure with its name."""
+    if "r2" in table:
+        lower = " (lower is better)"
+        return [(metric, metric_name(metric) + (lower if sign_of(metric) < 0 else "")) for metric in NUMBER_METRICS]
     at = f"{100 * table['at']:g} %"
     found = {metric: metric_name(metric) for metric in METRICS}
     found |= {
@@ -66,7 +74,7 @@ def names(table: Data) -> list[tuple[str, str]]:
         "brier": "Brier score (lower is better)",
         "calibration_error": "calibration error (lower is better)",
     }
-    return list(found.items())
+    return [(key, name) for key, name in found.items() if key in table]
 
 
 def cell(found: Any) -> list[float | None] | None:
@@ -80,6 +88,8 @@ def cell(found: Any) -> list[float | None] | None:
 
 def note(table: Data) -> str:
     """How many samples there are, and what the majority class alone would give."""
+    if "majority" not in table:
+        return f"{table['samples']:,} test samples."
     most = table["majority"]
     text = (
         f"{table['samples']:,} test samples; {percent(most['share'])} of them are {most['class']!r}: always to say so "
@@ -102,7 +112,19 @@ def bound_text(error: float) -> str:
 
 def by_class(table: Data) -> Data | None:
     """Each class against the rest."""
+    if "per_target" in table or "per_label" in table:
+        return by_output(table)
     if "per_class" not in table:
         return None
     rows = [[name, one["samples"], *(cell(one[key]) for key in COLUMNS)] for name, one in table["per_class"].items()]
     return {"columns": [metric_name(key) for key in COLUMNS], "rows": rows}
+
+
+def by_output(table: Data) -> Data:
+    """Each number that is predicted, or each label against its absence."""
+    each: Data = table.get("per_target") or table["per_label"]
+    columns = NUMBER_METRICS if "per_target" in table else LABEL_COLUMNS
+    rows = [
+        [name, one.get("samples", table["samples"]), *(cell(one[key]) for key in columns)] for name, one in each.items()
+    ]
+    return {"columns": [metric_name(key) for key in columns], "rows": rows, "share": "per_label" in table}

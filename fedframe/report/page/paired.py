@@ -7,10 +7,12 @@ import shlex
 from dataclasses import asdict
 from typing import Any
 
+from fedframe.core.measures import is_share
 from fedframe.metrics.statistics import against_baseline, estimate
 from fedframe.report.page.runs import COMPARISON, Group, Run, Subject
 from fedframe.report.page.scores import SCORES, read
 from fedframe.report.page.section import Data, Section, rounded
+from fedframe.util.text import change, points
 
 TITLE = "Against the baseline"
 READ = (
@@ -42,7 +44,8 @@ def section(subject: Subject) -> Section | None:
         methods = " ".join(dict.fromkeys(str(group.first.config.get("method")) for group in subject.groups))
         return Section("paired", TITLE, READ, missing=UNPAIRED.format(methods=methods))
     baseline = str(comparison["baseline"])
-    data = {"baseline": baseline, "scores": scores, "note": note(scores)}
+    share = is_share(subject.groups[0].first.metric)
+    data = {"baseline": baseline, "scores": scores, "note": note(scores), "share": share}
     return Section("paired", TITLE, READ, data, alt_text(data))
 
 
@@ -108,7 +111,7 @@ def alt_text(data: Data) -> str:
     """The first score's differences in words."""
     first = data["scores"][0]
     texts = [
-        f"{each['label']} {100 * each['difference']['mean']:+.1f} points"
+        f"{each['label']} {change(each['difference']['mean'], data['share'])}{points(data['share'])}"
         for each in first["rows"]
         if each["difference"] and each["difference"].get("mean") is not None
     ]

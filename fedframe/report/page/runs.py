@@ -14,7 +14,7 @@ from fedframe.errors import DataError
 from fedframe.runs.federated import is_organisers, not_here
 from fedframe.runs.folder import CLIENT_SCORES, CONFIG, EXAMINATION, RunFolder
 from fedframe.runs.round_files import SUMMARY
-from fedframe.settings import REMOTE_DATA, Settings
+from fedframe.settings import REMOTE_DATA, USUAL_METRICS, Settings
 from fedframe.util.files import read_json
 from fedframe.util.text import plural
 
@@ -76,9 +76,21 @@ class Run:
         return RunFolder(self.path).names()
 
     @property
+    def task(self) -> str:
+        """What is learned; in runs of earlier versions always classes."""
+        asked = str(self.config.get("task") or "auto")
+        return "classification" if asked == "auto" else asked
+
+    @property
+    def knows_classes(self) -> bool:
+        """Whether classes are learned, not numbers or several labels."""
+        return self.task == "classification"
+
+    @property
     def metric(self) -> str:
         """What the scores are."""
-        return "accuracy" if self.config["metric"] == "auto" else str(self.config["metric"])
+        usual = USUAL_METRICS.get(str(self.config.get("task")), "accuracy")
+        return usual if self.config["metric"] == "auto" else str(self.config["metric"])
 
     @property
     def from_nodes(self) -> bool:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from fedframe.core.evaluation import DEFINITIONS, EASIER_TASK
-from fedframe.core.measures import METRICS
+from fedframe.core.measures import METRICS, NUMBER_METRICS, is_share
 from fedframe.metrics.statistics import estimate
 from fedframe.report.page.runs import Group, Run, Subject
 from fedframe.report.page.section import Data, Section, rounded
-from fedframe.util.text import percent, sentence
+from fedframe.util.text import figure, sentence
 
 SCORES = ("generic", "client", "personal")
 NAMES = {
@@ -34,7 +34,7 @@ def section(subject: Subject) -> Section:
     entries: list[Data] = [{"label": group.label, "scores": group_scores(group)} for group in subject.groups]
     words = definitions(subject)
     data = {"groups": entries, "names": NAMES, "kinds": KINDS, "definitions": words, "seeds": seed_count(subject)}
-    alt = "; ".join(f"{e['label']}: " + ", ".join(headline(e["scores"])) for e in entries)
+    alt = "; ".join(f"{e['label']}: " + ", ".join(headline(e["scores"], is_share(metric(subject)))) for e in entries)
     if not any(entry["scores"] for entry in entries):
         return Section("scores", "Scores", read_text(subject, entries), missing="No round has been evaluated yet.")
     return Section("scores", "Scores", read_text(subject, entries), data, alt)
@@ -48,10 +48,14 @@ def metric(subject: Subject) -> str:
 def read_text(subject: Subject, entries: list[Data]) -> str:
     """What the scores are, and what must be known to compare them."""
     metrics = dict.fromkeys(run.metric for run in subject.runs)
-    what = "; ".join(ACCURACIES if one == "accuracy" else METRICS.get(one, one) for one in metrics)
+    what = "; ".join(
+        ACCURACIES if one == "accuracy" else {**METRICS, **NUMBER_METRICS}.get(one, one) for one in metrics
+    )
     differ = " Runs have different metrics: compare only those with the same one." if len(metrics) > 1 else ""
     both = any({"generic", "personal"} <= {*entry["scores"]} for entry in entries)
-    return f"{READ} {what}.{differ}{' ' + sentence(EASIER_TASK) if both else ''}"
+    return (
+        f"{READ} {what}.{differ}{' ' + sentence(EASIER_TASK) if both and subject.groups[0].first.knows_classes else ''}"
+    )
 
 
 def group_scores(group: Group) -> Data:
@@ -102,6 +106,6 @@ def seed_count(subject: Subject) -> int:
     return max(len(group.runs) for group in subject.groups)
 
 
-def headline(scores: Data) -> list[str]:
+def headline(scores: Data, share: bool) -> list[str]:
     """The final scores in words."""
-    return [f"{score} {percent(kinds['final']['mean'])}" for score, kinds in scores.items() if "final" in kinds]
+    return [f"{score} {figure(kinds['final']['mean'], share)}" for score, kinds in scores.items() if "final" in kinds]

@@ -18,7 +18,12 @@ function make(tag, attributes = {}, ...children) {
 const DASH = "\u2013";
 const known = (value) => value !== null && value !== undefined && Number.isFinite(value);
 
-const percent = (share, places = 1) => (known(share) ? `${(100 * share).toFixed(places)}\u00a0%` : DASH);
+// How scores are written: shares in percent and their differences in points, errors as the numbers that they are.
+const scoring = { share: true, sign: 1, task: "classification" };
+
+const percent = (share, places = 1) => (!known(share) ? DASH : scoring.share ? `${(100 * share).toFixed(places)}\u00a0%` : number(share, 4));
+
+const points = (value, places = 1) => (scoring.share ? (100 * value).toFixed(places) : number(value, 3));
 
 function number(value, digits = 3) {
   if (!known(value)) return DASH;

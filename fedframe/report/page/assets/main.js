@@ -30,7 +30,8 @@ const page = {
   width: () => document.getElementById("main").clientWidth,
 
   build() {
-    percentAxis.label = `${page.data.metric} (%)`;
+    Object.assign(scoring, page.data.scoring);
+    percentAxis.label = scoring.share ? `${page.data.metric} (%)` : page.data.metric;
     page.shells = page.filled().map((section) => new Shell(section));
     page.rest = make("section", { id: "not-shown", class: "card empty", "aria-label": "What is not on this page" });
     document.getElementById("main").replaceChildren(...page.shells.map((shell) => shell.node), page.rest);

@@ -21,7 +21,7 @@ const ruleColour = () => theme.style("--edge");
 const gridX = (options = {}) => Plot.gridX({ stroke: ruleColour(), strokeOpacity: 1, ...options });
 const gridY = (options = {}) => Plot.gridY({ stroke: ruleColour(), strokeOpacity: 1, ...options });
 const tipLook = () => ({ fill: theme.style("--card"), stroke: theme.style("--edge"), textPadding: 9, lineHeight: 1.3, fontSize: 12 });
-const percentAxis = { tickFormat: (value) => String(Number((100 * value).toFixed(2))), label: "accuracy (%)" };
+const percentAxis = { tickFormat: (value) => (scoring.share ? String(Number((100 * value).toFixed(2))) : number(value)), label: "accuracy (%)" };
 
 // Ticks that do not crowd: fewer on a phone, whole numbers where only those exist.
 const roundTicks = (width) => Math.max(3, Math.floor(width / 90));

@@ -3,11 +3,11 @@
 figures.gain = {
   draw(data, tools) {
     const text = (cell) => (cell === null ? DASH : interval(...cell));
-    const points = (cell) => (cell === null ? DASH : `${cell[0] > 0 ? "+" : ""}${(100 * cell[0]).toFixed(1)} (${(100 * cell[1]).toFixed(1)} to ${(100 * cell[2]).toFixed(1)})`);
-    const lines = data.rows.map((row) => [row.client, count(row.samples), text(row.alone), text(row.shared), text(row.personal), points(row.gain), row.verdict]);
-    const table = drawTable({ columns: ["client", "test samples", "alone", "shared", "personal", "by joining (points)", ""], rows: lines },
+    const write = (cell) => (cell === null ? DASH : `${cell[0] > 0 ? "+" : ""}${points(cell[0])} (${points(cell[1])} to ${points(cell[2])})`);
+    const lines = data.rows.map((row) => [row.client, count(row.samples), text(row.alone), text(row.shared), text(row.personal), write(row.gain), row.verdict]);
+    const table = drawTable({ columns: ["client", "test samples", "alone", "shared", "personal", scoring.share ? "by joining (points)" : "better by", ""], rows: lines },
       (line, i) => (i === 6 ? { gains: "good", loses: "bad" }[line[6]] || "" : ""));
-    const said = data.mean && make("p", { class: "note" }, `Mean over clients: ${points(data.mean)} points; ${Object.entries(data.counts).map(([word, many]) => `${word}: ${many}`).join(", ")}.`);
+    const said = data.mean && make("p", { class: "note" }, `Mean over clients: ${write(data.mean)}${scoring.share ? " points" : ""}; ${Object.entries(data.counts).map(([word, many]) => `${word}: ${many}`).join(", ")}.`);
     const known_ = data.rows.filter((row) => row.gain);
     return [said, known_.length ? gains(known_, tools) : null, table].filter(Boolean);
   },
@@ -23,14 +23,14 @@ function gains(rows, tools) {
   const colour = (row) => theme.style(row.verdict === "gains" ? "--good" : row.verdict === "loses" ? "--bad" : "--dim");
   return plot({
     width: tools.width, height: 60 + names.row * rows.length, marginLeft: left, marginTop: 8, marginRight: 56,
-    x: { label: `by joining, in points of ${page.data.metric}`, tickFormat: (value) => `${value > 0 ? "+" : ""}${Math.round(1000 * value) / 10}`, nice: true, ticks: roundTicks(tools.width - left) },
+    x: { label: scoring.share ? `by joining, in points of ${page.data.metric}` : `better by joining, ${page.data.metric}`, tickFormat: (value) => `${value > 0 ? "+" : ""}${scoring.share ? Math.round(1000 * value) / 10 : number(value)}`, nice: true, ticks: roundTicks(tools.width - left) },
     y: { domain: rows.map(({ client }) => client), label: null, tickFormat: names.text, tickSize: 0 },
     marks: [
       gridX({ ticks: roundTicks(tools.width - left) }),
       Plot.ruleX([0], { stroke: theme.style("--dim"), strokeWidth: 1.5 }),
       Plot.ruleY(rows, { x1: (row) => row.gain[1], x2: (row) => row.gain[2], y: "client", stroke: colour, strokeWidth: 2.5 }),
       Plot.dot(rows, { x: (row) => row.gain[0], y: "client", fill: colour, r: 5 }),
-      Plot.text(rows, { x: (row) => row.gain[2], y: "client", text: (row) => `${row.gain[0] > 0 ? "+" : ""}${(100 * row.gain[0]).toFixed(1)}`, textAnchor: "start", dx: 8, fill: theme.style("--ink"), stroke: theme.style("--card"), strokeWidth: 3 }),
+      Plot.text(rows, { x: (row) => row.gain[2], y: "client", text: (row) => `${row.gain[0] > 0 ? "+" : ""}${points(row.gain[0])}`, textAnchor: "start", dx: 8, fill: theme.style("--ink"), stroke: theme.style("--card"), strokeWidth: 3 }),
     ],
   });
 }

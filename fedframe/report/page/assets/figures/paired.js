@@ -7,17 +7,17 @@ figures.paired = {
   draw(data, tools) {
     const { rows } = data.scores.find(({ score }) => score === tools.get("score"));
     const narrow = tools.width < NARROW;
-    const points = (value, sign = true) => (known(value) ? `${sign && value > 0 ? "+" : ""}${(100 * value).toFixed(1)}` : DASH);
-    const range = (low, high, sign) => (known(low) ? `${points(low, sign)} to ${points(high, sign)}` : DASH);
+    const write = (value, sign = true) => (known(value) ? `${sign && value > 0 ? "+" : ""}${points(value)}` : DASH);
+    const range = (low, high, sign) => (known(low) ? `${write(low, sign)} to ${write(high, sign)}` : DASH);
     const p = (value) => (known(value) ? (value < 0.001 ? "< 0.001" : value.toFixed(3)) : DASH);
     // What the reader has come for stands next to the method; a phone has the intervals below their means.
     const columns = narrow
       ? ["method, mean", "difference", "p", "p (Holm)"]
-      : ["method", `difference to ${data.baseline} (points)`, "95 % interval", "p", "p (Holm)", "mean", "95 % interval"];
+      : ["method", `difference to ${data.baseline}${scoring.share ? " (points)" : ""}`, "95 % interval", "p", "p (Holm)", "mean", "95 % interval"];
     const lines = rows.map((row) => {
-      const [mean, spread] = [points(row.mean, false), range(row.low, row.high, false)];
+      const [mean, spread] = [write(row.mean, false), range(row.low, row.high, false)];
       const found = row.difference || {};
-      const [difference, reach] = row.difference ? [points(found.mean), range(found.low, found.high, true)] : [row.label === data.baseline ? "baseline" : DASH, ""];
+      const [difference, reach] = row.difference ? [write(found.mean), range(found.low, found.high, true)] : [row.label === data.baseline ? "baseline" : DASH, ""];
       const tested = row.difference ? [p(found.p), p(found.p_holm)] : ["", ""];
       if (narrow) return [`${row.label}\n${mean}`, `${difference}${reach ? `\n${reach}` : ""}`, ...tested];
       return [row.label, difference, reach, ...tested, mean, spread];
@@ -25,7 +25,7 @@ figures.paired = {
     const table = drawTable({ columns, rows: lines }, (line, i) => {
       const row = rows[lines.indexOf(line)];
       const sure = row.difference && (known(row.difference.p_holm) ? row.difference.p_holm : row.difference.p) < 0.05;
-      return i === 1 && sure ? (row.difference.mean > 0 ? "good" : "bad") : "";
+      return i === 1 && sure ? (scoring.sign * row.difference.mean > 0 ? "good" : "bad") : "";
     });
     table.className = narrow ? "figure-table narrow" : "figure-table";
     const known_ = rows.filter((row) => row.difference && known(row.difference.mean));
@@ -51,8 +51,8 @@ function differences(rows, data, tools) {
       Plot.ruleX([0], { stroke: theme.style("--dim"), strokeWidth: 1.5 }),
       Plot.ruleY(rows.filter(({ difference }) => known(difference.low)), { x1: (row) => row.difference.low, x2: (row) => row.difference.high, y: "label", stroke: (row) => theme.series(row.index), strokeWidth: 2.5 }),
       Plot.dot(rows, { x: (row) => row.difference.mean, y: "label", fill: (row) => theme.series(row.index), r: 5 }),
-      Plot.text(rows, { x: (row) => row.difference.high ?? row.difference.mean, y: "label", text: (row) => `${row.difference.mean > 0 ? "+" : ""}${(100 * row.difference.mean).toFixed(1)}`, textAnchor: "start", dx: 8, fill: theme.style("--ink"), stroke: theme.style("--card"), strokeWidth: 3 }),
-      Plot.tip(rows, Plot.pointer({ x: (row) => row.difference.mean, y: "label", maxRadius: Infinity, title: (row) => `${row.label}: ${(100 * row.difference.mean).toFixed(2)} points\np ${number(row.difference.p)}`, ...tipLook() })),
+      Plot.text(rows, { x: (row) => row.difference.high ?? row.difference.mean, y: "label", text: (row) => `${row.difference.mean > 0 ? "+" : ""}${points(row.difference.mean)}`, textAnchor: "start", dx: 8, fill: theme.style("--ink"), stroke: theme.style("--card"), strokeWidth: 3 }),
+      Plot.tip(rows, Plot.pointer({ x: (row) => row.difference.mean, y: "label", maxRadius: Infinity, title: (row) => `${row.label}: ${points(row.difference.mean, 2)}${scoring.share ? " points" : ""}\np ${number(row.difference.p)}`, ...tipLook() })),
     ],
   });
 }

@@ -14,7 +14,7 @@ figures.scores = {
       const more = Object.entries(kinds).filter(([kind]) => kind !== "final").flatMap(([kind, entry]) => [make("dt", {}, data.kinds[kind]), make("dd", {}, percent(entry.mean))]);
       return make("div", { class: "tile" },
         make("span", { class: "tag" }, score), make("div", { class: "name" }, data.names[score]),
-        make("div", { class: "big" }, (100 * mean).toFixed(1), make("small", {}, " %")), range,
+        make("div", { class: "big" }, points(mean), make("small", {}, scoring.share ? " %" : "")), range,
         make("p", {}, data.definitions[score] || ""), make("dl", {}, more));
     });
     return [make("div", { class: "tiles" }, tiles), said];

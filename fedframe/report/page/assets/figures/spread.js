@@ -15,7 +15,7 @@ figures.spread = {
       x: ranked ? (line.values.length > 1 ? rank / (line.values.length - 1) : 0.5) : line.train[rank], y, i, label: line.label,
       title: `client ${line.clients[rank]}\n${line.label}: ${percent(y)}\n${count(line.train[rank])} training, ${count(line.test[rank])} test samples`,
     })));
-    const entries = panel.series.map((line, index) => ({ label: line.label, index, value: `mean ${percent(line.mean)}, worst tenth ${percent(line.worst)}, standard deviation ${(100 * line.std).toFixed(1)}` }));
+    const entries = panel.series.map((line, index) => ({ label: line.label, index, value: `mean ${percent(line.mean)}, worst tenth ${percent(line.worst)}, standard deviation ${points(line.std)}` }));
     const legend = drawLegend(entries, tools.hidden, tools.toggle);
     if (!points.length) return [legend, make("p", { class: "missing" }, "All lines are hidden; choose one above.")];
     const colour = (p) => theme.series(p.i);
@@ -57,7 +57,7 @@ function namedBars(panel, tools) {
   const shown = panel.series.filter(({ label }) => !tools.hidden.has(label)).map(({ label }) => label);
   return [legend, plot({
     width: tools.width, height: 56 + clients.length * Math.max(38, 14 + 20 * shown.length), marginLeft: left, marginRight: tools.width > 500 ? 150 : 20, marginTop: 6,
-    x: { ...percentAxis, domain: [0, 1], ticks: tools.width > 500 ? 10 : 5 }, y: { domain: shown, axis: null, padding: 0.12 }, fy: { domain: clients, label: null, padding: 0.2 },
+    x: { ...percentAxis, ...(scoring.share ? { domain: [0, 1] } : { nice: true, zero: true }), ticks: tools.width > 500 ? 10 : 5 }, y: { domain: shown, axis: null, padding: 0.12 }, fy: { domain: clients, label: null, padding: 0.2 },
     marks: [
       gridX({ ticks: tools.width > 500 ? 10 : 5 }),
       Plot.axisFy({ anchor: "left", label: null, fontSize: 12, dx: -6, tickFormat: words, lineWidth: 20 }),
