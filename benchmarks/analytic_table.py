@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.datasets import load_breast_cancer
+from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.linear_model import LogisticRegression
 
 from fedframe.jobs.build import JobMaker
@@ -35,6 +35,7 @@ TAIL = "longtail:100+dirichlet:0.5"
 WRITERS = "npz:{data_dir}/mnist-writers.npz"
 SEEDS = (0, 1, 2)
 SITES, PEOPLE = 5, 1500  # of the made table
+PAIRS, TEST_PAIRS, PLACES = 8000, 2000, 12  # of the made images: two digits, each within a square of so many pixels
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,11 @@ class Row:
     def command(self) -> str:
         """As it stands in the results."""
         return f"fedframe run {self.arguments}"
+
+    @property
+    def seed(self) -> str:
+        """As the command has it."""
+        return self.arguments.split("--seed ")[1].split()[0]
 
 
 def rows() -> Iterator[Row]:
@@ -78,6 +84,10 @@ def rows() -> Iterator[Row]:
     yield from grid("tables", f"{made} --set analytic.width=0", ("user",), SEEDS)
     yield from grid("cifar", cifar, SPREAD[1:], SEEDS[:1])
     yield from grid("tail-personal", "analytic --data fashion-mnist --set analytic.keep_sums=false", (TAIL,), SEEDS)
+    for seed in SEEDS:
+        yield from pairs(seed)
+    whole = "analytic --data fashion-mnist --set analytic.keep_sums=false"
+    yield from grid("fashion-personal", whole, SPREAD[:1], SEEDS)
     yield from grid("wide", wide, SPREAD[:1], SEEDS[:1])
     yield from grid("fedavg", "fedavg --data cifar10 --rounds 2 --no-personal", SPREAD[:1], SEEDS[:1])
     yield from grid("cifar-personal", "analytic --data cifar10", SPREAD[:1], SEEDS[:1])
@@ -106,6 +116,16 @@ def private(noise: float | None) -> Row:
     return Row("privacy", common + asked)
 
 
+def pairs(seed: int) -> Iterator[Row]:
+    """A case for a net: what counts is a relation of two places, which a sum over places cannot see."""
+    common = f"--data npz:{{made}}/pairs.npz --partition dirichlet:0.5 --no-personal --seed {seed}"
+    rounds = "--model convnet --rounds 30 --epochs 2 --batch 32 --lr 0.05 --lr-schedule cosine --eval-every 10"
+    yield Row("pairs", f"analytic {common}")
+    yield Row("pairs", f"analytic {common} --set analytic.width=8192")
+    for method in ("central", "fedavg", "fedavg+analytic"):
+        yield Row("pairs", f"{method} {common} {rounds}")
+
+
 # -- data that are made here -------------------------------------------------------------------------------------------
 def write_sites(path: Path) -> None:
     """A table with categories, five sites that differ in who comes to them, and a label that needs interactions."""
@@ -132,6 +152,26 @@ def write_breast_cancer(path: Path) -> None:
     path.write_text("\n".join(lines) + "\n")
 
 
+def write_pairs(path: Path) -> None:
+    """Images of two of scikit-learn's digits, each somewhere in its half; the class is the larger one.
+
+    Digits of test images are in no training image.
+    """
+    digits, draw = load_digits(), np.random.default_rng(0)
+    order, side = draw.permutation(len(digits.images)), digits.images.shape[1]
+    cut, arrays = len(order) * 4 // 5, dict[str, Any]()
+    for name, pool, count in (("train", order[:cut], PAIRS), ("test", order[cut:], TEST_PAIRS)):
+        both, x = draw.choice(pool, (2, count)), np.zeros((count, 1, PLACES, 2 * PLACES), np.float32)
+        for half, chosen in enumerate(both):
+            for image, number, (top, left) in zip(
+                x[:, 0], chosen, draw.integers(PLACES - side + 1, size=(count, 2)), strict=True
+            ):
+                start = half * PLACES + left
+                image[top : top + side, start : start + side] = digits.images[number] / 16
+        arrays |= {f"x_{name}": x, f"y_{name}": digits.target[both].max(0)}
+    np.savez(path, **arrays)
+
+
 # -- runs --------------------------------------------------------------------------------------------------------------
 def perform(row: Row, data_dir: Path, threads: int) -> dict[str, Any]:
     """Run it; what is kept of it."""
@@ -139,6 +179,7 @@ def perform(row: Row, data_dir: Path, threads: int) -> dict[str, Any]:
         made, out = Path(folder), Path(folder) / "run"
         write_sites(made / "sites.csv")
         write_breast_cancer(made / "breast_cancer.csv")
+        write_pairs(made / "pairs.npz")
         words = [word.format(data_dir=data_dir, made=made) for word in row.arguments.split()]
         environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
         command = [sys.executable, "-m", "fedframe", "run", *words, "--data-dir", str(data_dir), "--workers", "1"]
@@ -188,12 +229,15 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--only", default="", help="groups, separated by commas")
+    parser.add_argument("--seeds", default="", help="seeds, separated by commas")
     parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
-    groups = {name for name in given.only.split(",") if name}
+    groups, seeds = ({name for name in asked.split(",") if name} for asked in (given.only, given.seeds))
     for row in rows():
         table = read_json(given.results) if given.results.exists() else {"runs": []}
-        if row.command in {each["command"] for each in table["runs"]} or (groups and row.group not in groups):
+        if row.command in {each["command"] for each in table["runs"]}:
+            continue
+        if (groups and row.group not in groups) or (seeds and row.seed not in seeds):
             continue
         try:
             found = perform(row, given.data_dir.absolute(), given.threads)
