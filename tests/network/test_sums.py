@@ -80,7 +80,7 @@ def test_a_node_that_goes_is_in_the_securely_added_sums_whole_or_not_at_all(tmp_
         assert "unmask" in gone[gone.index("statistics") :]
     torch.testing.assert_close(scores(secure), scores(plain), rtol=1e-5, atol=1e-5)
     samples = int(closed_form(secure.net()).counts.sum())
-    sizes = [len(rows) for rows in secure.job.federation.train]
+    sizes = [len(secure.job.federation.train[client]) for client in range(4)]
     assert samples == sum(sizes) - (sizes[2] if when == "before" else 0)
 
 
