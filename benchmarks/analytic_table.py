@@ -2,7 +2,8 @@
 
 Every row is one `fedframe run` in a process of its own. Its scores and costs go into docs/results/analytic.json as soon
 as they are there; a row whose command is in that file already is not run again, so that a table that was cut off goes
-on where it stopped. `--threads` and the machine's other work change seconds, not scores.
+on where it stopped. `--threads` and the machine's other work change seconds, not scores. `--show` runs nothing and
+prints the table of partitions.
 """
 
 from __future__ import annotations
@@ -121,7 +122,6 @@ def pairs(seed: int) -> Iterator[Row]:
     common = f"--data npz:{{made}}/pairs.npz --partition dirichlet:0.5 --no-personal --seed {seed}"
     rounds = "--model convnet --rounds 30 --epochs 2 --batch 32 --lr 0.05 --lr-schedule cosine --eval-every 10"
     yield Row("pairs", f"analytic {common}")
-    yield Row("pairs", f"analytic {common} --set analytic.width=8192")
     for method in ("central", "fedavg", "fedavg+analytic"):
         yield Row("pairs", f"{method} {common} {rounds}")
 
@@ -223,15 +223,47 @@ def pooled_regression(run: Path) -> dict[str, Any]:
     return {"pooled_logistic_regression": float(model.score(test.numpy(), source.test.y.numpy()))}
 
 
+def show(runs: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """The table of partitions as Markdown: generic accuracy, its mean over seeds and how many, and the dearest run."""
+    groups = ("digits", "fashion", "cifar", "wide", "data-map")
+    plain = [run for run in runs if run["partition"] in SPREAD and run["group"] in groups]
+    plain = [run for run in plain if run["personal"] is None or run["data"] == "digits"]
+    yield f"| data | features | map | {' | '.join(f'`{each}`' for each in SPREAD)} | spread | CPU seconds |"
+    yield "|---" * (len(SPREAD) + 5) + "|"
+    kinds = {(run["data"], run["features"], "analytic.map=data" in run["command"]) for run in plain}
+    for data, features, from_data in sorted(
+        kinds, key=lambda kind: (kind[0] != "digits", kind[0] == "cifar10", *kind[1:])
+    ):
+        cells, means, cost = list[str](), list[float](), 0.0
+        for partition in SPREAD:
+            found = [
+                run
+                for run in plain
+                if (run["data"], run["features"], run["partition"]) == (data, features, partition)
+                and ("analytic.map=data" in run["command"]) == from_data
+            ]
+            means += [sum(run["generic"] for run in found) / len(found)] if found else []
+            seeds = f" ({len(found)} seeds)" if len(found) > 1 else ""
+            cells.append(f"{means[-1]:.4f}".lstrip("0") + seeds if found else "")
+            cost = max([cost, *(run["cpu_seconds"] for run in found)])
+        spread = f"{max(means) - min(means):.4f}".lstrip("0") if len(means) > 1 else ""
+        name = "`data`" if from_data else "`fixed`"
+        yield f"| `{data}` | {features:,} | {name} | {' | '.join(cells)} | {spread} | {cost:.0f} |"
+
+
 def main() -> None:
     """Run what is missing."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data-dir", type=Path, required=True)
+    parser.add_argument("--data-dir", type=Path, default=Path())
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--only", default="", help="groups, separated by commas")
     parser.add_argument("--seeds", default="", help="seeds, separated by commas")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--show", action="store_true")
     given = parser.parse_args()
+    if given.show:
+        print("\n".join(show(read_json(given.results)["runs"])))
+        return
     groups, seeds = ({name for name in asked.split(",") if name} for asked in (given.only, given.seeds))
     for row in rows():
         table = read_json(given.results) if given.results.exists() else {"runs": []}
