@@ -184,9 +184,10 @@ def perform(row: Row, data_dir: Path, threads: int) -> dict[str, Any]:
         environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
         command = [sys.executable, "-m", "fedframe", "run", *words, "--data-dir", str(data_dir), "--workers", "1"]
         subprocess.run([*command, "--out", str(out)], check=True, env=environment, stdout=subprocess.DEVNULL)
-        summary, log = read_json(out / "summary.json"), (out / "log.txt").read_text()
+        summary, log = read_json(out / "summary.json"), out / "log.txt"
         found = pooled_regression(out) if row.group == "tables" else {}
-    return record(row, summary, log) | found
+        said = log.read_text() if log.exists() else ""
+    return record(row, summary, said) | found
 
 
 def record(row: Row, summary: dict[str, Any], log: str) -> dict[str, Any]:
