@@ -2,7 +2,8 @@
 
 Every row is one `fedframe run` in a process of its own. Its scores and costs go into docs/results/analytic.json as soon
 as they are there; a row whose command is in that file already is not run again, so that a table that was cut off goes
-on where it stopped. `--threads` and the machine's other work change seconds, not scores.
+on where it stopped. `--threads` and the machine's other work change seconds, not scores. `--show` runs nothing and
+prints the table of partitions.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.datasets import load_breast_cancer
+from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.linear_model import LogisticRegression
 
 from fedframe.jobs.build import JobMaker
@@ -35,6 +36,7 @@ TAIL = "longtail:100+dirichlet:0.5"
 WRITERS = "npz:{data_dir}/mnist-writers.npz"
 SEEDS = (0, 1, 2)
 SITES, PEOPLE = 5, 1500  # of the made table
+PAIRS, TEST_PAIRS, PLACES = 8000, 2000, 12  # of the made images: two digits, each within a square of so many pixels
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,11 @@ class Row:
     def command(self) -> str:
         """As it stands in the results."""
         return f"fedframe run {self.arguments}"
+
+    @property
+    def seed(self) -> str:
+        """As the command has it."""
+        return self.arguments.split("--seed ")[1].split()[0]
 
 
 def rows() -> Iterator[Row]:
@@ -78,10 +85,16 @@ def rows() -> Iterator[Row]:
     yield from grid("tables", f"{made} --set analytic.width=0", ("user",), SEEDS)
     yield from grid("cifar", cifar, SPREAD[1:], SEEDS[:1])
     yield from grid("tail-personal", "analytic --data fashion-mnist --set analytic.keep_sums=false", (TAIL,), SEEDS)
+    for seed in SEEDS:
+        yield from pairs(seed)
+    whole = "analytic --data fashion-mnist --set analytic.keep_sums=false"
+    yield from grid("fashion-personal", whole, SPREAD[:1], SEEDS)
     yield from grid("wide", wide, SPREAD[:1], SEEDS[:1])
     yield from grid("fedavg", "fedavg --data cifar10 --rounds 2 --no-personal", SPREAD[:1], SEEDS[:1])
     yield from grid("cifar-personal", "analytic --data cifar10", SPREAD[:1], SEEDS[:1])
     yield from grid("writers", new, ("user",), SEEDS[1:])
+    everybody = f"analytic --data {WRITERS} --set analytic.width=3456 {SHARED}"
+    yield from grid("writers-wide", everybody, ("user",), SEEDS)
     yield from grid("fashion", fashion, SPREAD[1:], SEEDS[1:])
     yield from grid("cifar", cifar, SPREAD, SEEDS[1:])
     yield from grid("wide", wide, SPREAD[:1], SEEDS[1:])
@@ -104,6 +117,17 @@ def private(noise: float | None) -> Row:
         else f" --privacy-clip 1 --privacy-noise {noise:g} --weighting uniform --set analytic.protect=sample"
     )
     return Row("privacy", common + asked)
+
+
+def pairs(seed: int) -> Iterator[Row]:
+    """A case for a net: what counts is a relation of two places, which a sum over places cannot see."""
+    common = f"--data npz:{{made}}/pairs.npz --partition dirichlet:0.5 --no-personal --seed {seed}"
+    rounds = "--model convnet --rounds 30 --epochs 2 --batch 32 --lr 0.05 --lr-schedule cosine --eval-every 10"
+    yield Row("pairs", f"analytic {common}")
+    for method in ("central", "fedavg", "fedavg+analytic"):
+        yield Row("pairs", f"{method} {common} {rounds}")
+    longer = rounds.replace("--rounds 30 --epochs 2", "--rounds 50 --epochs 5")
+    yield Row("pairs-long", f"fedavg {common} {longer} --clients 5")
 
 
 # -- data that are made here -------------------------------------------------------------------------------------------
@@ -132,6 +156,26 @@ def write_breast_cancer(path: Path) -> None:
     path.write_text("\n".join(lines) + "\n")
 
 
+def write_pairs(path: Path) -> None:
+    """Images of two of scikit-learn's digits, each somewhere in its half; the class is the larger one.
+
+    Digits of test images are in no training image.
+    """
+    digits, draw = load_digits(), np.random.default_rng(0)
+    order, side = draw.permutation(len(digits.images)), digits.images.shape[1]
+    cut, arrays = len(order) * 4 // 5, dict[str, Any]()
+    for name, pool, count in (("train", order[:cut], PAIRS), ("test", order[cut:], TEST_PAIRS)):
+        both, x = draw.choice(pool, (2, count)), np.zeros((count, 1, PLACES, 2 * PLACES), np.float32)
+        for half, chosen in enumerate(both):
+            for image, number, (top, left) in zip(
+                x[:, 0], chosen, draw.integers(PLACES - side + 1, size=(count, 2)), strict=True
+            ):
+                start = half * PLACES + left
+                image[top : top + side, start : start + side] = digits.images[number] / 16
+        arrays |= {f"x_{name}": x, f"y_{name}": digits.target[both].max(0)}
+    np.savez(path, **arrays)
+
+
 # -- runs --------------------------------------------------------------------------------------------------------------
 def perform(row: Row, data_dir: Path, threads: int) -> dict[str, Any]:
     """Run it; what is kept of it."""
@@ -139,13 +183,15 @@ def perform(row: Row, data_dir: Path, threads: int) -> dict[str, Any]:
         made, out = Path(folder), Path(folder) / "run"
         write_sites(made / "sites.csv")
         write_breast_cancer(made / "breast_cancer.csv")
+        write_pairs(made / "pairs.npz")
         words = [word.format(data_dir=data_dir, made=made) for word in row.arguments.split()]
         environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
         command = [sys.executable, "-m", "fedframe", "run", *words, "--data-dir", str(data_dir), "--workers", "1"]
         subprocess.run([*command, "--out", str(out)], check=True, env=environment, stdout=subprocess.DEVNULL)
-        summary, log = read_json(out / "summary.json"), (out / "log.txt").read_text()
+        summary, log = read_json(out / "summary.json"), out / "log.txt"
         found = pooled_regression(out) if row.group == "tables" else {}
-    return record(row, summary, log) | found
+        said = log.read_text() if log.exists() else ""
+    return record(row, summary, said) | found
 
 
 def record(row: Row, summary: dict[str, Any], log: str) -> dict[str, Any]:
@@ -182,18 +228,58 @@ def pooled_regression(run: Path) -> dict[str, Any]:
     return {"pooled_logistic_regression": float(model.score(test.numpy(), source.test.y.numpy()))}
 
 
+def show(table: dict[str, Any]) -> Iterator[str]:
+    """The table of partitions as Markdown: generic accuracy, its mean over seeds and how many, and the dearest run.
+
+    The spread is that of the first seed. Runs that were made on a slower machine do not count as the dearest.
+    """
+    runs, slower = table["runs"], table.get("without_bfloat16", [])
+    groups = ("digits", "fashion", "cifar", "wide", "data-map")
+    plain = [run for run in runs if run["partition"] in SPREAD and run["group"] in groups]
+    plain = [run for run in plain if run["personal"] is None or run["data"] == "digits"]
+    yield f"| data | features | map | {' | '.join(f'`{each}`' for each in SPREAD)} | spread | CPU seconds |"
+    yield "|---" * (len(SPREAD) + 5) + "|"
+    kinds = {(run["data"], run["features"], "analytic.map=data" in run["command"]) for run in plain}
+    for data, features, from_data in sorted(
+        kinds, key=lambda kind: (kind[0] != "digits", kind[0] == "cifar10", *kind[1:])
+    ):
+        cells, first, cost = list[str](), list[float](), 0.0
+        for partition in SPREAD:
+            found = [
+                run
+                for run in plain
+                if (run["data"], run["features"], run["partition"]) == (data, features, partition)
+                and ("analytic.map=data" in run["command"]) == from_data
+            ]
+            first += [run["generic"] for run in found if run["seed"] == SEEDS[0]]
+            mean = sum(run["generic"] for run in found) / max(len(found), 1)
+            seeds = f" ({len(found)} seeds)" if len(found) > 1 else ""
+            cells.append(f"{mean:.4f}".lstrip("0") + seeds if found else "")
+            cost = max([cost, *(run["cpu_seconds"] for run in found if run not in slower)])
+        spread = f"{max(first) - min(first):.4f}".lstrip("0") if len(first) > 1 else ""
+        name = "`data`" if from_data else "`fixed`"
+        yield f"| `{data}` | {features:,} | {name} | {' | '.join(cells)} | {spread} | {cost:.0f} |"
+
+
 def main() -> None:
     """Run what is missing."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data-dir", type=Path, required=True)
+    parser.add_argument("--data-dir", type=Path, default=Path())
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--only", default="", help="groups, separated by commas")
+    parser.add_argument("--seeds", default="", help="seeds, separated by commas")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--show", action="store_true")
     given = parser.parse_args()
-    groups = {name for name in given.only.split(",") if name}
+    if given.show:
+        print("\n".join(show(read_json(given.results))))
+        return
+    groups, seeds = ({name for name in asked.split(",") if name} for asked in (given.only, given.seeds))
     for row in rows():
         table = read_json(given.results) if given.results.exists() else {"runs": []}
-        if row.command in {each["command"] for each in table["runs"]} or (groups and row.group not in groups):
+        if row.command in {each["command"] for each in table["runs"]}:
+            continue
+        if (groups and row.group not in groups) or (seeds and row.seed not in seeds):
             continue
         try:
             found = perform(row, given.data_dir.absolute(), given.threads)

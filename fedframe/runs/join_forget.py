@@ -9,7 +9,7 @@ anew.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,12 +34,13 @@ from fedframe.runs.progress import Display, choose_display
 from fedframe.runs.refit import KeptStatistics, conclude_again, restored_server, write_results
 from fedframe.runs.result import RunResult
 from fedframe.runs.roster import Joined, Roster
+from fedframe.runs.round_files import SUMMARY
 from fedframe.runs.session import sanitize_log_line
 from fedframe.runs.staging import commit, new_stage, remove
 from fedframe.settings import FROM_PYTHON, REMOTE_DATA, Settings, short_method
 from fedframe.util.files import read_json, write_json, write_tensors
 from fedframe.util.locate import resolve_paths
-from fedframe.util.text import duration, plural
+from fedframe.util.text import duration, percent, plural
 
 Net = nn.Module | Callable[..., nn.Module]
 DERIVED = (EXAMINATION, "report.html")  # made from the models and scores of before
@@ -206,6 +207,7 @@ class Change:
         """Make all files anew, then let them count."""
         began = time.perf_counter()
         job = self.make_job()
+        before = read_json(self.folder.path / SUMMARY)
         stage = new_stage(self.folder.path)
         try:
             engine, summary = self.fill(stage, job)
@@ -218,6 +220,8 @@ class Change:
         again = f"{len(engine.asked)} computed anew" if engine.asked else "none computed anew"
         seconds = duration(time.perf_counter() - began)
         self.note(f"{done}: sums of {len(engine.reused - engine.asked)} clients reused, {again}; {seconds}.")
+        if difference := shared_scores(before, summary):
+            self.note(f"The shared model: {difference}.")
         if dropped:
             self.note(f"Personal models from before are gone; make them anew with 'fedframe personalise': {dropped}.")
         self.display.end(summary, self.folder.path)
@@ -297,6 +301,17 @@ class Change:
         made = {path.stem for path in (stage / JOINED).glob("*.safetensors")}
         gone = names - made - {each["client"] for each in self.roster.changes}
         return ", ".join(sorted(gone))
+
+
+def shared_scores(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    """What the shared model scores now, beside before the change; empty where one of the two is not known."""
+    found = []
+    for name in ("generic", "client"):
+        old, new = before["scores"][name], after["scores"][name]
+        if old["final"] is not None and new["final"] is not None:
+            over = [f" over {plural(each['clients'], 'client')}" if each.get("clients") else "" for each in (new, old)]
+            found.append(f"{name} {percent(new['final'])}{over[0]}, before {percent(old['final'])}{over[1]}")
+    return "; ".join(found)
 
 
 class OrganisersChange(Change):

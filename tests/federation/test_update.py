@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,8 @@ def test_a_node_that_comes_late_makes_the_model_the_one_that_all_would_have_made
     whole = trained(sums_clinic(tmp_path / "all", monkeypatch, set={"analytic": part}))
     assert same_file(model(late), model(whole))
     assert any("Added west" in note for note in display.notes)
+    seen = r"The shared model: client [\d.]+ % over 3 clients, before [\d.]+ % over 2 clients"
+    assert any(re.match(seen, note) for note in display.notes)
     summary = json.loads((late.runs / "1" / "summary.json").read_text())
     assert (summary["clients"], summary["scores"]["personal"]["clients"]) == (3, 3)
     assert [(each["what"], each["client"]) for each in summary["changes"]] == [("join", "west")]

@@ -21,6 +21,7 @@ from fedframe.jobs.gather import gather
 from fedframe.runs.folder import RunFolder
 from fedframe.runs.join_forget import check_forgettable
 from fedframe.runs.roster import Roster
+from fedframe.util.text import percent
 from tests.helpers import Recorder, blobs, images, same_file
 
 DATA = blobs()
@@ -101,9 +102,13 @@ def test_nothing_of_the_client_is_left_and_the_record_says_when(run: Path) -> No
 
 @pytest.mark.slow
 def test_scores_are_those_of_the_new_model(run: Path) -> None:
-    result = fedframe.forget(run, 1, run_data=DATA, progress=False)
+    display, before = Recorder(), fedframe.Predictor.load(run).predict(DATA["x_test"])
+    result = fedframe.forget(run, 1, run_data=DATA, progress=display)
+    was = percent(float(np.mean([int(label) for label in before] == DATA["y_test"])))
     right = np.array([int(label) for label in result.model.predict(DATA["x_test"])]) == DATA["y_test"]
     assert result.scores["generic"]["final"] == pytest.approx(right.mean())
+    said = f"The shared model: generic {percent(float(right.mean()))}, before {was}; client "
+    assert any(note.startswith(said) for note in display.notes)
 
 
 @pytest.mark.slow
