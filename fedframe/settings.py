@@ -172,6 +172,9 @@ class Settings(BaseModel):
     precision: Literal["float32", "bf16", "fp16"] = Field(
         "float32", description="of the net's arithmetic: float32, bf16 or, on a GPU, fp16; weights stay float32"
     )
+    vectorise: Literal["auto", "off"] = Field(
+        "off", description="auto: clients with small nets of linear layers train together, where the method allows it"
+    )
     log: str = Field("", description="also log to tensorboard, mlflow or wandb (several: separated by commas)")
 
     @model_validator(mode="before")

@@ -24,6 +24,7 @@ from fedframe.core.part import ModelSize, Part, Upload
 from fedframe.core.part_check import class_location
 from fedframe.core.personal import groups
 from fedframe.core.private_state import Store
+from fedframe.core.stacked_training import obstacle
 from fedframe.data import Federation, Ragged, Samples
 from fedframe.data.augment import Augment, read_augment
 from fedframe.errors import SettingError, nearest
@@ -65,6 +66,16 @@ class Job:
     def remembers(self) -> bool:
         """Whether clients have private state at all."""
         return bool(self.memory_names or self.roles.private) or self.settings.keep_optimizer
+
+    @cached_property
+    def obstacle(self) -> str:
+        """Why clients cannot train together; empty if they can."""
+        return obstacle(self)
+
+    @cached_property
+    def trains_together(self) -> bool:
+        """Whether groups of clients train as one stack."""
+        return self.settings.vectorise == "auto" and not self.obstacle
 
     @cached_property
     def memory_names(self) -> list[str]:

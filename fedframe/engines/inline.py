@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
+from fedframe.core.client_groups import group_request, grouped, single_request
 from fedframe.core.client_runtime import ClientRuntime
 from fedframe.core.engine import Engine
 from fedframe.core.job import Job
@@ -24,6 +25,11 @@ class InlineEngine(Engine):
 
     def run(self, request: Message, units: Sequence[int]) -> Iterator[Message]:
         """Perform the request for every unit, lazily."""
+        if grouped(self.runtime.job, request):
+            joined, groups = group_request(request, units)
+            for group in groups:
+                yield from self.runtime.train_together(*single_request(joined, group))
+            return
         for unit in units:
             yield self.runtime.perform(request, unit)
 

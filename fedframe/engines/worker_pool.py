@@ -20,10 +20,12 @@ from multiprocessing.context import ForkProcess
 import torch
 from torch import nn
 
+from fedframe.core.client_groups import group_request, grouped, single_request, split_replies
 from fedframe.core.engine import Engine
 from fedframe.core.job import Job
 from fedframe.core.message import Message
 from fedframe.core.optimizers import make_optimizer
+from fedframe.core.stacked_training import MOST_TOGETHER
 from fedframe.engines.shared_memory import Slab
 from fedframe.engines.worker import receive_message, release_free_memory, signals_blocked, worker_main
 from fedframe.errors import RunError
@@ -50,7 +52,8 @@ class WorkerEngine(Engine):
         self.job = job
         self.notify = notify
         self._context = multiprocessing.get_context("fork")
-        capacity = HEADROOM * 4 * job.roles.layout.size + (1 << 20)
+        models = HEADROOM + (MOST_TOGETHER if job.trains_together else 0)
+        capacity = models * 4 * job.roles.layout.size + (1 << 20)
         self._inbox = Slab(capacity)
         # Threads of this process would take time from the workers: waiting threads of torch spin.
         self._threads = torch.get_num_threads()
@@ -68,6 +71,14 @@ class WorkerEngine(Engine):
 
     def run(self, request: Message, units: Sequence[int]) -> Iterator[Message]:
         """Have the request performed for every unit; a reply's tensors are valid until the next one is asked for."""
+        if not grouped(self.job, request):
+            yield from self._run_units(request, units)
+            return
+        joined, groups = group_request(request, units)
+        for reply in self._run_units(joined, groups):
+            yield from split_replies(reply, single_request(joined, reply.unit)[1])
+
+    def _run_units(self, request: Message, units: Sequence[int]) -> Iterator[Message]:
         expected = deque(units)
         early: dict[int, Message] = {}  # replies that came before their turn
         self._held_bytes = 0

@@ -86,7 +86,11 @@ class JobMaker:
         check_private(settings, self.method, has_batch_norm(self.template) and settings.buffers == "average")
         if has_batch_norm(self.template) and settings.batch == 1:
             raise SettingError("batch = 1 cannot train a net with BatchNorm; use batch = 2, or a net without it.")
-        check_scoring(self.make(Path()))
+        job = self.make(Path())
+        check_scoring(job)
+        if settings.vectorise == "auto" and self.settings.rounds and job.obstacle:
+            note = f"vectorise = auto: clients train one by one, because {job.obstacle}."
+            self.federation = replace(self.federation, notes=(*self.federation.notes, note))
 
     def choose_metric(self) -> None:
         """Where scores are no metric in particular: accuracy, unless one class alone would give a good one."""

@@ -25,6 +25,7 @@ class Projection(Part):
     """A learned linear map of the features to `dim` numbers."""
 
     name: ClassVar[str] = "projection"
+    same_in_rounds: ClassVar[bool] = True
     rank: ClassVar[int] = -2
 
     dim: Annotated[int, Field(ge=1)] | None = None  # None: 64, or as many as there are classes if they are more
@@ -51,6 +52,7 @@ class Normalise(Part):
     """Features on the unit sphere: z = h / ||h||."""
 
     name: ClassVar[str] = "normalise"
+    same_in_rounds: ClassVar[bool] = True
     rank: ClassVar[int] = -1
 
     @property
@@ -76,6 +78,7 @@ class Temperature(Part):
     """Features times a number beta, learned (and averaged) like a weight, or fixed."""
 
     name: ClassVar[str] = "temperature"
+    same_in_rounds: ClassVar[bool] = True
 
     beta: Annotated[float, Field(gt=0)] = 10.0
     learned: bool = True
