@@ -83,7 +83,7 @@ def main(name: str, rounds: int, path: str, *settings: str) -> None:
             workers=2,
             out=Path(folder) / "run",
             progress=watch,
-            **dict(setting.split("=") for setting in settings),  # type: ignore[arg-type]
+            **dict(setting.split("=") for setting in settings),
         )
     print(json.dumps({**watch.result, **watch.peak}))
 

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -98,11 +100,11 @@ class ResNet20(nn.Module):
 
 def plain_net(job: Job, tuned: bool) -> nn.Module:
     """The job's net; a tuned one lies channels-last in memory."""
-    nets = {
+    nets: dict[str, Callable[[], nn.Module]] = {
         "cnn": lambda: CNN(tuned),
         "mlp": lambda: MLP(job.shape[0]),
         "vgg11": lambda: VGG11(tuned),
-        "resnet20": lambda: ResNet20(),
+        "resnet20": ResNet20,
     }
     net = nets[job.model]()
-    return net.to(memory_format=torch.channels_last) if tuned else net  # type: ignore[call-overload, no-any-return]
+    return net.to(memory_format=torch.channels_last) if tuned else net  # type: ignore[call-overload]

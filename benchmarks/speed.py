@@ -1,6 +1,6 @@
-"""Fedframe beside a bare loop and beside the limit: `python -m benchmarks.speed [--jobs A,D] [--rounds 5] [--repeats 3]`.
+"""Fedframe beside a bare loop and beside the limit: `python -m benchmarks.speed --jobs A,D --rounds 5 --repeats 3`.
 
-Each repeat runs all of them one after the other, because the machine is noisy, and the ratios are taken within a repeat;
+Each repeat runs all of them one after the other, because the machine is noisy, and ratios are taken within a repeat;
 the median over repeats counts. The limit keeps freed memory as Fedframe's workers do (`--limit ""`: it does not).
 """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -46,11 +46,21 @@ class Job:
     template: Model  # the initial model, never trained itself
     folder: Path  # private state and personal models live under it
     home: Path | None = None  # where a secret is kept that outlives the run; none: in its folder
+    placed: str | None = None  # the device of this process, where a run has several
+
+    @property
+    def device(self) -> str:
+        """Where this process computes: the run's device, or the first of several."""
+        return self.placed or self.settings.device.partition(",")[0].strip()
+
+    def on(self, device: str) -> Job:
+        """The same job on one device."""
+        return replace(self, placed=device)
 
     def fresh_model(self) -> Model:
         """A new copy of the initial model on the run's device."""
         model = copy.deepcopy(self.template)
-        return model.to(self.settings.device)
+        return model.to(self.device)
 
     @cached_property
     def roles(self) -> Roles:

@@ -40,6 +40,7 @@ class Server(ServerView):
         note: Callable[[str], None] = print,
         observers: Sequence[Observer] = (),
     ) -> None:
+        job = engine.server_job(job)
         super().__init__(job, note)
         self.engine, self.observers = engine, observers
         self._broadcast: list[str] = []  # names of the state that goes out with every request

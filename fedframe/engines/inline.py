@@ -11,6 +11,7 @@ from fedframe.core.client_runtime import ClientRuntime
 from fedframe.core.engine import Engine
 from fedframe.core.job import Job
 from fedframe.core.message import Message
+from fedframe.engines.placement import place_data
 
 
 class InlineEngine(Engine):
@@ -19,9 +20,9 @@ class InlineEngine(Engine):
     def __init__(self, job: Job) -> None:
         self._threads = torch.get_num_threads()
         self._random_state = torch.get_rng_state()
-        if job.settings.device == "cpu":
+        if job.device == "cpu":
             torch.set_num_threads(1)
-        self.runtime = ClientRuntime(job)
+        self.runtime = ClientRuntime(place_data(job))
 
     def run(self, request: Message, units: Sequence[int]) -> Iterator[Message]:
         """Perform the request for every unit, lazily."""

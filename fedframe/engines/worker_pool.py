@@ -29,6 +29,7 @@ from fedframe.core.stacked_training import MOST_TOGETHER
 from fedframe.engines.shared_memory import Slab
 from fedframe.engines.worker import receive_message, release_free_memory, signals_blocked, worker_main
 from fedframe.errors import RunError
+from fedframe.jobs.devices import device_names
 
 MAX_HELD_BYTES = 512 << 20  # bytes of replies that may wait for their turn before workers pause
 HEADROOM = 4  # shared memory for messages of up to four models; larger ones go through the pipe
@@ -39,6 +40,7 @@ class WorkerHandle:
     """The parent's handle of one worker process."""
 
     outboxes: tuple[Slab, Slab]  # two, so that a worker can write one reply while the last is still being read
+    device: str = "cpu"
     slot: int = 0
     unit: int | None = None
     process: ForkProcess = field(init=False)
@@ -63,9 +65,12 @@ class WorkerEngine(Engine):
         release_free_memory()
         self._announcement: list[bytes] = []
         self._held_bytes = 0
+        self.devices = device_names(job.settings.device)
+        self.sharing = -(-count // len(self.devices))
         self.workers: list[WorkerHandle] = []
-        for _ in range(count):
-            worker = WorkerHandle((Slab(capacity), Slab(capacity)))
+        for number in range(count):
+            device = self.devices[number % len(self.devices)]
+            worker = WorkerHandle((Slab(capacity), Slab(capacity)), device)
             self._start(worker)
             self.workers.append(worker)
 
@@ -94,6 +99,10 @@ class WorkerEngine(Engine):
                 waited = early.pop(expected.popleft())
                 self._held_bytes -= waited.nbytes
                 yield waited
+
+    def server_job(self, job: Job) -> Job:
+        """Never on a GPU: a worker that dies could not be replaced by a fork of a process that has used CUDA."""
+        return job.on("cpu")
 
     def processes(self) -> list[int]:
         """Ids of the worker processes."""
@@ -189,7 +198,14 @@ class WorkerEngine(Engine):
         others = [other.pipe for other in self.workers if other is not worker]
         process = self._context.Process(
             target=worker_main,
-            args=(self.job, worker_end, self._inbox, worker.outboxes, [own_end, *others]),
+            args=(
+                self.job.on(worker.device),
+                worker_end,
+                self._inbox,
+                worker.outboxes,
+                [own_end, *others],
+                self.sharing,
+            ),
             name=f"fedframe-worker-{len(self.workers)}",
             daemon=True,
         )

@@ -21,6 +21,7 @@ from fedframe.data import Federation, Source, load_source, make_federation
 from fedframe.data.augment import read_augment
 from fedframe.data.holdout import hold_out_clients, hold_out_server_samples, hold_out_validation
 from fedframe.errors import DataError, SettingError
+from fedframe.jobs.devices import check_device, resolve_device
 from fedframe.methods.recipes import make_method
 from fedframe.models import build_net, default_net
 from fedframe.models.freeze import check_freeze, frozen_modules
@@ -39,7 +40,8 @@ class JobMaker:
         check_given(settings, data, net)
         self.method = make_method(settings.method, settings.set)
         check_parts(self.method, settings)
-        check_device(settings.device)
+        settings = settings.model_copy(update={"device": resolve_device(settings.device)})
+        check_device(settings.device, several=True)
         check_precision(settings.precision, settings.device)
         check_freeze(settings.freeze)
         read_augment(settings.augment)  # refuse a wrong one before the data are loaded
@@ -198,15 +200,3 @@ def confirm_weights(settings: Settings) -> str:
             f"{settings.weights_digest} was noted; put that file there."
         )
     return found
-
-
-def check_device(device: str) -> None:
-    """Refuse a device that this machine does not have."""
-    kind, colon, number = device.partition(":")
-    count = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}.get(kind, 0)
-    if not count:
-        raise SettingError(f"device = {device!r} is not here; use cpu.")
-    if colon and not (number.isdecimal() and int(number) < count):
-        raise SettingError(
-            f"device = {device!r} is not here; use {kind}, or a number from {kind}:0 to {kind}:{count - 1}."
-        )
