@@ -80,10 +80,9 @@ def main(name: str, rounds: int, path: str, *settings: str) -> None:
             model=job.model,
             eval_every=0,
             personal=False,
-            workers=2,
             out=Path(folder) / "run",
             progress=watch,
-            **dict(setting.split("=") for setting in settings),
+            **{"workers": 2, **dict(setting.split("=") for setting in settings)},
         )
     print(json.dumps({**watch.result, **watch.peak}))
 

@@ -72,7 +72,8 @@ def check_device(device: str, several: bool = False) -> None:
         _, colon, number = name.partition(":")
         if colon and not (number.isdecimal() and int(number) < count):
             works = kind if count == 1 else f"{kind}, or a number from {kind}:0 to {kind}:{count - 1}"
-            raise SettingError(f"device = {device!r}: {name} is not here; use {works}.")
+            which = f": {name}" if len(names) > 1 else ""
+            raise SettingError(f"device = {device!r}{which} is not here; use {works}.")
         if not colon and len(names) > 1:
             raise SettingError(f"device = {device!r}: give every device its number, as in {kind}:0,{kind}:1.")
     if len(set(names)) < len(names):

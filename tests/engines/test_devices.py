@@ -43,9 +43,9 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("tpu", "device = 'tpu' is not here; use cpu"),
         ("mps", "device = 'mps' is not here; use cpu"),
-        ("cuda:2", "cuda:2 is not here; use cuda, or a number from cuda:0 to cuda:1"),
-        ("cuda:x", "cuda:x is not here"),
-        ("cpu:1", "cpu:1 is not here; use cpu"),
+        ("cuda:2", "device = 'cuda:2' is not here; use cuda, or a number from cuda:0 to cuda:1"),
+        ("cuda:0,cuda:x", "device = 'cuda:0,cuda:x': cuda:x is not here"),
+        ("cpu:1", "device = 'cpu:1' is not here; use cpu"),
         ("cuda:0,cpu", "mixes kinds of devices; use one kind, as in cuda:0,cuda:1"),
         ("cuda,cuda", "give every device its number, as in cuda:0,cuda:1"),
         ("cuda:1,cuda:1", "names a device twice; use workers"),
@@ -123,7 +123,7 @@ def test_where_cuda_is_in_use_already_clients_train_here_and_the_log_says_so(
         engine: Any = local.local_engine(job, notes.append)
         assert engine.device == job.device
     assert len(notes) == 2
-    assert "CUDA is already in use" in notes[0]
+    assert "CUDA is in use in this process already" in notes[0]
 
 
 @pytest.mark.slow
@@ -201,5 +201,5 @@ def test_cells_run_one_by_one_where_they_cannot_be_spread(monkeypatch: pytest.Mo
     monkeypatch.setattr(grid, "can_fork", lambda: False)
     assert isinstance(grid.make_runner({"cuda"}, 2, False), grid.SequentialRunner)
     monkeypatch.setattr(grid, "can_fork", lambda: True)
-    with pytest.raises(SettingError, match="cuda:7 is not here"):
+    with pytest.raises(SettingError, match="device = 'cuda:7' is not here"):
         grid.make_runner({"cuda:7"}, 2, False)
