@@ -33,8 +33,9 @@ def local_engine(job: Job, notify: Callable[[str], None]) -> InlineEngine | Work
         devices = device_names(job.settings.device)
         if len(devices) > 1 or (devices[0].startswith("cuda") and (job.settings.workers or 1) > 1):
             notify(
-                f"device = {job.settings.device}, and no worker process can be started on it from here (CUDA is already in"
-                f" use in this process already, or the system cannot fork): clients train one by one on {devices[0]}."
+                f"device = {job.settings.device}, and no worker process can be started on it from here (CUDA is in use "
+                "in this process already, or the system cannot fork): clients train one by one on "
+                f"{devices[0]}."
             )
         return InlineEngine(job)
     return WorkerEngine(job, workers, notify)
