@@ -14,46 +14,28 @@ import time
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from benchmarks.jobs import JOBS, Job
+from benchmarks.plain_nets import plain_net
 from fedframe.engines.worker import prepare_process
 from fedframe.models.custom import channels_last
-
-
-class Net(nn.Module):
-    """The FedAvg CNN, 582,026 parameters."""
-
-    def __init__(self, tuned: bool) -> None:
-        super().__init__()
-        self.tuned = tuned
-        self.first, self.second = nn.Conv2d(1, 32, 5), nn.Conv2d(32, 64, 5)
-        self.third, self.head = nn.Linear(1024, 512), nn.Linear(512, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.tuned:
-            x = F.relu(F.max_pool2d(self.first(x), 2))
-            x = F.relu(F.max_pool2d(self.second(x), 2))
-        else:
-            x = F.max_pool2d(F.relu(self.first(x)), 2)
-            x = F.max_pool2d(F.relu(self.second(x)), 2)
-        logits: Tensor = self.head(F.relu(self.third(x.flatten(1))))
-        return logits
 
 
 def load(path: str) -> tuple[Tensor, Tensor]:
     with np.load(path) as file:
         images, labels = file["x_train"], file["y_train"]
-    x = torch.from_numpy(images).float().div_(255 if images.dtype == np.uint8 else 1)
-    return x.sub_(0.5).mul_(2)[:, None], torch.from_numpy(labels)
+    x = torch.from_numpy(images).float()
+    if x.dim() == 2:
+        return x, torch.from_numpy(labels)
+    x = x.div_(255 if images.dtype == np.uint8 else 1).sub_(0.5).mul_(2)
+    return (x.permute(0, 3, 1, 2).contiguous() if x.dim() == 4 else x[:, None]), torch.from_numpy(labels)
 
 
 def steps(job: Job, clients: int, x: Tensor, y: Tensor, tuned: bool, extra: str) -> None:
     """`clients` times one epoch over a client's samples."""
     torch.manual_seed(0)
-    net = Net(tuned)
-    if tuned:
-        net = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    net = plain_net(job, tuned)
     if "strides" in extra:
         channels_last(net)
     optimizer = torch.optim.SGD(net.parameters(), lr=job.lr, fused=tuned or None)
@@ -62,7 +44,7 @@ def steps(job: Job, clients: int, x: Tensor, y: Tensor, tuned: bool, extra: str)
         request = first + torch.randperm(job.samples_each)
         for rows in request.split(job.batch):  # type: ignore[no-untyped-call]
             inputs = x[rows]
-            if tuned:
+            if tuned and inputs.dim() == 4:
                 inputs = inputs.contiguous(memory_format=torch.channels_last)
             optimizer.zero_grad()
             F.cross_entropy(net(inputs), y[rows]).backward()  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""Fedframe on a job: `python -m benchmarks.ours A 5 job.npz` prints the seconds of the rounds as JSON.
+"""Fedframe on a job: `python -m benchmarks.ours A 5 job.npz [precision=bf16]` prints the seconds of the rounds as JSON.
 
 The first round warms up and is not counted, as in the loops it is measured against.
 """
@@ -62,9 +62,10 @@ class Stopwatch(Display):
             self.peak = {name: max(value, used[name]) for name, value in self.peak.items()}
 
 
-def main(name: str, rounds: int, path: str) -> None:
+def main(name: str, rounds: int, path: str, *settings: str) -> None:
     job = JOBS[name]
     watch = Stopwatch()
+    more: dict[str, Any] = {"workers": 2, **dict(setting.split("=") for setting in settings)}
     with tempfile.TemporaryDirectory() as folder:
         run(
             "fedavg",
@@ -77,15 +78,15 @@ def main(name: str, rounds: int, path: str) -> None:
             epochs=1,
             batch=job.batch,
             lr=job.lr,
-            model="cnn",
+            model=job.model,
             eval_every=0,
             personal=False,
-            workers=2,
             out=Path(folder) / "run",
             progress=watch,
+            **more,
         )
     print(json.dumps({**watch.result, **watch.peak}))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), sys.argv[3])
+    main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:])

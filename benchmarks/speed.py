@@ -1,7 +1,7 @@
-"""Fedframe beside a bare loop and beside the limit: `python -m benchmarks.speed [--rounds 5] [--repeats 3]`.
+"""Fedframe beside a bare loop and beside the limit: `python -m benchmarks.speed --jobs A,D --rounds 5 --repeats 3`.
 
-Each repeat runs the three one after the other, because the machine is noisy, and the ratios are taken within a repeat;
-the median over repeats counts.
+Each repeat runs all of them one after the other, because the machine is noisy, and ratios are taken within a repeat;
+the median over repeats counts. The limit keeps freed memory as Fedframe's workers do (`--limit ""`: it does not).
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from typing import Any
 
 from benchmarks.jobs import JOBS, write_data
 
+VARIANTS = {"C-resnet20": ["precision=bf16"], "C-vgg11": ["precision=bf16"], "D": ["vectorise=auto"]}
+
 
 def measure(module: str, *arguments: object) -> dict[str, float]:
     command = [sys.executable, "-m", f"benchmarks.{module}", *map(str, arguments)]
@@ -27,44 +29,61 @@ def measure(module: str, *arguments: object) -> dict[str, float]:
     return result
 
 
-def compare(name: str, rounds: int, repeats: int, path: Path) -> dict[str, Any]:
-    ratios: dict[str, list[float]] = {}
-    peak: dict[str, float] = {}
+def compare(name: str, rounds: int, repeats: int, path: Path, extra: str) -> dict[str, Any]:
+    """Every repeat's seconds, and the medians of their ratios to the bare loop and to the limit."""
+    runs: list[dict[str, dict[str, float]]] = []
     for _ in range(repeats):
-        bare = measure("loops", "bare", name, rounds, path)
-        limit = measure("loops", "limit", name, rounds, path)
-        ours = measure("ours", name, rounds, path)
-        for unit in ("cpu", "wall"):
-            ratios.setdefault(f"limit {unit}", []).append(limit[unit] / bare[unit])
-            ratios.setdefault(f"fedframe {unit}", []).append(ours[unit] / bare[unit])
-            ratios.setdefault(f"fedframe/limit {unit}", []).append(ours[unit] / limit[unit])
-        peak = {kind: max(peak.get(kind, 0.0), ours[kind]) for kind in ("rss", "pss")}
-        print(f"  job {name}: bare {bare}, limit {limit}, fedframe {ours}", file=sys.stderr, flush=True)
-    return {"ratios": {key: median(values) for key, values in ratios.items()}, "all": ratios, "peak": peak}
+        found = {
+            "bare": measure("loops", "bare", name, rounds, path),
+            "limit": measure("loops", "limit", name, rounds, path, extra),
+            "fedframe": measure("ours", name, rounds, path),
+        }
+        for variant in VARIANTS.get(name, []):
+            found[f"fedframe {variant}"] = measure("ours", name, rounds, path, variant)
+        runs.append(found)
+        print(f"  job {name}: {found}", file=sys.stderr, flush=True)
+    ratios = {
+        who: {
+            f"{unit}/{base}": [run[who][unit] / run[base][unit] for run in runs]
+            for unit in ("cpu", "wall")
+            for base in ("bare", "limit", "fedframe")
+        }
+        for who in runs[0]
+    }
+    medians = {who: {key: median(values) for key, values in each.items()} for who, each in ratios.items()}
+    return {"job": str(JOBS[name]), "rounds": rounds, "runs": runs, "ratios": ratios, "median": medians}
+
+
+def row(name: str, who: str, found: dict[str, Any]) -> str:
+    ratio, values = found["median"][who], found["ratios"][who]["cpu/limit"]
+    peak = max(run[who].get("pss", 0.0) for run in found["runs"])
+    memory = f"{peak:.0f}" if peak else ""
+    spread = f"{ratio['cpu/limit']:.2f} ({min(values):.2f} to {max(values):.2f})"
+    return f"| {name} | {who} | {ratio['cpu/bare']:.2f} | {ratio['wall/bare']:.2f} | {spread} | {memory} |"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--jobs", default="A,B")
+    parser.add_argument("--jobs", default=",".join(JOBS))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--kind", default="uint8", choices=["uint8", "float32"])
+    parser.add_argument("--limit", default="keep-memory", help="keep-memory, strides, both or nothing")
+    parser.add_argument("--out", type=Path, help="add all figures to this JSON file")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        path = write_data(Path(folder), options.kind)
-        print("| job | what | CPU seconds / bare | wall / bare | CPU / limit | wall / limit | memory (MB) |")
-        print("|---|---|---|---|---|---|---|")
+        print("| job | what | CPU / bare | wall / bare | CPU / limit | memory (MB) |\n|---|---|---|---|---|---|")
         for name in options.jobs.split(","):
             job = JOBS[name]
-            found = compare(name, options.rounds, options.repeats, path)
-            ratios, peak = found["ratios"], found["peak"]
-            what = f"{job.clients} clients x {job.samples_each}, {job.per_round} a round, batch {job.batch}"
-            print(f"| {name} | limit: {what} | {ratios['limit cpu']:.3f} | {ratios['limit wall']:.3f} | 1 | 1 | |")
-            print(
-                f"| {name} | fedframe | {ratios['fedframe cpu']:.3f} | {ratios['fedframe wall']:.3f} | "
-                f"{ratios['fedframe/limit cpu']:.3f} | {ratios['fedframe/limit wall']:.3f} | "
-                f"{peak['pss']:.0f} (each process by itself, added up: {peak['rss']:.0f}) |"
-            )
+            path = write_data(Path(folder), job, options.kind)
+            found = compare(name, options.rounds, options.repeats, path, options.limit)
+            print(f"| {name} | {job} | | | | |")
+            for who in found["median"]:
+                if who != "bare":
+                    print(row(name, who, found), flush=True)
+            if options.out is not None:
+                known = json.loads(options.out.read_text()) if options.out.exists() else {}
+                options.out.write_text(json.dumps({**known, name: found}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

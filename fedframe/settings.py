@@ -174,9 +174,12 @@ class Settings(BaseModel):
     workers: int | None = Field(
         None, ge=1, le=MOST, description="worker processes (default: one per core; 1: this process)"
     )
-    device: str = Field("cpu", description="cpu, cuda, cuda:1 or mps")
+    device: str = Field("cpu", description="cpu, cuda, cuda:1, several as cuda:0,cuda:1, mps, or auto: what is here")
     precision: Literal["float32", "bf16", "fp16"] = Field(
         "float32", description="of the net's arithmetic: float32, bf16 or, on a GPU, fp16; weights stay float32"
+    )
+    vectorise: Literal["auto", "off"] = Field(
+        "off", description="auto: clients with small nets of linear layers train together, where the method allows it"
     )
     log: str = Field("", description="also log to tensorboard, mlflow or wandb (several: separated by commas)")
 

@@ -14,19 +14,25 @@ if TYPE_CHECKING:
     from fedframe.core.part import Upload
 
 
+BLOCK = 1 << 18  # numbers that are widened at a time
+
+
 class RunningMean:
     """The weighted mean of vectors, added one by one and in a fixed order."""
 
     def __init__(self, size: int) -> None:
         self.total = torch.zeros(size, dtype=torch.float64)
-        self._wide = torch.empty(size, dtype=torch.float64)
+        self._wide = torch.empty(min(size, BLOCK), dtype=torch.float64)
         self.weight = 0.0
 
     def add(self, vector: Tensor, weight: float) -> None:
         """Add one vector."""
-        # Widening into a buffer first is twice as fast as letting torch mix the two types in one addition.
-        self._wide.copy_(vector)
-        self.total.add_(self._wide, alpha=weight)
+        # Widening into a buffer first is twice as fast as letting torch mix the two types in one addition; by blocks it
+        # stays in the cache and takes no memory.
+        for start in range(0, len(self.total), BLOCK):
+            total = self.total[start : start + BLOCK]
+            self._wide[: len(total)].copy_(vector[start : start + BLOCK])
+            total.add_(self._wide[: len(total)], alpha=weight)
         self.weight += weight
 
     def mean(self) -> Tensor:

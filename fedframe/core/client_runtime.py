@@ -7,7 +7,8 @@ the reply. Whatever a client leaves in the model is overwritten before the next 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 
 from fedframe.core.batches import plain_batches
 from fedframe.core.client_context import ClientContext
+from fedframe.core.client_groups import GROUPED, join_replies, single_request
 from fedframe.core.client_loop import StepHooks, compute_gradient, fit
 from fedframe.core.culprit import find_culprit
 from fedframe.core.declared import client_memory, reply_numbers, reply_tensors
@@ -30,7 +32,9 @@ from fedframe.core.personal import make_personal_models
 from fedframe.core.precision import full_precision
 from fedframe.core.privacy import clipped, local_noise, node_deviation
 from fedframe.core.received import Received
-from fedframe.core.scratch import Scratch
+from fedframe.core.scratch import Key, Scratch
+from fedframe.core.stacked_net import StackedNet, layer_chain
+from fedframe.core.stacked_training import StackMember, train_stack
 from fedframe.core.target_measures import LabelPredictions, Single, evidence_size, sum_up
 from fedframe.data import Samples
 from fedframe.data.target import Target
@@ -41,6 +45,7 @@ from fedframe.util.seeds import generator_for, seed_everything, seed_for
 if TYPE_CHECKING:
     from fedframe.core.job import Job
 
+STACKED_NET = Key[StackedNet]("fedframe/stacked_net")
 PER_SAMPLE = ("predicted", "probabilities")  # of a reply of several clients: one after the other
 NO_SCORE = -1.0  # what a client sends where the metric has no meaning for its test data
 MOST_VISITS = 10  # rounds that a client that was in none makes up for: more cost time and gained next to nothing
@@ -60,6 +65,7 @@ class ClientRuntime:
         self.tools = Scratch()  # what a part makes once and uses for every client, such as a second net
         self.actions: dict[str, Callable[[Message, int], Message]] = {
             "train": self.train,
+            GROUPED: self.train_group,
             "score": self.score,
             "client": self.score_client,
             "own": self.score_own,
@@ -73,22 +79,69 @@ class ClientRuntime:
 
     def perform(self, request: Message, unit: int) -> Message:
         """Do what the request says for one unit."""
-        try:
+        with self.errors_named(request, unit):
             seed_everything(seed_for(self.job.settings.seed, request.kind, request.round, unit))  # dropout and the like
             return self.actions[request.kind](request, unit).checked()
+
+    @contextmanager
+    def errors_named(self, request: Message, unit: int) -> Iterator[None]:
+        """Say of an unexpected error where it happened."""
+        try:
+            yield
         except FedframeError:
             raise
         except Exception as error:
-            names = {"score": "piece {} of the test data", "personalise_group": "group {} of personal models"}
+            names = {
+                "score": "piece {} of the test data",
+                "personalise_group": "group {} of personal models",
+                GROUPED: "group {} of clients",
+            }
             who = names.get(request.kind, "client {}").format(unit)
             raise RunError(f"Round {request.round}, {request.kind}, {who}: {describe_hook_error(error)}") from error
 
     # -- the requests --------------------------------------------------------------------------------------------------
     def train(self, request: Message, client: int) -> Message:
         """One client's round: load the server's model, train, reply with the change."""
+        if self.job.trains_together:  # the same arithmetic, whether or not there are others
+            return self.train_together(request, [client])[0]
         context = self.begin(request, client)
         settings = self.job.settings
         loss = fit(context, self.all_hooks, settings.epochs, settings.steps, keeps_optimizer=settings.keep_optimizer)
+        return self.reply_to_training(context, request, loss)
+
+    def train_group(self, request: Message, group: int) -> Message:
+        """The rounds of several clients at once."""
+        single, clients = single_request(request, group)
+        return join_replies(request, group, self.train_together(single, clients))
+
+    def train_together(self, request: Message, clients: Sequence[int]) -> list[Message]:
+        """The rounds of clients whose steps are taken together, each as if it were alone."""
+        net = self.tools.get(STACKED_NET)
+        if net is None:
+            chain = layer_chain(self.job.template.backbone)
+            assert chain is not None, self.job.obstacle
+            net = self.tools[STACKED_NET] = StackedNet(self.model, chain)
+        members, states = [], []
+        for client in clients:
+            with self.errors_named(request, client):
+                seed_everything(seed_for(self.job.settings.seed, request.kind, request.round, client))
+                context = self.begin(request, client)
+            members.append(StackMember(context, copy_tensors(self.model, net.names)))
+            states.append(torch.get_rng_state())
+        train_stack(self.job, net, members)
+        replies = []
+        for member, state in zip(members, states, strict=True):
+            context = member.context
+            load_tensors(self.model, member.tensors)
+            torch.set_rng_state(state)
+            context.named = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+            with self.errors_named(request, context.client):
+                replies.append(self.reply_to_training(context, request, member.loss))
+        return replies
+
+    def reply_to_training(self, context: ClientContext, request: Message, loss: float) -> Message:
+        """What a client sends and keeps after its training."""
+        client = context.client
         context.reply["update"] = (self.flat - context.start).cpu()
         context.numbers |= {"samples": len(context.rows), "steps": context.steps, "loss": loss}
         private = copy_tensors(self.model, self.job.roles.private)  # before a part trains another model here

@@ -17,6 +17,7 @@ from fedframe.core.message import Message
 
 if TYPE_CHECKING:
     from fedframe.core.evaluation import Scores
+    from fedframe.core.job import Job
     from fedframe.core.server import Server
 
 
@@ -74,6 +75,10 @@ class Engine(ABC):
         A reply's tensors are lent: they may be overwritten as soon as the next reply is asked for. In the place of a
         reply that never came (a client behind a network) stands a message of the kind `lost`, with the reason.
         """
+
+    def server_job(self, job: Job) -> Job:
+        """The job as the server's own process has it: without a GPU where workers use them."""
+        return job
 
     def processes(self) -> list[int]:
         """Ids of the processes that work for it on this machine, beside this one."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from fedframe.core.part import ModelSize, Part, Upload
 from fedframe.core.part_check import class_location
 from fedframe.core.personal import groups
 from fedframe.core.private_state import Store
+from fedframe.core.stacked_training import obstacle
 from fedframe.core.target_measures import Single, single_predictions
 from fedframe.data import Federation, Ragged, Samples
 from fedframe.data.augment import Augment, read_augment
@@ -47,11 +48,21 @@ class Job:
     template: Model  # the initial model, never trained itself
     folder: Path  # private state and personal models live under it
     home: Path | None = None  # where a secret is kept that outlives the run; none: in its folder
+    placed: str | None = None  # the device of this process, where a run has several
+
+    @property
+    def device(self) -> str:
+        """Where this process computes: the run's device, or the first of several."""
+        return self.placed or self.settings.device.partition(",")[0].strip()
+
+    def on(self, device: str) -> Job:
+        """The same job on one device."""
+        return replace(self, placed=device)
 
     def fresh_model(self) -> Model:
         """A new copy of the initial model on the run's device."""
         model = copy.deepcopy(self.template)
-        return model.to(self.settings.device)
+        return model.to(self.device)
 
     @cached_property
     def roles(self) -> Roles:
@@ -67,6 +78,16 @@ class Job:
     def remembers(self) -> bool:
         """Whether clients have private state at all."""
         return bool(self.memory_names or self.roles.private) or self.settings.keep_optimizer
+
+    @cached_property
+    def obstacle(self) -> str:
+        """Why clients cannot train together; empty if they can."""
+        return obstacle(self)
+
+    @cached_property
+    def trains_together(self) -> bool:
+        """Whether groups of clients train as one stack."""
+        return self.settings.vectorise == "auto" and not self.obstacle
 
     @cached_property
     def memory_names(self) -> list[str]:

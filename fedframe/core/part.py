@@ -130,6 +130,7 @@ class Part:
     from_sums: ClassVar[bool] = False
     # What it can be used for; None: every task, unless it overrides a hook that sees classes (`CLASS_HOOKS`).
     tasks: ClassVar[tuple[Task, ...] | None] = None
+    same_in_rounds: ClassVar[bool] = False  # whether `transform` does in training just what it does in prediction
     sgd_steps: ClassVar[bool] = True  # whether a local step is lr times a gradient; a part that fills `step` may differ
 
     @property
@@ -209,6 +210,14 @@ class Part:
         """The loss of every sample outside of rounds, whose mean is `loss`: logits (clients, samples, classes).
 
         Optional beside `loss`: with it, the heads of many clients are trained at once.
+        """
+        raise NotImplementedError
+
+    def round_losses(self, logits: Tensor, labels: Tensor, contexts: Sequence[ClientContext]) -> Tensor:
+        """The loss of every sample in rounds, whose mean is `loss`: logits (clients, samples, classes).
+
+        Optional beside `loss`: with it, clients can train together (`vectorise`). For a loss that is the same in rounds
+        and after them: `round_losses = row_losses`.
         """
         raise NotImplementedError
 
@@ -314,6 +323,7 @@ ATTRIBUTES = (
     "compares_with_server",
     "from_sums",
     "tasks",
+    "same_in_rounds",
     "sgd_steps",
 )
 PROPERTIES = ("shares_a_model", "server_samples", "samplewise", "protects")
@@ -362,7 +372,7 @@ def filled_slots(kind: type[Part]) -> set[Slot]:
     return {slot for slot, hooks in SLOTS.items() if any(overrides(kind, hook) for hook in hooks)}
 
 
-def stacks(kind: type[Part]) -> bool:
+def stacks(kind: type[Part], hook: Literal["row_losses", "round_losses"] = "row_losses") -> bool:
     """Whether `row_losses` speaks of the very loss that the class has: a subclass may have replaced that alone."""
-    owner = {hook: next(each for each in kind.__mro__ if hook in vars(each)) for hook in ("loss", "row_losses")}
-    return overrides(kind, "row_losses") and issubclass(owner["row_losses"], owner["loss"])
+    owner = {name: next(each for each in kind.__mro__ if name in vars(each)) for name in ("loss", hook)}
+    return overrides(kind, hook) and issubclass(owner[hook], owner["loss"])

@@ -71,6 +71,7 @@ def check_part(kind: type[Part]) -> None:
         ("statistics", "server_stage"),
         ("stages", "server_stage"),
         ("row_losses", "loss"),
+        ("round_losses", "loss"),
         ("probabilities", "loss"),
     ):
         if overrides(kind, hook) and not overrides(kind, needed):

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedframe.core.aggregation import MeanMerger, UploadSums
+from fedframe.core.aggregation import BLOCK, MeanMerger, UploadSums
 from fedframe.core.engine import Engine
 from fedframe.core.evaluation import Scores
 from fedframe.core.hook_errors import call_in_place, checked_merger, named_errors, returned_tensor, wrong_return
@@ -40,6 +40,7 @@ class Server(ServerView):
         note: Callable[[str], None] = print,
         observers: Sequence[Observer] = (),
     ) -> None:
+        job = engine.server_job(job)
         super().__init__(job, note)
         self.engine, self.observers = engine, observers
         self._broadcast: list[str] = []  # names of the state that goes out with every request
@@ -242,8 +243,13 @@ class Server(ServerView):
 
     def apply_update(self, step: Tensor, buffers: Tensor) -> None:
         """Add a step to the trainable weights and the mean change to the buffers, rounding once."""
-        change = torch.cat([step.double(), buffers.double()])
-        self.model = (self.model.double() + change).float()
+        moved = torch.empty_like(self.model)
+        ends = (len(step), len(self.model))
+        for change, first, last in ((step, 0, ends[0]), (buffers, *ends)):
+            for start in range(first, last, BLOCK):  # by blocks: a large model in float64 takes twice its memory
+                stop = min(start + BLOCK, last)
+                moved[start:stop] = self.model[start:stop].double() + change[start - first : stop - first].double()
+        self.model = moved
 
     # -- after the last round ------------------------------------------------------------------------------------------
     def conclude(self, progress: Progress) -> Scores:

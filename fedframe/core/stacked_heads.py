@@ -74,13 +74,13 @@ class StackedLinear(nn.Module):
         return torch.baddbmm(self.bias[:, None], features, self.weight.mT)
 
 
-def batched_copy(module: nn.Module) -> nn.Module:
+def batched_copy(module: nn.Module, linear: type[StackedLinear] = StackedLinear) -> nn.Module:
     """The module with a layer per client for every linear layer."""
     if isinstance(module, nn.Linear):
-        return StackedLinear()
+        return linear()
     double = copy.deepcopy(module)
     for name, child in module.named_children():
-        double.add_module(name, batched_copy(child))
+        double.add_module(name, batched_copy(child, linear))
     for name in [name for name, tensor in module.named_parameters(recurse=False) if tensor.ndim == 0]:
         delattr(double, name)  # to be set as a plain tensor: one number per client
     return double

@@ -35,7 +35,7 @@ class Inputs(Protocol):
 
 @dataclass(frozen=True)
 class ArrayInputs:
-    """All samples in one contiguous tensor, which forked workers share without a copy."""
+    """All samples in one contiguous tensor, which forked workers share without a copy; or a copy of it on a GPU."""
 
     tensor: torch.Tensor  # (n, *shape), uint8 or float32
 
@@ -53,7 +53,7 @@ class ArrayInputs:
 
     def take(self, rows: torch.Tensor) -> torch.Tensor:
         """Copy these rows out of the tensor."""
-        return self.tensor.index_select(0, rows)
+        return self.tensor.index_select(0, rows.to(self.tensor.device))
 
     def subset(self, rows: torch.Tensor) -> ArrayInputs:
         """Copy these rows into a tensor of their own."""
@@ -119,7 +119,10 @@ class Source:
 
     def batch(self, samples: Samples, rows: torch.Tensor) -> torch.Tensor:
         """Model-ready float32 inputs of these rows: normalised; images NCHW in channels_last memory."""
-        return normalised(samples.x.take(rows), self.mean, self.std, overwrite=True)
+        raw = samples.x.take(rows)
+        if raw.device.type != "cpu":
+            return normalised(raw, self.mean.to(raw.device), self.std.to(raw.device), overwrite=True)
+        return normalised(raw, self.mean, self.std, overwrite=True)
 
 
 CHUNK = 1024  # rows per pass over a whole set: bounds the memory of the statistics

@@ -6,10 +6,12 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
+from fedframe.core.client_groups import group_request, grouped, single_request
 from fedframe.core.client_runtime import ClientRuntime
 from fedframe.core.engine import Engine
 from fedframe.core.job import Job
 from fedframe.core.message import Message
+from fedframe.engines.placement import place_data
 
 
 class InlineEngine(Engine):
@@ -18,12 +20,17 @@ class InlineEngine(Engine):
     def __init__(self, job: Job) -> None:
         self._threads = torch.get_num_threads()
         self._random_state = torch.get_rng_state()
-        if job.settings.device == "cpu":
+        if job.device == "cpu":
             torch.set_num_threads(1)
-        self.runtime = ClientRuntime(job)
+        self.runtime = ClientRuntime(place_data(job))
 
     def run(self, request: Message, units: Sequence[int]) -> Iterator[Message]:
         """Perform the request for every unit, lazily."""
+        if grouped(self.runtime.job, request):
+            joined, groups = group_request(request, units)
+            for group in groups:
+                yield from self.runtime.train_together(*single_request(joined, group))
+            return
         for unit in units:
             yield self.runtime.perform(request, unit)
 

@@ -18,6 +18,7 @@ import torch
 from fedframe.core.client_runtime import ClientRuntime
 from fedframe.core.job import Job
 from fedframe.core.message import Message
+from fedframe.engines.placement import place_data
 from fedframe.engines.shared_memory import Slab
 from fedframe.errors import FedframeError
 
@@ -40,7 +41,12 @@ def receive_message(pipe: Connection, slab: Slab, head: dict[str, Any]) -> Messa
 
 
 def worker_main(
-    job: Job, pipe: Connection, inbox: Slab, outboxes: Sequence[Slab], others: Sequence[Connection]
+    job: Job,
+    pipe: Connection,
+    inbox: Slab,
+    outboxes: Sequence[Slab],
+    others: Sequence[Connection],
+    sharing: int = 1,  # processes on this one's device
 ) -> None:
     """Perform requests until the pipe says stop or closes."""
     for connection in others:
@@ -54,7 +60,9 @@ def worker_main(
             if "message" in head:
                 request = receive_message(pipe, inbox, head)
             elif "unit" in head:
-                runtime = reply_for(runtime or job, request, int(head["unit"]), pipe, outboxes[int(head["slot"])])
+                runtime = reply_for(
+                    runtime or job, request, int(head["unit"]), pipe, outboxes[int(head["slot"])], sharing
+                )
             else:
                 break
     # Skip the parent's exit handlers and buffers, which a forked child inherits but must not run.
@@ -62,11 +70,11 @@ def worker_main(
 
 
 def reply_for(
-    given: ClientRuntime | Job, request: Message, unit: int, pipe: Connection, outbox: Slab
+    given: ClientRuntime | Job, request: Message, unit: int, pipe: Connection, outbox: Slab, sharing: int = 1
 ) -> ClientRuntime | None:
     """Perform a request for one unit and send the reply, or what went wrong; returns the runtime for the next unit."""
     try:
-        runtime = given if isinstance(given, ClientRuntime) else ClientRuntime(given)
+        runtime = given if isinstance(given, ClientRuntime) else ClientRuntime(place_data(given, sharing))
         send_message(pipe, outbox, runtime.perform(request, unit), unit=unit)
         return runtime
     except OSError:

@@ -20,13 +20,16 @@ from multiprocessing.context import ForkProcess
 import torch
 from torch import nn
 
+from fedframe.core.client_groups import group_request, grouped, single_request, split_replies
 from fedframe.core.engine import Engine
 from fedframe.core.job import Job
 from fedframe.core.message import Message
 from fedframe.core.optimizers import make_optimizer
+from fedframe.core.stacked_training import MOST_TOGETHER
 from fedframe.engines.shared_memory import Slab
 from fedframe.engines.worker import receive_message, release_free_memory, signals_blocked, worker_main
 from fedframe.errors import RunError
+from fedframe.jobs.devices import device_names
 
 MAX_HELD_BYTES = 512 << 20  # bytes of replies that may wait for their turn before workers pause
 HEADROOM = 4  # shared memory for messages of up to four models; larger ones go through the pipe
@@ -37,6 +40,7 @@ class WorkerHandle:
     """The parent's handle of one worker process."""
 
     outboxes: tuple[Slab, Slab]  # two, so that a worker can write one reply while the last is still being read
+    device: str = "cpu"
     slot: int = 0
     unit: int | None = None
     process: ForkProcess = field(init=False)
@@ -50,7 +54,8 @@ class WorkerEngine(Engine):
         self.job = job
         self.notify = notify
         self._context = multiprocessing.get_context("fork")
-        capacity = HEADROOM * 4 * job.roles.layout.size + (1 << 20)
+        models = HEADROOM + (MOST_TOGETHER if job.trains_together else 0)
+        capacity = models * 4 * job.roles.layout.size + (1 << 20)
         self._inbox = Slab(capacity)
         # Threads of this process would take time from the workers: waiting threads of torch spin.
         self._threads = torch.get_num_threads()
@@ -60,14 +65,25 @@ class WorkerEngine(Engine):
         release_free_memory()
         self._announcement: list[bytes] = []
         self._held_bytes = 0
+        self.devices = device_names(job.settings.device)
+        self.sharing = -(-count // len(self.devices))
         self.workers: list[WorkerHandle] = []
-        for _ in range(count):
-            worker = WorkerHandle((Slab(capacity), Slab(capacity)))
+        for number in range(count):
+            device = self.devices[number % len(self.devices)]
+            worker = WorkerHandle((Slab(capacity), Slab(capacity)), device)
             self._start(worker)
             self.workers.append(worker)
 
     def run(self, request: Message, units: Sequence[int]) -> Iterator[Message]:
         """Have the request performed for every unit; a reply's tensors are valid until the next one is asked for."""
+        if not grouped(self.job, request):
+            yield from self._run_units(request, units)
+            return
+        joined, groups = group_request(request, units)
+        for reply in self._run_units(joined, groups):
+            yield from split_replies(reply, single_request(joined, reply.unit)[1])
+
+    def _run_units(self, request: Message, units: Sequence[int]) -> Iterator[Message]:
         expected = deque(units)
         early: dict[int, Message] = {}  # replies that came before their turn
         self._held_bytes = 0
@@ -83,6 +99,10 @@ class WorkerEngine(Engine):
                 waited = early.pop(expected.popleft())
                 self._held_bytes -= waited.nbytes
                 yield waited
+
+    def server_job(self, job: Job) -> Job:
+        """Never on a GPU: a worker that dies could not be replaced by a fork of a process that has used CUDA."""
+        return job.on("cpu")
 
     def processes(self) -> list[int]:
         """Ids of the worker processes."""
@@ -178,7 +198,14 @@ class WorkerEngine(Engine):
         others = [other.pipe for other in self.workers if other is not worker]
         process = self._context.Process(
             target=worker_main,
-            args=(self.job, worker_end, self._inbox, worker.outboxes, [own_end, *others]),
+            args=(
+                self.job.on(worker.device),
+                worker_end,
+                self._inbox,
+                worker.outboxes,
+                [own_end, *others],
+                self.sharing,
+            ),
             name=f"fedframe-worker-{len(self.workers)}",
             daemon=True,
         )

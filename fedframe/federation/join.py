@@ -32,7 +32,8 @@ from fedframe.federation.kit import Kit
 from fedframe.federation.kit_weights import NodeWeights
 from fedframe.federation.node_folder import explain_os_errors, lock_node_folder
 from fedframe.federation.own_results import keep_gain, keep_scores, record_replies, told
-from fedframe.jobs.build import JobMaker, check_device
+from fedframe.jobs.build import JobMaker
+from fedframe.jobs.devices import check_device
 from fedframe.network.flower.node import Node, NodeConfig
 from fedframe.network.ledger import EpsilonLedger
 from fedframe.network.node import NodeRuntime, run_folder

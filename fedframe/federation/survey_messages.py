@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from fedframe.core.message import Message
-from fedframe.errors import ProtocolError
+from fedframe.errors import DataError, ProtocolError
 from fedframe.federation.audit import canonical, digest_of
 from fedframe.network.envelope import decode_envelope, encode_envelope, invalid_envelope, read_head
 from fedframe.network.masker import Masker
@@ -105,6 +105,8 @@ def read_group(request: SurveyRequest, members: int) -> MaskingGroup:
 def mask(values: Sequence[float], client: int, group: MaskingGroup, masker: Masker) -> RingVector:
     """What a member sends: its numbers in fixed point, and keystreams that cancel in the sum over all members."""
     vector = to_fixed_point(torch.tensor(values, dtype=torch.float64), 1.0, BITS, len(group.keys))
+    if vector is None:
+        raise DataError("A sum of the survey is too large to be sent, or no number; divide the columns' values first.")
     for other in group.keys:
         if other != client:
             seed = masker.pair_seed(client, other, group)

@@ -22,6 +22,7 @@ from fedframe.data.augment import read_augment
 from fedframe.data.holdout import hold_out_clients, hold_out_server_samples, hold_out_validation
 from fedframe.data.load import check_task
 from fedframe.errors import DataError, SettingError
+from fedframe.jobs.devices import check_device, resolve_device
 from fedframe.methods.recipes import make_method
 from fedframe.models import build_net, default_net
 from fedframe.models.freeze import check_freeze, frozen_modules
@@ -40,7 +41,8 @@ class JobMaker:
         check_given(settings, data, net)
         self.method = make_method(settings.method, settings.set)
         check_parts(self.method, settings)
-        check_device(settings.device)
+        settings = settings.model_copy(update={"device": resolve_device(settings.device)})
+        check_device(settings.device, several=True)
         check_precision(settings.precision, settings.device)
         check_freeze(settings.freeze)
         read_augment(settings.augment)  # refuse a wrong one before the data are loaded
@@ -92,7 +94,11 @@ class JobMaker:
         check_private(settings, self.method, has_batch_norm(self.template) and settings.buffers == "average")
         if has_batch_norm(self.template) and settings.batch == 1:
             raise SettingError("batch = 1 cannot train a net with BatchNorm; use batch = 2, or a net without it.")
-        check_scoring(self.make(Path()))
+        job = self.make(Path())
+        check_scoring(job)
+        if settings.vectorise == "auto" and self.settings.rounds and job.obstacle:
+            note = f"vectorise = auto: clients train one by one, because {job.obstacle}."
+            self.federation = replace(self.federation, notes=(*self.federation.notes, note))
 
     def choose_metric(self) -> None:
         """Where scores are no metric in particular: accuracy, unless one class alone would give a good one."""
@@ -228,15 +234,3 @@ def confirm_weights(settings: Settings) -> str:
             f"{settings.weights_digest} was noted; put that file there."
         )
     return found
-
-
-def check_device(device: str) -> None:
-    """Refuse a device that this machine does not have."""
-    kind, colon, number = device.partition(":")
-    count = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}.get(kind, 0)
-    if not count:
-        raise SettingError(f"device = {device!r} is not here; use cpu.")
-    if colon and not (number.isdecimal() and int(number) < count):
-        raise SettingError(
-            f"device = {device!r} is not here; use {kind}, or a number from {kind}:0 to {kind}:{count - 1}."
-        )

@@ -98,4 +98,4 @@ def common_inputs(job: Job) -> Tensor:
     samples, rows = source.train, job.federation.train.values
     if source.test is not None and len(source.test):
         samples, rows = source.test, job.test_rows("test")
-    return source.batch(samples, sample_rows(rows, CKA_SAMPLES, job.settings.seed, "cka")).to(job.settings.device)
+    return source.batch(samples, sample_rows(rows, CKA_SAMPLES, job.settings.seed, "cka")).to(job.device)

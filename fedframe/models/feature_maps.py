@@ -279,7 +279,7 @@ class Raw(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, *shape) to (batch, dim)."""
-        return (x.permute(0, 2, 3, 1) if x.dim() == 4 else x).flatten(1)
+        return (x.permute(0, 2, 3, 1) if len(self.shape) == 3 else x).flatten(1)
 
 
 # -- the map that suits the data ---------------------------------------------------------------------------------------

@@ -19,7 +19,8 @@ FAST = {"convnet": "mlp", "resnet20": "convnet"}  # of each net one that is fast
 def expectation(job: Job, done: int) -> list[str]:
     """A sentence on the time of a round and of the rounds that are left; nothing for a short run."""
     left = job.settings.rounds - done
-    if left <= 0 or not len(job.federation.source.train):
+    elsewhere = job.device == "cpu" and job.settings.device != "cpu"  # workers on GPUs, which this process leaves alone
+    if left <= 0 or elsewhere or not len(job.federation.source.train):
         return []
     try:
         samples, seconds = time_batch(job)
@@ -51,7 +52,7 @@ def time_batch(job: Job) -> tuple[int, float]:
     """The samples of a batch, and the seconds that a forward and a backward pass take; nothing of the run changes."""
     largest = int(job.federation.train.sizes().argmax())
     rows = job.federation.train[largest][: job.settings.batch]
-    source, device = job.federation.source, torch.device(job.settings.device)
+    source, device = job.federation.source, torch.device(job.device)
     with torch.random.fork_rng(devices=[]):
         model = job.fresh_model().to(device).train(len(rows) > 1)
         inputs = next(plain_batches(source, source.train, rows, len(rows))).to(device)
@@ -69,4 +70,4 @@ def processes(job: Job) -> int:
     """How many clients train at the same time."""
     asked = job.settings.workers
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(asked if asked else cores, job.clients_per_round)) if job.settings.device == "cpu" else 1
+    return max(1, min(asked if asked else cores, job.clients_per_round)) if job.device == "cpu" else 1

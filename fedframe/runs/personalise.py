@@ -29,7 +29,8 @@ from fedframe.data.federation import Federation
 from fedframe.data.new_client import load_new_client
 from fedframe.engines.inline import InlineEngine
 from fedframe.errors import DivergedError, RunError, SettingError
-from fedframe.jobs.build import Net, check_device
+from fedframe.jobs.build import Net
+from fedframe.jobs.devices import check_device
 from fedframe.jobs.gather import setting_names
 from fedframe.methods.recipes import MethodLike, make_method
 from fedframe.runs.changes import CodeCheck, refuse_changed_code
@@ -150,7 +151,7 @@ def new_client_settings(run: Settings, stage: Part, chosen: Mapping[str, Any], g
     values = {name: value for name, value in given.items() if value is not None}
     settings = check({**run.model_dump(), **values, "set": merged, "save_personal": False})
     make_method(settings.method, settings.set, settings.task)  # refuse a wrong setting before the data are loaded
-    check_device(settings.device)
+    check_device(settings.device, several=True)  # of several, the first is used
     return settings
 
 

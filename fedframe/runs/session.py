@@ -51,6 +51,7 @@ class Session:
         self._memory_seen = -MEMORY_EVERY
         self.loggers = Loggers(job.settings, folder.path, self.note)
         self.engine = engine(job, self.note)
+        self.job = job = self.engine.server_job(job)
         try:
             self.states = StateIndex(job)
             self.server = Server(job, self.engine, self.note, [*observers(job, self.note), self.states])
@@ -157,6 +158,7 @@ def execute_alone(
 ) -> None:
     """The same, once no other process works on the folder."""
     session = Session(job, folder, display, engine)
+    job = session.job
     try:
         session.restore(without_private_state)
         display.start(job, folder.path, session.server.round)

@@ -70,7 +70,8 @@ HOOK_BODIES = {
     "server_stage": "def server_stage(self, server, replies):\n    1 / 0",
     "load_personal": "def load_personal(self, context):\n    1 / 0",
 }
-COMPANIONS = {"stages", "row_losses", "probabilities", "statistics"}  # of `loss` and `server_stage`, called with them
+# Of `loss` and `server_stage`, called with them.
+COMPANIONS = {"stages", "row_losses", "round_losses", "probabilities", "statistics"}
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedframe.core.engine import Engine
 from fedframe.core.job import Job
+from fedframe.core.kept_updates import FileVector, KeptUpdates
 from fedframe.core.message import Message
 from fedframe.core.method import combine
 from fedframe.core.part import Part
@@ -295,3 +296,17 @@ def test_bargaining_learns(tmp_path: Path) -> None:
     losses = [server.run_round(round, nothing).loss for round in range(1, 9)]
     engine.close()
     assert losses[-1] < 0.5 * losses[0]
+
+
+@pytest.mark.parametrize("most", [0, 3000, 1 << 30])
+def test_updates_in_a_file_give_the_bits_of_updates_in_memory(most: int, tmp_path: Path) -> None:
+    kept = KeptUpdates(tmp_path, most)
+    updates = list(torch.randn(5, 400, generator=torch.Generator().manual_seed(0)))
+    for update in updates:
+        kept.add(update)
+    assert [isinstance(each, FileVector) for each in kept.updates] == [4 * 400 * (n + 1) > most for n in range(5)]
+    assert torch.equal(gram_matrix(kept.updates), gram_matrix(updates))
+    shares = torch.tensor([0.1, 0.2, 0.3, -0.1, 0.5], dtype=torch.float64)
+    assert torch.equal(combination(kept.updates, shares), combination(updates, shares))
+    assert torch.equal(kept.updates[4][390:1000], updates[4][390:])
+    assert not list(tmp_path.iterdir())  # the file has no name

@@ -25,7 +25,7 @@ from fedframe.experiments.compare.run import final_runs, run_with_data
 from fedframe.experiments.grid import Cell, Outcome
 from fedframe.experiments.grid.archive import pack, unpack
 from fedframe.experiments.tables import markdown, show
-from fedframe.jobs.build import check_device
+from fedframe.jobs.devices import check_device, resolve_device
 from fedframe.util.files import read_json, write_json, write_text
 from fedframe.util.text import duration, plural
 
@@ -104,7 +104,7 @@ def bench(asked: Bench, *, cores: int | None = None, progress: bool = True, comm
         if progress and taken:
             print(f"{plural(taken, 'finished run')} taken from {asked.cells}.", flush=True)
     ready = prepare(asked)
-    check_device(str(asked.machine.get("device", "cpu")))
+    check_device(resolve_device(str(asked.machine.get("device", "cpu"))), several=True)
     speed = Speed(asked.runs)
     expected = estimate(ready.scene, ready.rows, speed)
     if progress:

@@ -19,7 +19,8 @@ from fedframe.experiments.compare.tuning import Tuned, score_trials, tuning_cell
 from fedframe.experiments.grid import Cell, Outcome, choose_grid_display, outcome_of, run_cells
 from fedframe.experiments.grid.failures import refuse_failures
 from fedframe.experiments.tables import show
-from fedframe.jobs.build import Net, check_device
+from fedframe.jobs.build import Net
+from fedframe.jobs.devices import check_device, resolve_device
 from fedframe.runs.loggers import refuse_missing
 from fedframe.settings import logger_names
 from fedframe.util.text import plural
@@ -75,7 +76,7 @@ def compare_each(
 def run_plans(plans: Sequence[Plan], cores: int | None, progress: bool, command: str) -> list[Comparison]:
     """Tune where asked, run, save and show; the cells of all cases are one piece of work."""
     first = plans[0]
-    check_device(str(first.settings.get("device", "cpu")))
+    check_device(resolve_device(str(first.settings.get("device", "cpu"))), several=True)
     refuse_missing(logger_names(str(first.settings.get("log", ""))))
     tuned = tune(plans, cores, progress)
     outcomes = final_runs(plans, tuned, cores, progress)

@@ -69,9 +69,10 @@ class Reporter(Display):
         self.report({"done": done, "rounds": self.rounds, "scores": self.scores, **more})
 
 
-def perform(cell: Cell, workers: int, report: Report, keep_state: bool) -> None:
+def perform(cell: Cell, workers: int, report: Report, keep_state: bool, device: str | None = None) -> None:
     """Run what is left of a cell in this process; its errors are raised."""
-    machine = {"workers": workers, **{name: getattr(cell.settings, name) for name in ("data_dir", "log")}}
+    machine = {"workers": workers, "device": device or cell.settings.device}
+    machine |= {name: getattr(cell.settings, name) for name in ("data_dir", "log")}
     folder = RunFolder(cell.folder)
     begun = (cell.folder / CONFIG).exists()
     settings = folder.settings() if begun else cell.settings
@@ -109,10 +110,10 @@ def drop_state(folder: Path) -> None:
         shutil.rmtree(folder / "clients", ignore_errors=True)
 
 
-def attempt(cell: Cell, workers: int, report: Report, keep_state: bool) -> None:
+def attempt(cell: Cell, workers: int, report: Report, keep_state: bool, device: str | None = None) -> None:
     """The same, but an error is reported as a sentence, so that the other cells go on."""
     try:
-        perform(cell, workers, report, keep_state)
+        perform(cell, workers, report, keep_state, device)
     except DivergedError as error:
         keep_divergence(cell, str(error))
     except FedframeError as error:
@@ -123,7 +124,7 @@ def attempt(cell: Cell, workers: int, report: Report, keep_state: bool) -> None:
         report({"failed": own_error(error) or f"{type(error).__name__}: {error}"})
 
 
-def work_on(cell: Cell, workers: int, pipe: Connection, keep_state: bool) -> None:
+def work_on(cell: Cell, workers: int, pipe: Connection, keep_state: bool, device: str | None = None) -> None:
     """Run one cell; the main function of its process."""
     prepare_process()
     signal.signal(
@@ -135,4 +136,4 @@ def work_on(cell: Cell, workers: int, pipe: Connection, keep_state: bool) -> Non
             pipe.send_bytes(json.dumps(update).encode())
 
     with contextlib.suppress(KeyboardInterrupt):  # finished rounds are on disk
-        attempt(cell, workers, report, keep_state)
+        attempt(cell, workers, report, keep_state, device)

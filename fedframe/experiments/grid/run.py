@@ -8,7 +8,7 @@ import multiprocessing
 import time
 import warnings
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -21,6 +21,7 @@ from fedframe.experiments.grid.cell import Cell, Outcome, outcome_of
 from fedframe.experiments.grid.cell_process import attempt, work_on
 from fedframe.experiments.grid.display import GridDisplay
 from fedframe.experiments.grid.resources import Usage, free_memory, workers_for_next
+from fedframe.jobs.devices import can_fork, check_device, device_names, resolve_device
 from fedframe.util.text import plural
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class RunningCell:
     process: ForkProcess
     pipe: Connection
     usage: Usage
+    device: str = "cpu"
     failed: str = ""
 
 
@@ -46,8 +48,8 @@ def run_cells(
 ) -> dict[Path, Outcome]:
     """Run what is left of the cells; what has become of each, by folder.
 
-    Cells of one folder are one cell. On CPUs each cell has a process of its own, one per core; on a GPU, and where
-    processes cannot be forked, cells run here, one after the other. With `keep_state` a finished cell keeps its
+    Cells of one folder are one cell. Each cell has a process of its own, one per core, or one per GPU; where processes
+    cannot be forked, cells run here, one after the other. With `keep_state` a finished cell keeps its
     checkpoint and its clients' private state.
     """
     unique: dict[Path, Cell] = {}
@@ -55,8 +57,7 @@ def run_cells(
         unique.setdefault(cell.folder, cell)
     outcomes = {folder: outcome_of(cell) for folder, cell in unique.items()}
     todo = [outcome.cell for outcome in outcomes.values() if outcome.state == "waiting"]
-    forked = "fork" in multiprocessing.get_all_start_methods() and all(c.settings.device == "cpu" for c in todo)
-    runner = ParallelRunner(cores or available_cores(), keep_state) if forked else SequentialRunner(keep_state)
+    runner = make_runner({cell.settings.device for cell in todo}, cores or available_cores(), keep_state)
     try:
         # Closed, so that processes end here and now, whatever ends the loop.
         with display, contextlib.closing(runner.run(todo, display)) as results:
@@ -69,6 +70,15 @@ def run_cells(
         stop.add_note(f"{done} of {plural(len(unique), 'cell')} are finished and kept; the same command goes on.")
         raise
     return outcomes
+
+
+def make_runner(devices: Collection[str], cores: int, keep_state: bool) -> SequentialRunner | ParallelRunner:
+    """Cells in processes of their own where these can be forked and all cells have the same devices."""
+    names = device_names(resolve_device(next(iter(devices)))) if len(devices) == 1 else ["cpu"]
+    if not can_fork() or names[0].startswith("mps") or len(devices) > 1:
+        return SequentialRunner(keep_state)
+    check_device(",".join(names), several=True)
+    return ParallelRunner(cores if names == ["cpu"] else len(names), keep_state, names)
 
 
 def final_outcome(cell: Cell, failed: str) -> Outcome:
@@ -101,10 +111,10 @@ class SequentialRunner:
 
 
 class ParallelRunner:
-    """Cells in processes of their own, as many as cores and memory allow."""
+    """Cells in processes of their own, as many as cores (or GPUs, with one each) and memory allow."""
 
-    def __init__(self, cores: int, keep_state: bool) -> None:
-        self.cores, self.keep_state = cores, keep_state
+    def __init__(self, cores: int, keep_state: bool, devices: Sequence[str] = ("cpu",)) -> None:
+        self.cores, self.keep_state, self.devices = cores, keep_state, devices
         self.context = multiprocessing.get_context("fork")
         self.running: list[RunningCell] = []
         self.largest = 0  # bytes that a cell has taken at most
@@ -138,12 +148,15 @@ class ParallelRunner:
     def start(self, cell: Cell, workers: int) -> RunningCell:
         """Fork a process for a cell; it is no daemon, because it may have workers of its own."""
         here, there = self.context.Pipe(duplex=False)
-        process = self.context.Process(target=work_on, args=(cell, workers, there, self.keep_state))
+        busy = [running.device for running in self.running]
+        device = min(self.devices, key=busy.count)
+        own = workers if device == "cpu" else cell.settings.workers or 1  # workers share the cell's GPU
+        process = self.context.Process(target=work_on, args=(cell, own, there, self.keep_state, device))
         with warnings.catch_warnings(), signals_blocked():
             warnings.simplefilter("ignore", DeprecationWarning)  # of threads: the displays here have none
             process.start()
         there.close()
-        return RunningCell(cell, process, here, Usage(workers))
+        return RunningCell(cell, process, here, Usage(workers), device)
 
     def receive(self, running: RunningCell, display: GridDisplay) -> bool:
         """Take one report of a process; False if there will be no more."""

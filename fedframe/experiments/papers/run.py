@@ -24,7 +24,7 @@ from fedframe.experiments.papers.scale import local_steps
 from fedframe.experiments.papers.table import PaperTable, load_table
 from fedframe.experiments.papers.tuning import RATE, Chosen, TunedPlace, choose, chosen_rates, tuned_places
 from fedframe.experiments.tables import Document, show
-from fedframe.jobs.build import check_device
+from fedframe.jobs.devices import check_device, resolve_device
 from fedframe.settings import Settings
 from fedframe.util.text import plural
 
@@ -65,7 +65,7 @@ class FinishedCells:
 def run_grid(grid: CellGrid, choice: Choice, cores: int | None, progress: bool) -> FinishedCells:
     """Run what is left of the cells of a table or figure."""
     chosen = placed_cells(grid, choice)
-    check_device(str(choice.machine.get("device", "cpu")))
+    check_device(resolve_device(str(choice.machine.get("device", "cpu"))), several=True)
     absent, sentences = missing_data(chosen)
     if progress:
         for text in sentences:

@@ -148,7 +148,7 @@ class Attack(Part):
         hits = 0
         with torch.no_grad():
             for inputs in plain_batches(source, test, rows, settings.eval_batch):
-                logits = server.job.method.logits(net, stamped(inputs).to(settings.device))
+                logits = server.job.method.logits(net, stamped(inputs).to(server.job.device))
                 hits += int((logits.argmax(1) == self.target).sum())
         if len(rows):
             server.figures["attack/success"] = hits / len(rows)

@@ -27,6 +27,7 @@ class Projection(Part):
 
     name: ClassVar[str] = "projection"
     tasks: ClassVar[tuple[Task, ...] | None] = TASKS
+    same_in_rounds: ClassVar[bool] = True
     rank: ClassVar[int] = -2
 
     dim: Annotated[int, Field(ge=1)] | None = None  # None: 64, or as many as there are classes if they are more
@@ -54,6 +55,7 @@ class Normalise(Part):
 
     name: ClassVar[str] = "normalise"
     tasks: ClassVar[tuple[Task, ...] | None] = TASKS
+    same_in_rounds: ClassVar[bool] = True
     rank: ClassVar[int] = -1
 
     @property
@@ -80,6 +82,7 @@ class Temperature(Part):
 
     name: ClassVar[str] = "temperature"
     tasks: ClassVar[tuple[Task, ...] | None] = TASKS
+    same_in_rounds: ClassVar[bool] = True
 
     beta: Annotated[float, Field(gt=0)] = 10.0
     learned: bool = True

@@ -66,6 +66,11 @@ class FedGELA(Part):
         """Cross-entropy for every sample of a stack of clients."""
         return CrossEntropy().row_losses(logits, labels, contexts)
 
+    def round_losses(self, logits: Tensor, labels: Tensor, contexts: Sequence[ClientContext]) -> Tensor:
+        """Cross-entropy of phi_kc l_c, for every sample of a stack of clients."""
+        scales = torch.stack([context.scratch[SCALES] for context in contexts])
+        return CrossEntropy().row_losses(logits * scales[:, None], labels, contexts)
+
     def personalise(self, context: ClientContext) -> None:
         """Scale the head, and train the rest under it."""
         with torch.no_grad():

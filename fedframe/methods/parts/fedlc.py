@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
+import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
@@ -50,4 +51,10 @@ class FedLC(Part):
 
     def row_losses(self, logits: Tensor, labels: Tensor, contexts: Sequence[ClientContext]) -> Tensor:
         """Cross-entropy for every sample of a stack of clients."""
+        return CrossEntropy().row_losses(logits, labels, contexts)
+
+    def round_losses(self, logits: Tensor, labels: Tensor, contexts: Sequence[ClientContext]) -> Tensor:
+        """The calibrated softmax, for every sample of a stack of clients."""
+        if all(MARGINS in context.scratch for context in contexts):
+            logits = logits - torch.stack([context.scratch[MARGINS] for context in contexts])[:, None]
         return CrossEntropy().row_losses(logits, labels, contexts)

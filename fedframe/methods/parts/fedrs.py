@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
+import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
@@ -50,3 +51,8 @@ class FedRS(Part):
     def row_losses(self, logits: Tensor, labels: Tensor, contexts: Sequence[ClientContext]) -> Tensor:
         """Cross-entropy for every sample of a stack of clients."""
         return CrossEntropy().row_losses(logits, labels, contexts)
+
+    def round_losses(self, logits: Tensor, labels: Tensor, contexts: Sequence[ClientContext]) -> Tensor:
+        """The restricted softmax, for every sample of a stack of clients."""
+        scales = torch.stack([context.scratch[SCALES] for context in contexts])
+        return CrossEntropy().row_losses(logits * scales[:, None], labels, contexts)

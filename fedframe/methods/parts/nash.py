@@ -23,6 +23,7 @@ Differs from the paper in:
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -30,6 +31,7 @@ import torch
 from torch import Tensor
 
 from fedframe.core import Key, Merger, Message, Part, Server, State
+from fedframe.core.kept_updates import Columns, KeptUpdates
 
 EXACT = 1e-8  # the largest residual that counts as solved
 RIDGE = 1e-3  # added to the cosine of every update with itself, as if 3 % of its length were noise of its own
@@ -140,7 +142,7 @@ class Nash(Part):
         return {CONFLICTS: State(torch.zeros(1))}
 
     def merger(self, server: Server) -> Merger:
-        """Keeps every update: memory grows with the clients of a round."""
+        """Keeps every update, the first half gigabyte in memory and the rest in a file of the run folder."""
         return NashMerger(self, server)
 
 
@@ -149,12 +151,17 @@ class NashMerger:
 
     def __init__(self, part: Nash, server: Server) -> None:
         self.part, self.server = part, server
-        self.updates: list[Tensor] = []
+        self.kept = KeptUpdates(server.job.folder)
         self.weights: list[float] = []
+
+    @property
+    def updates(self) -> list[Columns]:
+        """The updates so far."""
+        return self.kept.updates
 
     def add(self, reply: Message, weight: float) -> None:
         """Keep one client's update."""
-        self.updates.append(reply.tensors["update"][: self.server.layout.trainable].float())
+        self.kept.add(reply.tensors["update"][: self.server.layout.trainable])
         self.weights.append(weight)
 
     def finish(self) -> Tensor:
@@ -196,13 +203,13 @@ def norm(gram: Tensor, shares: Tensor) -> float:
     return math.sqrt(max(float(shares @ gram @ shares), 0.0))
 
 
-def blocks(updates: list[Tensor]) -> range:
+def blocks(updates: Sequence[Columns]) -> range:
     """Where blocks of columns begin, so that one block of all updates is small beside the updates."""
     width = max(BLOCK // len(updates), 1)
     return range(0, len(updates[0]), width)
 
 
-def gram_matrix(updates: list[Tensor]) -> Tensor:
+def gram_matrix(updates: Sequence[Columns]) -> Tensor:
     """All inner products of the updates in float64."""
     gram = torch.zeros(len(updates), len(updates), dtype=torch.float64)
     columns = blocks(updates)
@@ -212,7 +219,7 @@ def gram_matrix(updates: list[Tensor]) -> Tensor:
     return (gram + gram.T) / 2
 
 
-def combination(updates: list[Tensor], shares: Tensor) -> Tensor:
+def combination(updates: Sequence[Columns], shares: Tensor) -> Tensor:
     """The sum of the updates with these factors, in float64."""
     columns = blocks(updates)
     pieces = [

@@ -64,7 +64,7 @@ class PooledHead(Part):
     def server_stage(self, server: Server, replies: Iterable[Message]) -> None:
         """Train the classifier on all data, which only a simulation has here; no client sends anything."""
         source, rows = server.job.federation.source, server.job.federation.train.values
-        net, device = server.net(), server.job.settings.device
+        net, device = server.net(), server.job.device
         with torch.no_grad():
             batches = plain_batches(source, source.train, rows, server.job.settings.eval_batch)
             features = torch.cat([server.job.method.embed(net, inputs.to(device)) for inputs in batches])

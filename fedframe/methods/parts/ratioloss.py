@@ -98,9 +98,7 @@ class RatioLoss(Part):
         net = server.net()
         with torch.no_grad():
             batches = plain_batches(source, source.train, rows, server.job.settings.eval_batch)
-            features = torch.cat(
-                [server.job.method.embed(net, inputs.to(server.job.settings.device)) for inputs in batches]
-            )
+            features = torch.cat([server.job.method.embed(net, inputs.to(server.job.device)) for inputs in batches])
             logits: Tensor = net.head(features)
         ratios = pull_by_push(features.double().cpu(), logits.double().cpu(), source.train.y[rows])
         weights = self.alpha + self.beta * ratios.clamp_max(self.most)
