@@ -17,6 +17,7 @@ class LinearHead(Part):
     name: ClassVar[str] = "linear"
 
     bias: bool = True
+    """Whether the classifier has a bias."""
 
     def build_head(self, model: Model) -> None:
         """Put the layer behind the features."""
