@@ -50,15 +50,16 @@ def on_files(files: Files, config: Any) -> Files:
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
     """Lead links out of docs/ to the pages that show these files."""
     origin = page.file.src_uri
-    place = ROOT / (origin.removeprefix("source/").removesuffix(".md") if origin.startswith("source/") else f"docs/{origin}")
-    if origin.startswith("source/") and place.suffix != ".md" and not place.name.endswith(".md"):
+    shown = origin.startswith("source/")
+    place = ROOT / (origin.removeprefix("source/").removesuffix(".md") if shown else f"docs/{origin}")
+    if shown and place.suffix != ".md":
         return markdown
 
     def redirected(match: re.Match[str]) -> str:
         target = (place.parent / match[1]).resolve()
         inside = target.is_relative_to(ROOT / "docs")
         where = str(target.relative_to(ROOT / "docs")) if inside else shown_at(target)
-        if not target.is_file() or (inside and not origin.startswith("source/")):
+        if not target.is_file() or (inside and not shown):
             return match[0]
         return posixpath.relpath(where, posixpath.dirname(origin) or ".")
 
@@ -217,9 +218,17 @@ def parts_page() -> str:
     from fedframe.methods.recipes import RECIPES, first_line
     from fedframe.methods.setting_texts import setting_text
 
-    lines = ["# Methods and parts", "", "A method is a recipe of parts ([a method of your own](../own-method.md)). A part's"]
-    lines += ["settings are given with `--set part.setting=value`.", "", "## Methods", "", "| method | what it does | parts |"]
-    lines.append("|---|---|---|")
+    lines = [
+        "# Methods and parts",
+        "",
+        "A method is a recipe of parts ([a method of your own](../own-method.md)). A part's settings are given with",
+        "`--set part.setting=value`.",
+        "",
+        "## Methods",
+        "",
+        "| method | what it does | parts |",
+        "|---|---|---|",
+    ]
     for name, recipe in RECIPES.items():
         used = ", ".join(f"[`{part.name}`](#{part.name})" for part in recipe.parts) or "the defaults"
         lines.append(f"| `{name}` | {cell(recipe.summary)} | {used} |")

@@ -1,7 +1,7 @@
 """Take a client out of a finished model, exactly: python examples/join_and_forget.py
 
-`analytic` is fitted from sums over clients. What a client has contributed is taken out of them, and the model is that of
-a run in which the client never was.
+`analytic` is fitted from sums over clients. What a client has contributed is taken out of them, and the model is
+that of a run in which the client never was.
 """
 
 from sklearn.datasets import load_digits
