@@ -11,6 +11,7 @@ from typing import Annotated, NoReturn, Optional
 
 import typer
 
+from fedframe.cli.hints import HintingGroup
 from fedframe.errors import FedframeError
 from fedframe.util.version import __version__
 
@@ -19,6 +20,7 @@ ALLOW_CODE = "--allow-code"
 
 app = typer.Typer(
     name="fedframe",
+    cls=HintingGroup,
     help="Federated learning on data that disagree: one strong shared model, one strong personal model per client.",
     no_args_is_help=True,
     add_completion=False,

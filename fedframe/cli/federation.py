@@ -13,11 +13,15 @@ from typing import Annotated, Any, Optional
 import typer
 
 from fedframe.cli.app import app, interruptible
+from fedframe.cli.hints import HintingGroup
 from fedframe.cli.options import part_settings, with_settings
 from fedframe.errors import DataError, RunError, SettingError
 
 federation = typer.Typer(
-    help="Train among organisations that keep their data.", no_args_is_help=True, rich_markup_mode="rich"
+    cls=HintingGroup,
+    help="Train among organisations that keep their data.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
 )
 app.add_typer(federation, name="federation")
 

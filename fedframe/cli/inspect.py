@@ -22,11 +22,13 @@ from fedframe.cli.options import (
 
 
 @app.command("list")
-def list_command() -> None:
-    """List methods, parts, data sources, partitions and nets."""
+def list_command(
+    kind: Annotated[Optional[str], typer.Argument(help="only methods, parts, data, partitions or nets")] = None,
+) -> None:
+    """List methods, parts, data sources, partitions and nets, or one of these."""
     from fedframe.cli.listing import print_lists
 
-    print_lists()
+    print_lists(kind)
 
 
 @app.command()

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from fedframe.core.part import filled_slots
 from fedframe.data import PARTITIONS, SOURCES
+from fedframe.errors import SettingError, nearest
 from fedframe.methods.part_settings import default_part
 from fedframe.methods.parts import PARTS
 from fedframe.methods.recipes import (
@@ -23,13 +24,14 @@ from fedframe.methods.recipes import (
     outline_method,
     recipe_defaults,
 )
+from fedframe.methods.setting_texts import setting_text
 from fedframe.models import NETS, ZOO_NETS
 from fedframe.util.allowed_code import allow_typed
 from fedframe.util.locate import locate
 
 
-def print_lists() -> None:
-    """Print every name that a user can type, with a line on each."""
+def print_lists(kind: str | None = None) -> None:
+    """Print every name that a user can type, or those of one kind, with a line on each."""
     console = Console()
     groups = {
         "Methods (fedframe run METHOD; join with +)": {name: recipe.summary for name, recipe in RECIPES.items()},
@@ -38,6 +40,12 @@ def print_lists() -> None:
         "Partitions (--partition)": dict(PARTITIONS),
         "Nets (--model)": {**NETS, **ZOO_NETS},
     }
+    kinds = {title.partition(" ")[0].lower(): title for title in groups}
+    if kind is not None:
+        asked = next((name for name in kinds if name.rstrip("s") == kind.lower().rstrip("s")), None)
+        if asked is None:
+            raise SettingError(f"There is no list {kind!r}; {nearest(kind, kinds)}")
+        groups = {kinds[asked]: groups[kinds[asked]]}
     for title, lines in groups.items():
         table = Table(
             title=title, title_justify="left", title_style="bold", box=None, show_header=False, padding=(0, 2)
@@ -78,6 +86,8 @@ def print_method(name: str) -> None:
         for each in fields(part):  # on lines of their own, so that no name is cut off
             value = shown_value(getattr(part, each.name))
             console.print(f"  --set {part.name}.{each.name}={value}", markup=False, highlight=False, soft_wrap=True)
+            if said := setting_text(type(part), each.name):
+                console.print(Padding(Text(said), (0, 0, 0, 6)))
     console.print()
     defaults = recipe_defaults(name)
     if defaults:

@@ -6,7 +6,7 @@ import csv
 import html
 import io
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
@@ -38,6 +38,7 @@ class Table:
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     keys: int = 1  # how many leading columns say what a row is about
+    bold: frozenset[tuple[int, int]] = frozenset()  # cells by row and column that LaTeX prints in bold
 
 
 @dataclass(frozen=True)
@@ -101,16 +102,17 @@ def latex_table(table: Table, where: str) -> list[str]:
         r"\toprule",
         latex_row(table.columns),
         r"\midrule",
-        *map(latex_row, table.rows),
+        *(latex_row(cells, {column for at, column in table.bold if at == row}) for row, cells in enumerate(table.rows)),
         r"\bottomrule",
         r"\end{tabular}",
         r"\end{table}",
     ]
 
 
-def latex_row(cells: Sequence[str]) -> str:
-    """A row of a table."""
-    return " & ".join(map(latex_text, cells)) + r" \\"
+def latex_row(cells: Sequence[str], bold: Collection[int] = ()) -> str:
+    """A row of a table, with the cells of some columns in bold."""
+    texts = [latex_text(cell) for cell in cells]
+    return " & ".join(rf"\textbf{{{text}}}" if at in bold else text for at, text in enumerate(texts)) + r" \\"
 
 
 def latex_text(text: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -126,12 +128,10 @@ class LiveDisplay(Display):
 
     def end(self, summary: dict[str, Any], folder: Path) -> None:
         """Print the final scores below the bar."""
-        from rich.padding import Padding
-        from rich.text import Text
-
         self.bar.stop()
         for text in closing_lines(summary, folder):
-            self.bar.console.print(Padding(Text(text.strip()), (0, 0, 0, 2)) if text else "")
+            for line in fold(text, self.bar.console.width):
+                self.bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def choose_display(progress: bool | Display) -> Display:
@@ -173,6 +173,16 @@ def closing_lines(summary: dict[str, Any], folder: Path) -> list[str]:
         f"  Everything is in {folder}: try '{predict}', 'fedframe report {folder}'.",
     ]
     return lines
+
+
+SCORE_LINE = re.compile(r"  [\w -]{9}[\d.,%–\s-]{7} [\[\]\d.,\s-]{13} (?=\S)")  # noqa: RUF001
+
+
+def fold(text: str, width: int) -> list[str]:
+    """A line of the result as lines of a terminal; words about a score stay in their column."""
+    score = SCORE_LINE.match(text)
+    indent = " " * (len(score[0]) if score and width >= 2 * len(score[0]) else 2)
+    return textwrap.wrap(text, width, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False) or [""]
 
 
 def why_fewer(score: dict[str, Any], over: int, clients: int) -> str:

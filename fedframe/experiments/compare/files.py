@@ -12,7 +12,7 @@ from typing import Any
 from fedframe.errors import DataError
 from fedframe.experiments.compare.notes import notes
 from fedframe.experiments.compare.statistics import ComparisonStatistics
-from fedframe.experiments.compare.tables import make_document
+from fedframe.experiments.compare.tables import make_document, paper_document
 from fedframe.experiments.compare.tuning import explain_select
 from fedframe.experiments.tables import comma_separated, latex, markdown, page
 from fedframe.metrics.statistics import CONFIDENCE, TEST, Difference
@@ -27,7 +27,7 @@ def save(comparisons: Sequence[ComparisonStatistics], folder: Path) -> list[Path
     texts = {
         f"{STEM}.md": markdown(document),
         f"{STEM}.csv": comma_separated(by_case(comparisons, score_lines)),
-        f"{STEM}.tex": latex(document),
+        f"{STEM}.tex": latex(paper_document(comparisons)),
         f"{STEM}.html": page(document),
     }
     if comparisons[0].tuned is not None:

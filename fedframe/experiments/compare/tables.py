@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from fedframe.core.measures import is_share, metric_name, sign_of
 from fedframe.experiments.compare.notes import notes
@@ -10,7 +12,7 @@ from fedframe.experiments.compare.statistics import ComparisonStatistics
 from fedframe.experiments.compare.tuning import explain_select
 from fedframe.experiments.grid.scores import heading, is_accuracy
 from fedframe.experiments.tables import DASH, Chapter, Document, Table
-from fedframe.metrics.statistics import Difference, Estimate
+from fedframe.metrics.statistics import FEWEST, Difference, Estimate
 from fedframe.util.text import plural
 
 TITLE = "Comparison"
@@ -35,6 +37,48 @@ def make_document(comparisons: Sequence[ComparisonStatistics]) -> Document:
         note = f"Each of {cases} is a case of its own: all methods were tuned (if at all) and scored in it anew."
         chapters.insert(0, Chapter("All cases", [*overview(comparisons)], [note]))
     return Document(TITLE, comparisons[0].command, chapters)
+
+
+def paper_document(comparisons: Sequence[ComparisonStatistics]) -> Document:
+    """The document for LaTeX: scores as papers print them, mean ± standard deviation with the best in bold."""
+    document = make_document(comparisons)
+    full = [chapter for chapter in document.chapters if chapter.heading in {each.plan.case for each in comparisons}]
+    papers = {id(chapter): each for chapter, each in zip(full, comparisons, strict=True)}
+    chapters = [
+        replace(chapter, tables=[deviation_table(papers[id(chapter)]), *chapter.tables[1:]])
+        if id(chapter) in papers
+        else chapter
+        for chapter in document.chapters
+    ]
+    return replace(document, chapters=chapters)
+
+
+def deviation_table(comparison: ComparisonStatistics) -> Table:
+    """Methods down, scores across, each as mean ± standard deviation over seeds; the best of a column is in bold."""
+    scores, count = comparison.accuracies, len(comparison.plan.seeds)
+    rows, best = [], []
+    for label in comparison.labels:
+        rows.append((label, *(deviation_text(comparison, label, score) for score in scores)))
+    for column, score in enumerate(scores, 1):
+        shown = {row: round(100 * mean, 2) for row, label in enumerate(comparison.labels)
+                 if (mean := comparison.scores[label][score].mean) is not None}  # fmt: skip
+        if len(shown) > 1:
+            best += [(row, column) for row, value in shown.items() if value == max(shown.values())]
+    over = "one seed" if count == 1 else f"mean ± standard deviation over {count} seeds"
+    return Table(
+        f"{title(comparison)}, {over}, best in bold", ("method", *map(heading, scores)), tuple(rows),
+        bold=frozenset(best),
+    )  # fmt: skip
+
+
+def deviation_text(comparison: ComparisonStatistics, label: str, score: str) -> str:
+    """A mean with its standard deviation; what is said of missing seeds stays."""
+    found: Estimate = comparison.scores[label][score]
+    if found.mean is None or found.count < FEWEST:
+        return estimate_text(comparison, label, score)
+    text = f"{number(found.mean, score)} ± {number(statistics.stdev(found.known), score)}"
+    asked = len(comparison.plan.seeds)
+    return f"{text} ({found.count} of {asked} seeds)" if found.count < asked else text
 
 
 def overview(comparisons: Sequence[ComparisonStatistics]) -> Iterator[Table]:

@@ -86,15 +86,24 @@ class Analytic(Part):
     # What random features know of the data. Runs of before this setting, which do not name it, have "data"; new runs
     # name the recipe's choice.
     map: Knows = "data"
+    """What random features know of the data: nothing (`fixed`), or sums over all clients (`data`)."""
     width: Annotated[int, Field(ge=0, le=65536)] | None = None  # random features; None: by the data's shape
+    """Number of random features; empty goes by the data's shape (none behind a net), 0 means none."""
     # Class means in the place of V, which the server then estimates from how clients' means differ: for wide features.
     send: Literal["sums", "means"] = "sums"
+    """What clients send: `sums` (second moments), or class `means` alone."""
     ridge: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None  # None: by generalised cross-validation
+    """Strength of the ridge, lambda; empty chooses it by generalised cross-validation."""
     tail: Literal["none", "normalised", "equal_priors"] = "none"  # what is done for rare classes
+    """What is done for rare classes: `none`, `normalised` or `equal_priors`."""
     balance: Annotated[float, Field(ge=0, le=1)] = 0.0  # a sample of class c weighs n_c^-balance
+    """Samples weigh their class's count to the power of minus this; 0 counts all alike."""
     shift: bool = True  # personal models may be shifted to the client's class frequencies
+    """Whether personal models may shift to the client's class frequencies."""
     protect: Literal["client", "sample"] = "client"  # what privacy settings hide: a whole client, or one of its samples
+    """What the privacy settings hide: a whole `client`, or one `sample`."""
     keep_sums: bool | None = None  # keep single clients' sums in the run folder; None: if they are 2 GB at most
+    """Whether the server keeps single clients' sums; empty means if they are 2 GB at most."""
 
     def check_method(self, method: Method) -> None:
         """Refuse methods without a shared model: sums of different clients' features would not be sums."""

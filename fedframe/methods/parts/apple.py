@@ -60,9 +60,13 @@ class Apple(ModelPerClient):
     memory: ClassVar[tuple[str, ...]] = (P,)
 
     mu: Annotated[float, Field(ge=0)] = 0.1
+    """Weight of the pull towards the mixing weights of FedAvg."""
     p_rate: Annotated[float, Field(ge=0)] = 0.1  # the learning rate of p_k, as a multiple of lr
+    """Learning rate of the mixing weights, as a multiple of the run's `lr`."""
     schedule: Literal["exponential", "cosine"] = "exponential"
+    """How the pull fades: `exponential` or `cosine`."""
     common_share: Annotated[float, Field(ge=0, le=1)] = 0.1  # of the rounds in which lambda(r) is above 0
+    """Share of the rounds after which the pull is gone."""
 
     def weight(self, round: int, rounds: int) -> float:
         """lambda(r), with r = 0 in the first round."""

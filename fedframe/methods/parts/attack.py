@@ -55,10 +55,15 @@ class Attack(Part):
     rank: ClassVar[int] = 55  # changes replies that are complete, before defences look at them
 
     kind: Literal["sign_flip", "scale", "label_flip", "alie", "ipm", "backdoor", "overclaim"] = "sign_flip"
+    """What attackers do: flip, scale or shift updates, mislabel, plant a backdoor, or overclaim samples."""
     share: Annotated[float, Field(ge=0, lt=1)] = 0.2  # of all clients
+    """Share of all clients that attack."""
     strength: Annotated[float, Field(allow_inf_nan=False)] | None = None  # c, or z; by default the kind's
+    """Strength of the attack, c or z; empty takes the default of its kind."""
     target: Annotated[int, Field(ge=0)] = 0  # the class that the backdoor leads to
+    """The class that the backdoor leads to."""
     poison: Annotated[float, Field(gt=0, le=1)] = 0.5  # share of an attacker's batch with the backdoor
+    """Share of an attacker's batch that carries the backdoor."""
 
     # -- checks --------------------------------------------------------------------------------------------------------
     def check_method(self, method: Method) -> None:

@@ -37,7 +37,9 @@ class Average(Part):
     rank: ClassVar[int] = 100  # after all that other parts do to the model when a round is merged
 
     share: Annotated[float, Field(ge=0, le=1)] = 0.2  # of the rounds, counted from the last
+    """Share of the rounds, counted from the last, whose models are averaged."""
     fewest: Annotated[int, Field(ge=1)] = 5  # rounds, where the share is less
+    """The fewest models that are averaged, whatever the share."""
 
     def check_method(self, method: Method) -> None:
         """Refuse methods without a shared model: private layers belong to the last round's shared ones."""

@@ -34,6 +34,7 @@ class Bucketing(Part):
     paper: ClassVar[str] = "Karimireddy et al., Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing, 2022"
 
     size: Annotated[int, Field(ge=1)] = 2  # s
+    """How many updates are averaged in a bucket, s."""
 
     def check_method(self, method: Method) -> None:
         """Refuse merges for which the means of buckets are no better than the updates."""

@@ -43,12 +43,19 @@ class CCVR(Part):
     paper: ClassVar[str] = "Luo et al., No Fear of Heterogeneity, NeurIPS 2021"
 
     samples: Annotated[int, Field(ge=1)] = 500  # M_c, or its mean over classes
+    """Virtual features per class, M_c."""
     share: Literal["equal", "data"] = "equal"  # every class alike, or as often as in the data
+    """`equal` draws as many of every class, `data` in proportion to the data."""
     epochs: Annotated[int, Field(ge=1)] = 10
+    """Epochs over the virtual features."""
     lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.01
+    """Learning rate on the server."""
     batch: Annotated[int, Field(ge=1)] = 64
+    """Batch size on the server."""
     ridge: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1e-6
+    """Added to the diagonal of the covariance, in units of its mean."""
     relu: bool = False  # virtual features below zero become zero: for nets whose features end in a ReLU
+    """Whether virtual features below zero become zero, for nets whose features end in a ReLU."""
 
     def check_method(self, method: Method) -> None:
         """Refuse a method in which another classifier predicts than the one that is trained here."""

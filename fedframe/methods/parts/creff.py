@@ -45,11 +45,17 @@ class CReFF(Part):
     paper: ClassVar[str] = "Shang et al., Classifier Re-Training with Federated Features, IJCAI 2022"
 
     features: Annotated[int, Field(ge=1)] = 100  # m, per class
+    """Federated features per class."""
     match_steps: Annotated[int, Field(ge=1)] = 100
+    """Steps per round that match gradients."""
     match_lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.1
+    """Learning rate of the steps that match gradients."""
     epochs: Annotated[int, Field(ge=1)] = 300
+    """Epochs of retraining the classifier, per round."""
     lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.01
+    """Learning rate of retraining."""
     batch: Annotated[int, Field(ge=1)] = 32
+    """Batch size of retraining."""
 
     def check_method(self, method: Method) -> None:
         """Refuse methods in which the retrained classifier would have no place."""

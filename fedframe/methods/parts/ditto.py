@@ -37,7 +37,9 @@ class Ditto(Part):
     rank: ClassVar[int] = 100  # trains another model when the others have seen the round's
 
     lam: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
+    """Strength of the pull towards the shared model, lambda; 0 trains an own model alone."""
     epochs: Annotated[int, Field(ge=1)] | None = None  # of the own model in a round; None: as many as the shared one's
+    """Epochs of the own model in a round; empty means as many as the shared model's."""
 
     def check_settings(self, settings: Settings) -> None:
         """Refuse a pull that is too strong for the step length: the own model would diverge."""

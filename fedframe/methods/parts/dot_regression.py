@@ -33,6 +33,7 @@ class DotRegression(Part):
     paper: ClassVar[str] = "Yang et al., Inducing Neural Collapse in Imbalanced Learning, NeurIPS 2022"
 
     scale: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0  # sqrt(E_W E_H)
+    """Factor on the loss."""
 
     def check_method(self, method: Method) -> None:
         """Refuse a learned classifier, which would collapse: class vectors and features on one ray have loss zero."""

@@ -31,6 +31,7 @@ class Projection(Part):
     rank: ClassVar[int] = -2
 
     dim: Annotated[int, Field(ge=1)] | None = None  # None: 64, or as many as there are classes if they are more
+    """Length of the projected feature; empty means 64, or the number of classes if that is more."""
 
     def build(self, model: Model) -> None:
         """Put the map behind the backbone."""
@@ -85,7 +86,9 @@ class Temperature(Part):
     same_in_rounds: ClassVar[bool] = True
 
     beta: Annotated[float, Field(gt=0)] = 10.0
+    """The factor at the beginning."""
     learned: bool = True
+    """Whether the factor is learned."""
 
     def build(self, model: Model) -> None:
         """Start from beta. With beta = 1 an ETF cannot reach a softmax above .25 for ten classes; 10 reaches .9999."""

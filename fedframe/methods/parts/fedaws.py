@@ -40,8 +40,11 @@ class FedAwS(Part):
     paper: ClassVar[str] = "Yu, Rawat, Menon, Kumar: Federated Learning with Only Positive Labels, ICML 2020"
 
     weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0  # lambda
+    """Size of the server's spreading step in units of the local learning rate, lambda; 0 is FedAvg."""
     margin: Annotated[float, Field(gt=0, le=2)] = 1.0  # nu
+    """Distance up to which class vectors are pushed apart, nu; above 0, at most 2."""
     nearest: Annotated[int, Field(ge=1)] = 10  # k
+    """How many of the nearest classes count for each class, k."""
 
     def check_method(self, method: Method) -> None:
         """Refuse methods without learned class vectors on the server."""

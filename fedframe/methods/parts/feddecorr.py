@@ -35,7 +35,9 @@ class FedDecorr(Part):
     paper: ClassVar[str] = "Shi et al., Mitigating Dimensional Collapse in Heterogeneous Federated Learning, ICLR 2023"
 
     beta: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.1
+    """Weight of the correlations; 0 is FedAvg."""
     form: Literal["code", "paper"] = "code"  # (n - 1)^2 / n times the mean square off the diagonal, or 1/d^2 ||K||^2
+    """`code` computes the term as in the authors' code, `paper` as in the formula."""
 
     def penalty(self, context: ClientContext) -> Tensor:
         """beta L; nothing for a single sample, which has no correlations."""

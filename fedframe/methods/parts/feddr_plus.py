@@ -36,6 +36,7 @@ class FedDrPlus(DotRegression):
     paper: ClassVar[str] = "Kim et al., FedDr+: Stabilizing Dot-regression with Global Feature Distillation, 2024"
 
     beta: Annotated[float, Field(gt=0, le=1)] = 0.9
+    """Share of the dot regression; 1 means no distillation."""
 
     def begin(self, context: ClientContext) -> None:
         """Keep the server's model."""

@@ -44,6 +44,7 @@ class FedDyn(Part):
     drift: ClassVar[Key[Tensor]] = DRIFT  # a part built on this one keeps it under its own name
 
     alpha: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
+    """Weight of the linear and the quadratic term; 0 is FedAvg."""
 
     def begin(self, context: ClientContext) -> None:
         """Prepare d_k - theta_{t-1} by name."""

@@ -30,11 +30,17 @@ class AlternatingAdaptation(Part):
     paper: ClassVar[str] = "Li et al., No Fear of Classifier Biases, ICCV 2023"
 
     feature_epochs: Annotated[int, Field(ge=0)] = 5
+    """Epochs of the backbone, at the run's `lr`."""
     iterations: Annotated[int, Field(ge=0)] = 5
+    """How often classifier and projection take turns."""
     epochs: Annotated[int, Field(ge=1)] = 1
+    """Epochs of each in a turn."""
     head_lr: Annotated[float, Field(gt=0)] = 0.1
+    """Learning rate of the classifier."""
     projection_lr: Annotated[float, Field(gt=0)] = 0.05
+    """Learning rate of the projection."""
     plain_head: bool = True  # class vectors learn without momentum and weight decay, as in the authors' code
+    """Whether the class vectors learn without the run's momentum and weight decay."""
 
     def personalise(self, context: ClientContext) -> None:
         """Train the feature extractor."""

@@ -26,6 +26,7 @@ class FedExP(Part):
     paper: ClassVar[str] = "Jhunjhunwala et al., FedExP: Speeding Up Federated Averaging via Extrapolation, ICLR 2023"
 
     eps: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1e-3
+    """The larger, the shorter the step where updates cancel; a very large value is FedAvg."""
 
     def finish(self, context: ClientContext) -> None:
         """Send ||D_k||^2."""

@@ -39,6 +39,7 @@ class FedGELA(Part):
     paper: ClassVar[str] = "Fan et al., Bilateral Curation for Partially Class-Disjoint Data, NeurIPS 2023"
 
     epochs: Annotated[int, Field(ge=0)] = 5  # of training the client's own model
+    """Epochs of training a client's own model after the rounds."""
 
     def check_method(self, method: Method) -> None:
         """Refuse classifiers that learn, and a second one that predicts: the scales are those of frozen vectors."""

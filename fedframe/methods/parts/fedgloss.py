@@ -40,8 +40,11 @@ class FedGloSS(FedDyn):
     rank: ClassVar[int] = -10  # others compare with where the client begins
 
     alpha: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.1  # 1 / beta
+    """Weight of the ADMM terms, 1/beta in the paper; 0 leaves them out."""
     rho: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.15
+    """How far uphill clients begin; 0 is FedDyn."""
     warm: Annotated[float, Field(ge=0, le=1)] = 0.2  # share of all rounds in which rho rises
+    """Share of all rounds in which rho rises from 0."""
 
     def begin(self, context: ClientContext) -> None:
         """Start from w~_t."""

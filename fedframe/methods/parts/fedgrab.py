@@ -41,8 +41,11 @@ class FedGraB(Part):
     memory: ClassVar[tuple[str, ...]] = (BALANCE,)
 
     proportional: Gain = 10.0  # K_P
+    """Gain of the proportional term of the controllers, K_P."""
     integral: Gain = 0.01  # K_I
+    """Gain of the integral term of the controllers, K_I."""
     derivative: Gain = 0.1  # K_D
+    """Gain of the derivative term of the controllers, K_D."""
 
     def begin(self, context: ClientContext) -> None:
         """Go on from where the client's controllers were."""

@@ -37,7 +37,9 @@ class FedLC(Part):
     paper: ClassVar[str] = "Zhang et al., Federated Learning with Label Distribution Skew via Logits Calibration, 2022"
 
     tau: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.5
+    """Strength of the margin; 0 is plain cross-entropy."""
     missing: Literal["mask", "one"] = "mask"  # a class the client lacks: out of the softmax (n = 0), or counted once
+    """A class that the client lacks: `mask` takes it out of the softmax, `one` counts it as one sample."""
 
     def begin(self, context: ClientContext) -> None:
         """Compute the margin of every class."""

@@ -139,11 +139,15 @@ class LocalRealignment(Part):
     paper: ClassVar[str] = PAPER
 
     epochs: Annotated[int, Field(ge=0)] = 5
+    """Epochs of fine-tuning after the realignment."""
     lr: Annotated[float, Field(gt=0)] | None = None  # None: the run's lr
+    """Learning rate of fine-tuning; empty means the run's `lr`."""
     plus_phi: bool = False  # predict with the sum of its logits and those of phi_k
+    """Whether the logits of the private classifier phi_k are added in prediction."""
     by: Literal["norm", "counts"] = (
         "norm"  # counts: psi_c times the client's share of class c (A.8, "real distribution")
     )
+    """What the class vectors' lengths come from: the `norm` of phi_k, or the client's label `counts`."""
 
     def check_method(self, method: Method) -> None:
         """Refuse methods without the part that trains psi and phi_k."""

@@ -39,7 +39,9 @@ class FedMMD(Part):
     paper: ClassVar[str] = "Yao, Huang, Sun: Two-Stream Federated Learning: Reduce the Communication Costs, VCIP 2018"
 
     weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.1  # lambda
+    """Weight of the distance between feature distributions, lambda; 0 is FedAvg."""
     widths: Annotated[tuple[Width, ...], Field(min_length=1)] = (0.25, 0.5, 1.0, 2.0, 4.0)  # s_i, relative
+    """Widths of the Gaussian kernels, relative to the mean squared distance."""
 
     def begin(self, context: ClientContext) -> None:
         """Keep the model as it starts."""

@@ -46,7 +46,9 @@ class FedMTL(ModelPerClient):
     paper: ClassVar[str] = "Smith et al., Federated Multi-Task Learning, NeurIPS 2017"
 
     lam: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.001
+    """Strength of the pull between related clients, lambda."""
     ridge: Annotated[float, Field(gt=0, le=1)] = 0.001
+    """Added to the diagonal of W'W, in units of its mean."""
 
     def server_state(self, server: Server) -> dict[str, State]:
         """Start with Sigma = I/K, that is Omega = K I."""

@@ -38,7 +38,9 @@ class FedNH(Part):
     )
 
     rho: Annotated[float, Field(ge=0, le=1)] = 0.9
+    """How much of a prototype stays in a round; 1 freezes the prototypes."""
     spread: Literal["orthonormal", "etf"] = "orthonormal"
+    """The even spread at first: `orthonormal`, or `etf` with the largest possible angles."""
 
     def build_head(self, model: Model) -> None:
         """Draw the class vectors."""

@@ -33,7 +33,9 @@ class FedNTD(Part):
     paper: ClassVar[str] = "Lee et al., Preservation of the Global Knowledge by Not-True Distillation, NeurIPS 2022"
 
     beta: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
+    """Weight of the distillation; 0 is FedAvg."""
     tau: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    """Temperature of both softmaxes."""
 
     def begin(self, context: ClientContext) -> None:
         """Keep the server's model."""

@@ -60,7 +60,9 @@ class FedAvgM(ServerOptimizer):
     paper: ClassVar[str] = "Hsu et al., Measuring the Effects of Non-Identical Data Distribution, 2019"
 
     lr: Positive = 1.0
+    """The server's learning rate."""
     momentum: Decay = 0.9
+    """The server's momentum, beta; 0 with lr 1 is FedAvg."""
 
     def server_state(self, server: Server) -> dict[str, State]:
         """The momentum."""
@@ -79,8 +81,11 @@ class Adaptive(ServerOptimizer):
     paper: ClassVar[str] = "Reddi et al., Adaptive Federated Optimization, ICLR 2021"
 
     lr: Positive = 0.03
+    """The server's learning rate."""
     beta1: Decay = 0.9
+    """The server's momentum."""
     tau: Positive = 1e-3  # the smaller, the more alike the steps of all weights
+    """Added to the root of the mean square: the larger, the more equal the step lengths of all weights."""
 
     def server_state(self, server: Server) -> dict[str, State]:
         """First and second moments."""
@@ -112,7 +117,9 @@ class FedAdagrad(Adaptive):
     name: ClassVar[str] = "fedadagrad"
 
     lr: Positive = 0.01
+    """The server's learning rate."""
     beta1: Decay = 0.0
+    """The server's momentum."""
 
     def second(self, v: Tensor, square: Tensor) -> Tensor:
         """v + D^2."""
@@ -126,6 +133,7 @@ class FedAdam(Adaptive):
     name: ClassVar[str] = "fedadam"
 
     beta2: Decay = 0.99
+    """How slowly the mean of squares changes."""
 
     def second(self, v: Tensor, square: Tensor) -> Tensor:
         """beta2 v + (1 - beta2) D^2."""
@@ -139,6 +147,7 @@ class FedYogi(Adaptive):
     name: ClassVar[str] = "fedyogi"
 
     beta2: Decay = 0.99
+    """How slowly the mean of squares changes."""
 
     def second(self, v: Tensor, square: Tensor) -> Tensor:
         """v - (1 - beta2) D^2 sign(v - D^2)."""

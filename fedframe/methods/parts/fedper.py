@@ -42,6 +42,7 @@ class FedPer(Part):
     paper: ClassVar[str] = "Arivazhagan et al., Federated Learning with Personalization Layers, 2019"
 
     layers: Annotated[int, Field(ge=0)] = 1  # K_P; 1: the classifier, or the last layer before one that is frozen
+    """How many of the last trained layers stay on the client; 0 is FedAvg."""
 
     @property
     def shares_a_model(self) -> bool:

@@ -50,7 +50,9 @@ class FedProto(Part):
     shares_a_model = False
 
     weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0  # lambda
+    """Weight of the distance from the prototypes, lambda; 0 trains every client alone."""
     predict_by: Literal["head", "prototypes"] = "head"
+    """What predicts: `head`, the client's classifier, or `prototypes`, the nearest prototype."""
 
     def check_method(self, method: Method) -> None:
         """Refuse parts that work on shared weights: there are none."""

@@ -32,6 +32,7 @@ class FedRep(Part):
     )
 
     body_epochs: Annotated[int, Field(ge=1)] = 1
+    """How many of a round's epochs, the last ones, train the body."""
 
     def check_settings(self, settings: Settings) -> None:
         """Refuse settings that leave no epochs for the heads or for the body."""

@@ -37,6 +37,7 @@ class FedRS(Part):
     paper: ClassVar[str] = "Li, Zhan: FedRS: Federated Learning with Restricted Softmax, KDD 2021"
 
     alpha: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """Scale of the logits of missing classes, from 0 to 1; 1 is plain cross-entropy."""
 
     def begin(self, context: ClientContext) -> None:
         """Compute a_c for every class."""

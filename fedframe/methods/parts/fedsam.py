@@ -27,6 +27,7 @@ class FedSAM(Part):
     paper: ClassVar[str] = "Qu et al., Generalized Federated Learning via Sharpness Aware Minimization, ICML 2022"
 
     rho: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.05
+    """How far a local step climbs before it takes the gradient; 0 is FedAvg."""
 
     def step(self, context: ClientContext) -> Tensor:
         """Climb, compute the gradient there, return, and step; the loss is that at the weights themselves."""

@@ -33,7 +33,9 @@ class FedUV(Part):
     paper: ClassVar[str] = "Son et al., FedUV: Uniformity and Variance for Heterogeneous Federated Learning, CVPR 2024"
 
     variance: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 2.5  # lambda
+    """Weight of the variance of probabilities, lambda."""
     uniformity: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.5  # mu
+    """Weight of the uniformity of features, mu."""
 
     def penalty(self, context: ClientContext) -> Tensor:
         """lambda L_V + mu L_U; nothing for a single sample."""

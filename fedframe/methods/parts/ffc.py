@@ -32,6 +32,7 @@ class FFC(Part):
     paper: ClassVar[str] = "Dong et al., SphereFed: Hyperspherical Federated Learning, ECCV 2022"
 
     ridge: Annotated[float, Field(ge=0)] = 1e-6
+    """Added to the diagonal of the second moments, in units of their mean."""
 
     def statistics(self, context: ClientContext) -> dict[str, Tensor]:
         """V_k and U_k from features in evaluation mode."""

@@ -20,8 +20,11 @@ class FineTune(Part):
     tasks: ClassVar[tuple[Task, ...] | None] = TASKS
 
     epochs: Annotated[int, Field(ge=0)] = 5
+    """Epochs of fine-tuning after the rounds; 0 makes the personal model the shared one."""
     lr: Annotated[float, Field(gt=0)] | None = None  # None: the run's lr
+    """Learning rate of fine-tuning; empty means the run's `lr`."""
     what: Literal["all", "head", "everything"] = "all"  # everything: also what is frozen in rounds
+    """What is trained: `all` that is trained in rounds, the `head` alone, or `everything`, frozen layers included."""
 
     def personalise(self, context: ClientContext) -> None:
         """Train on the client's own data, unless `head_stages` does."""

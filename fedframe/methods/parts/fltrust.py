@@ -38,6 +38,7 @@ class FLTrust(RobustMerge):
     paper: ClassVar[str] = "Cao et al., FLTrust: Byzantine-robust Federated Learning via Trust Bootstrapping, NDSS 2021"
 
     samples: Annotated[int, Field(ge=1)] = 10  # of every class, on the server
+    """Samples of every class that the server holds."""
 
     def check_method(self, method: Method) -> None:
         """Refuse methods without a shared model, which the server could train itself."""

@@ -44,6 +44,7 @@ class SimplexETF(Part):
     paper: ClassVar[str] = "Huang et al., Neural Collapse Inspired Federated Learning with Non-iid Data, 2023"
 
     scale: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0  # Huang's beta
+    """Length of the class vectors, beta."""
 
     def build_head(self, model: Model) -> None:
         """Draw the class vectors."""
@@ -60,8 +61,11 @@ class SparseETF(Part):
     )
 
     sparsity: Annotated[float, Field(ge=0, lt=1)] = 0.6  # the paper's beta
+    """Share of zeros in every class vector, beta."""
     norm: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0  # the paper's gamma
+    """Length of the class vectors, gamma."""
     best_effort: bool = False  # where there is no such ETF, take the nearest vectors that were found
+    """Take the nearest class vectors that were found where so many zeros leave no ETF."""
 
     def build_head(self, model: Model) -> None:
         """Find the class vectors."""
@@ -95,9 +99,13 @@ class FrozenRandom(Part):
     paper: ClassVar[str] = "Oh et al., FedBABU: Toward Enhanced Representation for Federated Image Classification, 2022"
 
     init: Literal["linear", "xavier", "gaussian", "uniform", "orthogonal", "kaiming"] = "linear"  # linear: torch's own
+    """How the class vectors are drawn; `linear` draws them like torch's linear layer."""
     sparsity: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of zeros in every class vector."""
     norm: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None  # None: as long as they come
+    """Length of the class vectors; empty keeps the length they were drawn with."""
     bias: bool = False
+    """Whether the classifier has a (frozen) bias."""
 
     def build_head(self, model: Model) -> None:
         """Draw the class vectors."""

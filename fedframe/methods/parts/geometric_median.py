@@ -32,7 +32,9 @@ class GeometricMedian(RobustMerge):
     paper: ClassVar[str] = "Pillutla et al., Robust Aggregation for Federated Learning, IEEE TSP 2022"
 
     iterations: Annotated[int, Field(ge=1)] = 3  # R
+    """Steps of the Weiszfeld algorithm."""
     nu: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e-6  # distances below it count as so large
+    """Smaller distances count as this one, so that nothing is divided by zero."""
 
     def merger(self, server: Server) -> Merger:
         """Keeps every update: memory grows with the clients of a round."""

@@ -43,9 +43,13 @@ class GlobalMemory(Part):
     rank: ClassVar[int] = 10  # acts on what the other transforms leave
 
     alpha: Annotated[float, Field(ge=0)] = 0.5
+    """Weight of the memory."""
     warm: Annotated[float, Field(ge=0)] = 0.6  # below 1: a share of all rounds; else the first round with memory
+    """First round with memory: below 1 a share of all rounds, otherwise the number of the round."""
     means: Literal["training", "final"] = "training"  # features as training sees them, or of the final local model
+    """Class means come from the features of `training`, or from a pass over the data by the `final` local model."""
     divisor: Literal["holders", "sampled"] = "holders"  # of the sum of class means: clients with the class, or all of S
+    """What the sum of class means is divided by: the `holders` of the class, or all `sampled` clients."""
 
     def check_settings(self, settings: Settings) -> None:
         """Refuse a warm-up after which memory would never be used."""

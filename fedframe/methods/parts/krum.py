@@ -35,6 +35,7 @@ class Krum(RobustMerge):
     paper: ClassVar[str] = PAPER
 
     share: Suspects = 0.2  # f / n: of the clients that may be bad
+    """Share of the clients that may be malicious, rounded up."""
 
     def merger(self, server: Server) -> Merger:
         """Keeps every update: memory grows with the clients of a round."""
@@ -49,7 +50,9 @@ class MultiKrum(RobustMerge):
     paper: ClassVar[str] = PAPER
 
     share: Suspects = 0.2  # f / n: of the clients that may be bad
+    """Share of the clients that may be malicious, rounded up."""
     keep: Annotated[int, Field(ge=1)] | None = None  # m; by default n - f
+    """How many updates are averaged; empty means all but the malicious ones, n - f."""
 
     def merger(self, server: Server) -> Merger:
         """Keeps every update: memory grows with the clients of a round."""

@@ -19,6 +19,7 @@ class LinearHead(Part):
     tasks: ClassVar[tuple[Task, ...] | None] = TASKS
 
     bias: bool = True
+    """Whether the classifier has a bias."""
 
     def build_head(self, model: Model) -> None:
         """Put the layer behind the features."""

@@ -46,7 +46,9 @@ class BalancedCrossEntropy(Part):
     paper: ClassVar[str] = "Li et al., No Fear of Classifier Biases, ICCV 2023"
 
     gamma: Annotated[float, Field(ge=0)] = 1.0
+    """How much label counts matter; 0 is plain cross-entropy."""
     missing: Literal["mask", "one"] = "one"  # a class the client lacks: out of the softmax (n = 0), or counted once
+    """A class that the client lacks: `mask` takes it out of the softmax, `one` counts it once."""
 
     def begin(self, context: ClientContext) -> None:
         """gamma log n_k for every class."""

@@ -124,13 +124,21 @@ class RelationalAugmentation(Part):
     rank: ClassVar[int] = -10  # acts on the backbone's own features
 
     steps: Annotated[int, Field(ge=1)] = 1
+    """Steps of message passing, L."""
     neighbours: Annotated[int, Field(ge=1)] = 10
+    """How many of its strongest relations a sample keeps."""
     own_share: Annotated[float, Field(ge=0, le=1)] = 0.8  # of a sample's own feature in the augmented one
+    """Share rho of a sample's own feature; 0 leaves the messages alone."""
     relation_weight: Annotated[float, Field(gt=0)] = 0.1  # lambda_B
+    """Weight of the term that mines relations, lambda_B."""
     iterations: Annotated[int, Field(ge=1)] = 2
+    """How often relations are mined in a batch."""
     contrast_weight: Annotated[float, Field(ge=0)] = 0.02  # lambda_CD
+    """Weight of the contrastive term, lambda_CD."""
     temperature: Annotated[float, Field(gt=0, le=1)] = 0.8  # tau
+    """Temperature of the contrastive term, tau."""
     relational: bool = False  # pass messages in prediction too
+    """Whether messages are passed in prediction, too."""
 
     def build(self, model: Model) -> None:
         """One set of weights per message-passing step."""

@@ -30,6 +30,7 @@ class ModelPerClient(Part):
     rank: ClassVar[int] = 100  # acts on gradients that are complete, and on the reply that others have read
 
     most_gb: Annotated[float, Field(gt=0)] = 1.0  # of what one client downloads in a round
+    """Most gigabytes that one client may have to download in a round."""
 
     def check_method(self, method: Method) -> None:
         """Refuse server stages: there is no shared model that could be fitted."""

@@ -38,7 +38,9 @@ class Moon(Part):
     compares_with_server: ClassVar[bool] = True
 
     mu: Annotated[float, Field(ge=0)] = 1.0
+    """Weight of the contrastive term; 0 is FedAvg."""
     temperature: Annotated[float, Field(gt=0)] = 0.5
+    """Temperature of the contrastive term."""
 
     def begin(self, context: ClientContext) -> None:
         """Load the two models to compare with; each process keeps one net for each."""

@@ -135,7 +135,9 @@ class Nash(Part):
     )
 
     length: Literal["fedavg_norm", "sum", "radius"] = "fedavg_norm"
+    """Length of the step: as long as FedAvg's (`fedavg_norm`), that of the weighted `sum`, or the paper's `radius`."""
     say: Literal["weights", "equal"] = "weights"
+    """What clients bargain with: their `weights` in the mean, or `equal` ones."""
 
     def server_state(self, server: Server) -> dict[str, State]:
         """How many rounds ended without agreement."""

@@ -33,6 +33,7 @@ class NearestMixing(Part):
     paper: ClassVar[str] = "Allouah et al., Fixing by Mixing: Optimal Byzantine ML under Heterogeneity, AISTATS 2023"
 
     share: Suspects = 0.2  # f / n: of the clients that may be bad
+    """Share of the clients that may be malicious, f / n."""
 
     def before_merge(self, server: Server, replies: Sequence[WeightedReply]) -> Sequence[WeightedReply]:
         """Mix the updates of a round."""

@@ -30,6 +30,7 @@ class NormBound(Part):
     paper: ClassVar[str] = "Sun et al., Can You Really Backdoor Federated Learning?, 2019"
 
     factor: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    """The longest update that is left as it is, in median norms."""
 
     def before_merge(self, server: Server, replies: Sequence[WeightedReply]) -> Sequence[WeightedReply]:
         """Clip what is too long."""

@@ -44,8 +44,11 @@ class PFedMe(Part):
     rank: ClassVar[int] = 100  # puts theta into the model when the others have seen the round's
 
     lam: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 15.0
+    """Strength of the pull towards the local model, lambda."""
     steps: Annotated[int, Field(ge=1)] = 5  # K
+    """Steps of the personal model on a batch, at the run's `lr`, K."""
     eta: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.05
+    """Learning rate of the local model."""
 
     def check_settings(self, settings: Settings) -> None:
         """Refuse a pull that is too strong for the step length: theta would diverge."""
@@ -94,6 +97,7 @@ class Mix(Part):
     paper: ClassVar[str] = PAPER
 
     beta: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    """How far the server moves, in units of the mean update."""
 
     def server_step(self, server: Server, updates: RunningMean) -> Tensor:
         """(1 - beta) w + beta mean of w_k = w + beta mean of (w_k - w)."""

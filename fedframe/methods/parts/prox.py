@@ -26,6 +26,7 @@ class Prox(Part):
     paper: ClassVar[str] = "Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020"
 
     mu: Annotated[float, Field(ge=0)] = 0.01
+    """Strength of the pull towards the server's model, mu; 0 is FedAvg."""
 
     def begin(self, context: ClientContext) -> None:
         """Keep the server's weights by name."""

@@ -25,6 +25,7 @@ class QFedAvg(Part):
     rank: ClassVar[int] = 50  # when the loss is prepared, and after others have read the update
     f_k: ClassVar[Key[float]] = Key("qfedavg/loss")  # the loss at w
     q: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
+    """The power of the loss that weighs an update; 0 is FedAvg."""
 
     def begin(self, context: ClientContext) -> None:
         """Compute F_k over all of the client's training samples."""

@@ -45,9 +45,13 @@ class RatioLoss(Part):
     paper: ClassVar[str] = "Wang et al., Addressing Class Imbalance in Federated Learning, AAAI 2021"
 
     alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    """Weight of every class before the ratio is added."""
     beta: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.1
+    """Weight of the ratio."""
     samples: Annotated[int, Field(ge=1)] = 16  # of every class, on the server
+    """Samples of every class that the server holds; at most half of a class's training samples."""
     most: Annotated[float, Field(gt=0)] = 50.0  # R_p is cut off here
+    """Largest ratio, R."""
 
     def check_method(self, method: Method) -> None:
         """Refuse methods without a shared model, through which the server looks at its samples."""

@@ -28,6 +28,7 @@ class TrimmedMean(RobustMerge):
     paper: ClassVar[str] = "Yin et al., Byzantine-Robust Distributed Learning: Towards Optimal Rates, ICML 2018"
 
     share: Suspects = 0.2  # beta: of the clients, cut off at either end
+    """Share of the clients that is cut at either end of a coordinate, rounded up."""
 
     def merger(self, server: Server) -> Merger:
         """Keeps every update: memory grows with the clients of a round."""

@@ -165,6 +165,17 @@ def test_page_shows_every_name_as_it_is_and_needs_no_network(comparison: Compari
     assert "script" not in page.tags
 
 
+def test_latex_has_means_with_deviations_and_the_best_in_bold(comparison: Comparison) -> None:
+    text = (comparison.plan.out / "comparison.tex").read_text()
+    means = {label: comparison.scores[label]["generic.final"].mean for label in comparison.labels}
+    known = {label: mean for label, mean in means.items() if mean is not None}
+    best = max(known, key=lambda label: known[label])
+    values = comparison.scores[best]["generic.final"].known
+    deviation = (sum((value - known[best]) ** 2 for value in values) / (len(values) - 1)) ** 0.5
+    assert rf"\textbf{{{100 * known[best]:.2f} \ensuremath{{\pm}} {100 * deviation:.2f}" in text
+    assert "standard deviation over" in text
+
+
 def test_latex_escapes_what_would_break_it(comparison: Comparison) -> None:
     text = (comparison.plan.out / "comparison.tex").read_text()
     assert latex_text(WILD) in text
