@@ -162,7 +162,7 @@ def train_alike(job: Job, net: StackedNet, members: Sequence[StackMember], width
     for start in range(0, plan.steps, at_once):
         rows = plan.rows[start : start + at_once]
         inputs = source.batch(source.train, rows.flatten()).view(*rows.shape, *source.input_shape)
-        labels = source.train.y[rows]
+        labels = source.train.targets[rows]
         for step in range(start, start + len(rows)):
             if plan.active[step] != active:
                 active = plan.active[step]

@@ -184,8 +184,16 @@ def check_label(spec: DataSpec, values: npt.NDArray[Any], name: str) -> None:
     there = values[~_is_missing(values)]
     numbers = there.dtype.kind == "f"
     different, rows = len(np.unique(there)), len(values)
-    if numbers and not (np.isfinite(there).all() and (there == np.floor(there)).all()):
-        return  # fractions are numbers to learn
+    if numbers and not np.isfinite(there).all():
+        return  # said by whoever encodes it
+    if numbers and not (there == np.floor(there)).all():
+        if spec.label is None and spec.task == "auto" and name.lower() not in LABEL_NAMES:
+            example = next(value for value in there.tolist() if not value.is_integer())
+            raise DataError(
+                f"{spec.file}: the column {name!r}, which is taken for the label as the last column, holds fractions "
+                f"({example:g}); name the label with --label, or set task = regression to predict this number."
+            )
+        return  # numbers to learn
     if different > max(100, rows / 2) or different == rows > 20:
         if spec.task == "regression":
             return

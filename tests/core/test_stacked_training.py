@@ -174,7 +174,7 @@ def spied(seen: list[list[int]], source: Any, rows: Tensor, size: int, generator
     order = rows[torch.randperm(len(rows), generator=generator)]
     for chosen in order.split(size):  # type: ignore[no-untyped-call]
         seen.append(chosen.tolist())
-        yield source.batch(source.train, chosen), source.train.y[chosen]
+        yield source.batch(source.train, chosen), source.train.y[chosen], chosen
 
 
 # -- who trains together -----------------------------------------------------------------------------------------------

@@ -156,8 +156,9 @@ def test_a_label_that_is_no_class_is_refused_with_the_option_that_names_it(tmp_p
     (tmp_path / "t.csv").write_text("\n".join(["outcome,crp,pid", *rows]) + "\n")
     with pytest.raises(DataError, match=r"'pid', which is taken for the label as the last column.*--label"):
         load_source(f"csv:{tmp_path / 't.csv'}")
-    with pytest.raises(DataError, match=r"'crp' holds fractions.*--label"):
-        load_source(f"csv:{tmp_path / 't.csv'}", label="crp")
+    with pytest.raises(DataError, match=r"'crp', which is taken.*holds fractions \(1\.5\).*--label.*task = regression"):
+        load_source(f"csv:{tmp_path / 't.csv'}?drop=pid")
+    assert load_source(f"csv:{tmp_path / 't.csv'}?drop=pid", label="crp").task == "regression"
     assert load_source(f"csv:{tmp_path / 't.csv'}?drop=pid", label="outcome").classes == ("a", "b")
     rows[7] = ",1,P7"
     (tmp_path / "t.csv").write_text("\n".join(["outcome,crp,pid", *rows]) + "\n")

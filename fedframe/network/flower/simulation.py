@@ -17,6 +17,7 @@ from queue import Empty, Queue
 from typing import Any
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
@@ -25,12 +26,13 @@ from fedframe.errors import RunError, SettingError
 from fedframe.network.engine import NetworkEngine
 from fedframe.network.flower.records import to_record
 from fedframe.network.flower.sim_app import WHERE, app
-from fedframe.network.flower.transport import DEFAULT_TTL, FlowerTransport, to_delivery
+from fedframe.network.flower.transport import DEFAULT_TTL, FlowerTransport, part_of_sentence, to_delivery
 from fedframe.network.local_nodes import LocalNodes, raise_error_of_nodes
 from fedframe.network.transport import Delivery
 
 CLUSTER_TIMEOUT = 10.0  # seconds in which a cluster must answer
 START_TIMEOUT = 300.0  # seconds in which Ray must have started, on a busy machine
+MOST_LOST = 2  # requests in a row that each node may lose: Flower starts no other process for one that Ray has ended
 
 
 class SimulationTransport(FlowerTransport):
@@ -41,11 +43,16 @@ class SimulationTransport(FlowerTransport):
         self._grids: Queue[Grid] = Queue()
         self._stopping = threading.Event()
         self._failure: BaseException | None = None
+        self._lost = 0  # requests in a row of which nothing came back
         self._thread = threading.Thread(target=self._simulate, args=(nodes,), name="flower-simulation", daemon=True)
         self._thread.start()
-        super().__init__(self._receive_grid(), lambda node: self._names.get(int(node.node_id), ""))
         self._names: dict[int, str] = {}
-        self._identify_nodes(nodes)
+        try:
+            super().__init__(self._receive_grid(), lambda node: self._names.get(int(node.node_id), ""))
+            self._identify_nodes(nodes)
+        except BaseException:
+            self.close()  # else Flower's threads keep this process alive
+            raise
 
     def send(self, node: str, payload: bytes, round: int, timeout: float | None) -> str:
         """Push a message with the payload, and where the nodes' folders are."""
@@ -62,7 +69,19 @@ class SimulationTransport(FlowerTransport):
         found = [to_delivery(message.metadata.reply_to_message_id, message) for message in messages]
         if any(delivery.problem for delivery in found):
             raise_error_of_nodes(self.folder)
+        for message in messages:
+            self._count_lost(message)
         return found
+
+    def _count_lost(self, message: Message) -> None:
+        """End the run when no process is left that could answer: asking again would go on for ever."""
+        lost = message.has_error() and message.error.code == ErrorCode.UNKNOWN  # an error of a node's has another code
+        self._lost = self._lost + 1 if lost else 0
+        if self._lost > MOST_LOST * len(self._names):
+            raise RunError(
+                f"The simulation has lost the processes of its nodes ({part_of_sentence(message.error.reason)}). Ray "
+                "ends them when memory runs short: free some, or use fewer nodes."
+            )
 
     def nodes(self) -> Collection[str]:
         """Names of all simulated nodes."""
