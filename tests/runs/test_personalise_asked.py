@@ -169,9 +169,7 @@ def test_table_that_does_not_fit_is_one_sentence(tmp_path: Path) -> None:
     refused("target,stage,sex,age\n", "late.csv is empty")
     refused("age,sex,stage\n50,m,1\n40,f,2\n", "'stage' is an input of the run and cannot be the label; add a column")
     refused("outcome,age,sex,stage\nsick,50,m,1\n", "cannot be the label; set label to one of: outcome")
-    refused(
-        "age,sex,stage,target\nold,m,1,sick\n", "late.csv: the column 'age' holds texts, and held numbers in training"
-    )
+    refused("age,sex,stage,target\nold,m,1,sick\n", r"late.csv: the column 'age' holds texts \('old'\), and held")
     refused("age,sex,stage,target\n50,m,1,dead\n", "the label 'dead' is no class of the run; choose one of: sick, well")
     refused("age,sex,stage,target\n50,m,1,sick\n", "label is 'nothing'", "nothing")
     (tmp_path / "late.csv").write_text("outcome,age,sex,stage\n" + "sick,70,m,1\nwell,40,f,x\n" * 5)

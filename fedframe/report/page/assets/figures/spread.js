@@ -11,16 +11,16 @@ figures.spread = {
     const panel = data.panels.find(({ key }) => key === tools.get("panel"));
     if (data.few) return namedBars(panel, tools);
     const ranked = tools.get("over") === "rank";
-    const points = panel.series.flatMap((line, i) => tools.hidden.has(line.label) ? [] : line.values.map((y, rank) => ({
+    const marks = panel.series.flatMap((line, i) => tools.hidden.has(line.label) ? [] : line.values.map((y, rank) => ({
       x: ranked ? (line.values.length > 1 ? rank / (line.values.length - 1) : 0.5) : line.train[rank], y, i, label: line.label,
       title: `client ${line.clients[rank]}\n${line.label}: ${percent(y)}\n${count(line.train[rank])} training, ${count(line.test[rank])} test samples`,
     })));
     const entries = panel.series.map((line, index) => ({ label: line.label, index, value: `mean ${percent(line.mean)}, worst tenth ${percent(line.worst)}, standard deviation ${points(line.std)}` }));
     const legend = drawLegend(entries, tools.hidden, tools.toggle);
-    if (!points.length) return [legend, make("p", { class: "missing" }, "All lines are hidden; choose one above.")];
+    if (!marks.length) return [legend, make("p", { class: "missing" }, "All lines are hidden; choose one above.")];
     const colour = (p) => theme.series(p.i);
-    const turns = inTurns(ranked ? linesOf(points) : []);
-    const dots = !ranked || points.length <= MOST_DOTS;
+    const turns = inTurns(ranked ? linesOf(marks) : []);
+    const dots = !ranked || marks.length <= MOST_DOTS;
     return [legend, plot({
       width: tools.width, height: tools.width > 700 ? 340 : 260, r: { type: "identity" },
       x: ranked
@@ -30,10 +30,10 @@ figures.spread = {
       marks: [
         gridY({ ticks: 6 }),
         ranked ? Plot.rectX([0], { x1: -0.005, x2: 0.1, fill: theme.style("--bad"), fillOpacity: 0.09 }) : null,
-        ...(ranked ? panel.series.map((line, i) => Plot.line(points.filter((p) => p.label === line.label), { x: "x", y: "y", stroke: theme.series(i), strokeWidth: 2, strokeDasharray: turns.dash(line.label, theme.dash(i)), curve: "step" })) : []),
-        dots ? Plot.dot(points, { x: "x", y: "y", fill: colour, fillOpacity: ranked ? 1 : 0.65, r: (p) => turns.radius(p.label, points.length > 150 ? 2 : 3.5) }) : null,
-        Plot.dot(points, Plot.pointer({ x: "x", y: "y", maxRadius: Infinity, stroke: theme.style("--ink"), r: 5 })),
-        Plot.tip(points, Plot.pointer({ x: "x", y: "y", maxRadius: Infinity, title: "title", ...tipLook() })),
+        ...(ranked ? panel.series.map((line, i) => Plot.line(marks.filter((p) => p.label === line.label), { x: "x", y: "y", stroke: theme.series(i), strokeWidth: 2, strokeDasharray: turns.dash(line.label, theme.dash(i)), curve: "step" })) : []),
+        dots ? Plot.dot(marks, { x: "x", y: "y", fill: colour, fillOpacity: ranked ? 1 : 0.65, r: (p) => turns.radius(p.label, marks.length > 150 ? 2 : 3.5) }) : null,
+        Plot.dot(marks, Plot.pointer({ x: "x", y: "y", maxRadius: Infinity, stroke: theme.style("--ink"), r: 5 })),
+        Plot.tip(marks, Plot.pointer({ x: "x", y: "y", maxRadius: Infinity, title: "title", ...tipLook() })),
       ],
     }), ranked ? make("p", { class: "note" }, "Shaded: the worst tenth.") : null, turns.note];
   },
