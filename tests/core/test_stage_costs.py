@@ -124,7 +124,7 @@ def test_a_run_that_was_stopped_after_its_last_round_counts_its_stages_once(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("secure", [False, True])
-def test_nodes_send_what_a_simulation_counts_and_masked_sums_one_number_more(tmp_path: Path, secure: bool) -> None:
+def test_nodes_send_what_a_simulation_counts_and_masked_sums_two_numbers_more(tmp_path: Path, secure: bool) -> None:
     if secure:
         pytest.importorskip("cryptography")
     job, run = make("spherefed", tmp_path / "run", rounds=1, secure=secure)
@@ -135,10 +135,11 @@ def test_nodes_send_what_a_simulation_counts_and_masked_sums_one_number_more(tmp
     wanted = without_seconds(read_json(local.path / "summary.json"))
     numbers = 32 * 33 // 2 + 32 * 10
     assert wanted["server_stage"]["bytes_up"] == 4 * 8 * numbers
-    assert found["server_stage"]["bytes_up"] == 4 * 8 * (numbers + secure)  # the loss travels in the masked vector
+    assert found["server_stage"]["bytes_up"] == 4 * 8 * (numbers + 2 * secure)  # the loss, and whether it diverged
     for stage, way in (("server_stage", "bytes_down"), ("client_stage", "bytes_down")):
         assert found[stage][way] == wanted[stage][way] > 0
-    counts = 8 * (1 + 2 * len(SUMMED_COUNTS))  # the loss, and the scores of the shared and of the own model
+    # The loss, whether it diverged, and the scores of the shared and of the own model.
+    counts = 8 * (2 + 2 * len(SUMMED_COUNTS))
     assert found["client_stage"]["bytes_up"] == (4 * counts if secure else wanted["client_stage"]["bytes_up"]) > 0
 
 

@@ -114,11 +114,12 @@ def test_tensor_that_the_server_moves_survives_a_resume(tmp_path: Path) -> None:
 
 def test_net_of_the_server_is_the_shared_model_with_what_the_server_has_set(tmp_path: Path) -> None:
     server = trained(job_of(tmp_path, MovingHead()), 1)
-    inputs = server.job.federation.source.batch(server.job.federation.source.train, torch.arange(5))
+    source, rows = server.job.federation.source, torch.arange(5)
+    inputs = source.batch(source.train, rows)
     runtime = server.engine.runtime  # type: ignore[attr-defined]
     for _ in range(2):  # also after another round, though the net is made once
         runtime.load(server.build_request("score", 1).tensors, {})
-        expected = runtime.predict([inputs])
+        expected = runtime.predict(source.train, rows, "five")
         torch.testing.assert_close(server.job.method.logits(server.net(), inputs), expected)
         server.run_round(2, nothing)
 
@@ -137,7 +138,7 @@ def test_method_without_a_shared_model_has_no_generic_score_but_a_personal_one_e
     for client in range(4):
         server.engine.runtime.begin(server.build_request("own", 13), client)  # type: ignore[attr-defined]
         samples, rows, labels = job.local_test(client)
-        logits = server.engine.runtime.predict([job.federation.source.batch(samples, rows)])  # type: ignore[attr-defined]
+        logits = server.engine.runtime.predict(samples, rows, client)  # type: ignore[attr-defined]
         by_hand.append(float((logits.argmax(1) == labels).double().mean()))
     assert scores.personal == pytest.approx(sum(by_hand) / 4)
 
