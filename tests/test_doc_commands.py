@@ -25,8 +25,8 @@ from tests.test_docs import ROOT
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
-# Run from top to bottom, in an empty folder, exactly as printed. docs/clinic.md has a test of its own, which has the
-# commands of docs/tutorials/three-hospitals.md in it: two minutes of real processes need not be had twice.
+# Run from top to bottom, in an empty folder, exactly as printed. docs/clinic.md has a test of its own, which takes
+# the steps of docs/tutorials/three-hospitals.md and more: two minutes of real processes need not be had twice.
 RUN = ["docs/tutorials/first-federation.md", "docs/tutorials/first-method.md", "docs/faq.md", "docs/which-method.md"]
 # Programs that commands in the pages call besides ours.
 OTHERS = {
