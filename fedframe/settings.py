@@ -428,3 +428,8 @@ def parse_config(content: bytes, path: Path) -> dict[str, Any]:
 def data_text(name: str) -> str:
     """What data are called; those of a federation have no name."""
     return "the nodes' data" if name == REMOTE_DATA else name
+
+
+def data_name(name: str) -> str:
+    """The same for readers elsewhere: without the folder, and without how a table's columns are read."""
+    return data_text(Path(name.partition("?")[0]).name)

@@ -10,7 +10,7 @@ from fedframe.core.measures import METRICS, NUMBER_METRICS, is_share, metric_nam
 from fedframe.runs.folder import CLIENT_SCORES, RunFolder
 from fedframe.runs.predictor import Predictor
 from fedframe.runs.round_files import SUMMARY
-from fedframe.settings import data_text, short_method
+from fedframe.settings import data_name, short_method
 from fedframe.util.text import figure, interval, percent, sentence
 from fedframe.util.version import __version__
 
@@ -36,7 +36,7 @@ def model_card(run: RunFolder, predictor: Predictor, client: int | str | None, f
     whose = "The shared model" if client is None else f"The own model of client {client}"
     shape = " x ".join(map(str, predictor.stored_shape))
     lines = [
-        f"# {whose} of {short_method(settings.method)} on {data_text(settings.data)}",
+        f"# {whose} of {short_method(settings.method)} on {data_name(settings.data)}",
         "",
         f"- File: `{file}`. {checked}",
         f"- Input: {shape} numbers as they are in the data; normalisation is inside the model.",
@@ -46,7 +46,7 @@ def model_card(run: RunFolder, predictor: Predictor, client: int | str | None, f
         "",
         "## Data and training",
         "",
-        f"- Data: {data_text(settings.data)}; {summary.get('clients', settings.clients)} clients, split "
+        f"- Data: {data_name(settings.data)}; {summary.get('clients', settings.clients)} clients, split "
         f"`{settings.partition}`; they were not pooled: clients trained in turn and sent updates.",
         f"- Method: {settings.method}, {settings.rounds} rounds, net `{settings.model}`, seed {settings.seed}.",
         *(class_line(summary.get("train_per_class") or {}) if predictor.target is None else []),

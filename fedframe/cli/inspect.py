@@ -72,7 +72,7 @@ def data(
     source = (
         with_table_options(source, {**asked, "missing": missing, "encoding": encoding, "decimal": decimal}) or source
     )
-    show_columns(source, label, client_column)
+    show_columns(source, label, client_column, task)
     given = {
         "data": source,
         "partition": partition,

@@ -222,7 +222,10 @@ def judge_numbers(name: str, here: Values, different: Values) -> tuple[str, str,
 
 
 def doubtful_numbers(name: str, here: Values, different: Values) -> tuple[str, list[str]]:
-    """Values such as -999 that come again and again, farther from all others than these are from each other."""
+    """Values such as -999 that come again and again, farther from all others than these are from each other.
+
+    Below 0 they need not be far, where no other number is: laboratory values of thousands hide a -999 otherwise.
+    """
     if not np.isfinite(different).all():
         return "", []
     for value, nearest_value, end in (
@@ -231,7 +234,8 @@ def doubtful_numbers(name: str, here: Values, different: Values) -> tuple[str, l
     ):
         times = int((here == value).sum())
         text, span = plain(float(value)), abs(float(end - nearest_value))
-        if times > 1 and PLACEHOLDER.fullmatch(text) and abs(float(value - nearest_value)) > max(span, 1.0):
+        far = abs(float(value - nearest_value)) > max(span, 1.0) or value < 0 <= nearest_value
+        if times > 1 and PLACEHOLDER.fullmatch(text) and far:
             rest = f"{plain(float(min(nearest_value, end)))} to {plain(float(max(nearest_value, end)))}"
             problem = (
                 f"{name!r} is {text} in {times:,} rows, and {rest} in the others: use --missing={text} if that stands "
@@ -260,7 +264,8 @@ def judge_texts(name: str, texts: list[str], different: int, decimal: str) -> tu
         )
         return "mixed", problem, odd
     keep = f", or keep it with {say('categorical', name)} (each text is an input)" if different < rows else ""
-    if (different == rows >= FEW_ROWS) or (different > MOST_VALUES and different > rows / 2):
+    called = SURELY_ID.search(name) and different >= max(FEW_ROWS, rows / 10)  # of patients who come again, too
+    if called or (different == rows >= FEW_ROWS) or (different > MOST_VALUES and different > rows / 2):
         problem = (
             f"{name!r} looks like an id or free text: {different:,} different texts in {rows:,} rows. Leave it out "
             f"with {say('drop', name)}{keep}."
@@ -320,4 +325,5 @@ def check_columns(path: object, columns: Sequence[Column]) -> None:
     if problems:
         listed = " ".join(problems[:MOST_SAID])
         more = f" And {len(problems) - MOST_SAID} more." if len(problems) > MOST_SAID else ""
-        raise DataError(f"{path}: {listed}{more}")
+        text = "In Python, comparisons and federations options stand in the data's text: csv:my.csv?drop=id&date=day."
+        raise DataError(f"{path}: {listed}{more} {text}")

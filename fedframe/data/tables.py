@@ -258,6 +258,7 @@ def _load(spec: DataSpec, reader: Callable[[Path, TableReading], Table]) -> RawD
         encoded = [_encode(table, columns) for table in tables]
     else:
         columns = spec.schema.columns
+        check_new_columns(path, tables[0], columns, reading)
         encoded = [_encode_with_schema(path, table, columns, spec.schema.mean) for table in tables]
     train = Samples(ArrayInputs(encoded[0]), torch.from_numpy(y), user)
     test = None
@@ -270,6 +271,16 @@ def _load(spec: DataSpec, reader: Callable[[Path, TableReading], Table]) -> RawD
     train = replace(train, values=learned.values)
     test = replace(test, values=learned.values_test) if test is not None else None
     return RawData(path.stem, train, test, classes, users, columns, (learned.note, *notes), learned.target)
+
+
+def check_new_columns(path: Path, table: Table, columns: Sequence[str], reading: TableReading) -> None:
+    """Refuse numbers of a table for agreed inputs that would be misread: dates such as 20250131, and -999.
+
+    Ids are none here, for the columns have been agreed on; texts among numbers are refused when they are encoded.
+    """
+    names = [name for name in columns if name in table and table[name].dtype.kind == "f"]
+    found = [describe_column(name, table[name], reading) for name in names]
+    check_columns(path, [column for column in found if column.kind in ("number", "date")])
 
 
 def lacking_columns(table: Mapping[str, Any], columns: Sequence[str]) -> list[str]:
@@ -469,7 +480,8 @@ def encode_rows(
             odd = next((str(value) for value in table[name].tolist() if np.isnan(number(str(value)))), "")
             raise DataError(
                 f"the column {name!r} holds texts ({odd!r}), and held numbers in training; if they are dates, decimal "
-                f"commas or such as <0.5, say so: --date {name}, --decimal , or --numeric {name}."
+                f"commas or such as <0.5, say so: --date {name}, --decimal , or --numeric {name} (at a node in the "
+                f"data's text: csv:my.csv?numeric={name})."
             )
     for name in columns:
         if name not in table:

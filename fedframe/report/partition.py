@@ -22,11 +22,11 @@ from fedframe.util.text import plural
 IN_PICTURE = 1000  # clients
 
 
-def show_columns(data: str, label: str | None, client_column: str | None) -> None:
+def show_columns(data: str, label: str | None, client_column: str | None, task: str = "auto") -> None:
     """Print what the columns of a table are and what is doubtful about them; nothing for data that are no table."""
     if not data.startswith(("csv:", "parquet:")):
         return
-    columns, said = table_columns(read_spec(data, label=label, client_column=client_column))
+    columns, said = table_columns(read_spec(data, label=label, client_column=client_column, task=task))
     table = Table("column", "is a", "read as", "missing", "different", "inputs", "examples", box=None, pad_edge=False)
     for each in columns:
         style = "yellow" if each.problem else ""

@@ -17,7 +17,9 @@ from fedframe.cli import app
 from fedframe.data import load_source
 from fedframe.data.cells import date_formats, measured
 from fedframe.data.columns import TableReading, describe_column
+from fedframe.data.new_client import load_new_client
 from fedframe.errors import DataError, SettingError
+from fedframe.network.node_data import form_of
 
 ROWS = 240
 
@@ -52,6 +54,9 @@ MESSY: dict[str, tuple[dict[str, Any], str, str]] = {
     "an id of patients who come again": (
         {"patient_id": lambda i: 10_000 + i // 3 * 37}, "80 different numbers", "drop=patient_id",
     ),
+    "a text id of patients who come again": (
+        {"patient_id": lambda i: f"P{i // 3:04d}"}, "80 different texts", "drop=patient_id",
+    ),
     "whole numbers that never come twice": ({"case": lambda i: 10_000 + i * 7919 % 100_003}, "an id", "drop=case"),
     "bounds for the most part": (
         {"crp": lambda i: "<0.5" if i % 3 else f"{i / 7:.2f}"}, "'<0.5' beside them", "numeric=crp",
@@ -63,6 +68,9 @@ MESSY: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "a number for what is missing": (
         {"crp": lambda i: -999 if i % 9 == 0 else i / 8}, "-999 in 27 rows", "missing=-999",
+    ),
+    "a number for what is missing among large ones": (
+        {"creatinine": lambda i: -999 if i % 9 == 0 else 40 + 37 * (i % 100)}, "-999 in 27 rows", "missing=-999",
     ),
     "dates as numbers": ({"seen": lambda i: f"2019{1 + i % 12:02d}{1 + i % 28:02d}"}, "dates (20190101)", "date=seen"),
     "times": ({"seen": lambda i: f"{day(i)} {i % 24:02d}:30"}, "holds dates", "date=seen"),
@@ -90,6 +98,17 @@ def test_a_messy_column_is_refused_with_an_option_that_settles_it(tmp_path: Path
     assert source.columns is not None
     expected = {"age"} if name == "drop" else {"age", *columns}
     assert {*source.columns} == expected  # one input per column: nothing has become a column per value
+
+
+@pytest.mark.parametrize("what", ["a number for what is missing", "dates as numbers"])
+def test_a_node_is_asked_about_numbers_that_it_would_misread(tmp_path: Path, what: str) -> None:
+    columns, says, option = MESSY[what]
+    agreed = form_of(load_source(f"{write(tmp_path, **columns)}?{option}"))
+    spec = f"csv:{tmp_path / 't.csv'}"
+    with pytest.raises(DataError, match=re.escape(says)):
+        load_new_client(spec, agreed, share=0.25, default_share=0.25)
+    found = load_new_client(f"{spec}?{option}", agreed, share=0.25, default_share=0.25)
+    assert float(found.source.train.x.take(torch.arange(50)).abs().max()) < 30_000
 
 
 def test_all_problems_are_named_at_once(tmp_path: Path) -> None:
@@ -283,3 +302,15 @@ def test_the_command_shows_every_column_before_it_refuses(tmp_path: Path) -> Non
     assert fine.exit_code == 0, fine.output
     wrong = CliRunner().invoke(app, ["data", "digits", "--drop", "x"])
     assert wrong.exit_code != 0
+
+
+@pytest.mark.slow
+def test_the_command_knows_the_task_that_it_was_told(tmp_path: Path) -> None:
+    rows = [f"{i % 7}.5,{3 * i + 40}" for i in range(240)]
+    (tmp_path / "t.csv").write_text("\n".join(["age,days", *rows]) + "\n")
+    asked = ["data", f"csv:{tmp_path / 't.csv'}", "--label", "days", "--clients", "2", "--partition", "iid"]
+    refused = CliRunner().invoke(app, asked)
+    assert refused.exit_code != 0
+    shown = CliRunner().invoke(app, [*asked, "--task", "regression", "--picture", str(tmp_path / "p.svg")])
+    assert shown.exit_code == 0, shown.output
+    assert "regression of days" in shown.output

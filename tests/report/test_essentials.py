@@ -81,6 +81,29 @@ def test_a_federation_names_its_sites_and_says_what_left_them(tmp_path: Path) ->
     assert {name for line in spread["data"]["panels"][0]["series"] for name in line["clients"]} == set(SITES)
 
 
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({}, "with scores and histograms of scores; no sample"),
+        ({"score_bins": 0}, "a site, with scores; no sample"),
+        ({"privacy_clip": 1.0, "privacy_at": "node"}, "and no score, as these have no noise; no sample"),
+    ],
+)
+def test_what_left_the_sites_is_what_was_agreed(tmp_path: Path, settings: dict[str, Any], said: str) -> None:
+    run = made_federation(tmp_path / "run")
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    (run / "config.yaml").write_text(yaml.safe_dump({**config, **settings}))
+    assert said in sections(run)["essentials"]["data"]["left"]
+
+
+def test_a_page_is_named_after_its_data_and_not_after_how_their_columns_are_read(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "run")
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    data = "csv:/home/me/sites/north.csv?drop=id&date=seen:%d/%m/%Y"
+    (run / "config.yaml").write_text(yaml.safe_dump({**config, "data": data}))
+    assert page_data(open_runs([run]))["title"].endswith(" on north.csv")
+
+
 def test_many_clients_keep_the_curve(tmp_path: Path) -> None:
     assert not sections(made_run(tmp_path / "run", clients=30))["spread"]["data"]["few"]
 

@@ -167,4 +167,26 @@ def test_a_comparison_and_its_tuning_choose_by_the_metric(tmp_path: Path) -> Non
     text = "\n".join(p.read_text() for p in (tmp_path / "c").glob("*.md"))
     assert "AUROC in percent" in text
     assert EASIER_TASK[1:] in text
-    assert result is not None
+    assert result.tuned is not None
+    assert {trial.metric for trial in result.tuned.trials} == {"auroc"}
+    found = [read_json(path) for path in (tmp_path / "c" / "tuning").rglob("summary.json")]
+    assert {summary["metric"] for summary in found} == {"auroc"}
+    tried = sorted(value for trial in result.tuned.trials for value in trial.values if value is not None)
+    assert tried == sorted(summary["scores"]["generic"]["last_five"] for summary in found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("metric", ["accuracy", "balanced_accuracy"])
+def test_what_is_chosen_depends_on_the_metric(tmp_path: Path, metric: str) -> None:
+    """Heavy weights of the rare class cost accuracy and win balanced accuracy."""
+    from fedframe.experiments.compare.run import compare
+
+    heavy = "sick=40,well=1"
+    result = compare(
+        ["fedavg"], data=rare(), metric=metric, sweep={"class_weights": ["sick=1,well=1", heavy]}, seeds=1, lr=0.1,
+        out=tmp_path / "c", progress=False, **{**SMALL, "rounds": 6},
+    )  # fmt: skip
+    assert result.tuned is not None
+    equal, weighed = (trial.mean for trial in result.tuned.trials)
+    assert (weighed or 0.0) > (equal or 0.0) if metric == "balanced_accuracy" else (weighed or 1.0) < (equal or 0.0)
+    assert (str(result.chosen("fedavg")) == f"class_weights={heavy}") is (metric == "balanced_accuracy")

@@ -149,6 +149,20 @@ def test_a_comparison_takes_the_smaller_error_for_the_better(tmp_path: Path) -> 
     assert found.target is None
 
 
+@pytest.mark.slow
+def test_the_smallest_error_is_the_bold_one_in_latex_and_in_its_own_units(tmp_path: Path) -> None:
+    found = fedframe.compare(
+        ["fedavg?lr=0.0001", "fedavg?lr=0.05"], data=diabetes(tmp_path / "d.csv"), label="progression",
+        task="regression", rounds=3, epochs=1, model="mlp:16", workers=1, seeds=2, out=tmp_path / "compare",
+        progress=False, personal=False,
+    )  # fmt: skip
+    means = {label: found.scores[label]["generic.final"].mean or 0.0 for label in found.labels}
+    text = (tmp_path / "compare" / "comparison.tex").read_text()
+    assert min(means.values()) < 0.9 * max(means.values())
+    assert rf"\textbf{{{min(means.values()):.4g} " in text
+    assert rf"\textbf{{{max(means.values()):.4g} " not in text
+
+
 def test_several_labels_of_a_table(tmp_path: Path) -> None:
     data = diabetes(tmp_path / "labels.csv", columns=("progression", "severe", "heavy"))
     data += "?drop=progression"

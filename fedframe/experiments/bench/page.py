@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from fedframe.core.measures import is_share, metric_name, sign_of
 from fedframe.experiments.compare.statistics import ACCURACIES, setting_text
 from fedframe.experiments.compare.tables import interval, number, p_text
 from fedframe.experiments.grid.scores import COSTS, heading
@@ -81,18 +82,34 @@ def overview(record: Json) -> Iterator[Table]:
             continue
         rows = []
         for place, label in enumerate(labels):
-            texts = [number(result["methods"][place]["scores"][score]["mean"], score) for result in cases.values()]
+            texts = [
+                number(result["methods"][place]["scores"][score]["mean"], score, share=is_share(metric_of(result)))
+                for result in cases.values()
+            ]
             rows.append((label, *texts))
-        yield Table(f"{heading(score)} in percent, mean over seeds", ("row", *cases), tuple(rows))
+        units = dict.fromkeys(measured(result) for result in cases.values())
+        yield Table(f"{heading(score)}: {'; '.join(units)}, mean over seeds", ("row", *cases), tuple(rows))
+
+
+def metric_of(result: Json) -> str:
+    """What the scores of a case are; accuracy in results of earlier versions."""
+    return str(result.get("metric", "accuracy"))
+
+
+def measured(result: Json) -> str:
+    """The same in words, with its unit."""
+    metric = metric_of(result)
+    return f"{metric_name(metric)}{' in percent' if is_share(metric) else ''}"
 
 
 def case_tables(record: Json, result: Json) -> Iterator[Table]:
     """Scores, differences, costs and trials of a case."""
     scores, methods = result["accuracies"], result["methods"]
-    seeds = len(result["seeds"])
-    rows = [(m["label"], chosen_text(m), *(score_text(m, score, seeds) for score in scores)) for m in methods]
+    seeds, share, what = len(result["seeds"]), is_share(metric_of(result)), measured(result)
+    rows = [(m["label"], chosen_text(m), *(score_text(m, score, seeds, share) for score in scores)) for m in methods]
     columns = ("row", "chosen", *map(heading, scores))
-    yield Table(f"Accuracy in percent, mean and 95 % interval over {seeds} seeds", columns, tuple(rows))
+    title = f"{what[:1].upper()}{what[1:]}, mean and 95 % interval over {seeds} seeds"
+    yield Table(title, columns, tuple(rows))
     differences = []
     for score in dict.fromkeys(
         name for name in (*JUDGED, *(s for s in scores if s not in ACCURACIES)) if name in scores
@@ -101,12 +118,13 @@ def case_tables(record: Json, result: Json) -> Iterator[Table]:
             each = method["difference"].get(score)
             if each is None or each["mean"] is None:
                 continue
-            bounds = interval(each["low"], each["high"], score, sign=True)
-            mean = number(each["mean"], score, sign=True)
+            bounds = interval(each["low"], each["high"], score, True, share)
+            mean = number(each["mean"], score, True, share)
             texts = (mean, bounds, p_text(each["p"]), p_text(each["p_holm"]), str(each["pairs"]))
             differences.append((heading(score), method["label"], *texts))
     named = ("score", "row", "difference", "95 % interval", "p", "p, Holm", "seeds")
-    title = f"Difference to {result['baseline']} at the same schedule, in points, seed by seed"
+    counted = "in points" if share else "below 0 is better" if sign_of(metric_of(result)) < 0 else "as they are"
+    title = f"Difference to {result['baseline']} at the same schedule, {counted}, seed by seed"
     yield Table(title, named, tuple(differences), keys=2)
     costs = [*COSTS]
     rows = [(m["label"], *(number(m["scores"][c]["mean"], c) for c in costs)) for m in methods]
@@ -116,13 +134,15 @@ def case_tables(record: Json, result: Json) -> Iterator[Table]:
             trial["label"],
             candidate_text(trial["candidate"]),
             str(trial["rounds"]),
-            number(trial["mean"], "generic.final") if trial["mean"] is not None else "diverged",
+            number(trial["mean"], "generic.final", share=share) if trial["mean"] is not None else "diverged",
             "chosen" if trial["chosen"] else "",
         )
         for trial in (result["tuning"] or {"trials": ()})["trials"]
     ]
     yield Table(
-        "All candidates, on held-out training data", ("row", "candidate", "rounds", "accuracy", ""), tuple(trials)
+        "All candidates, on held-out training data",
+        ("row", "candidate", "rounds", metric_name(metric_of(result)), ""),
+        tuple(trials),
     )
 
 
@@ -136,7 +156,7 @@ def chosen_text(method: Json) -> str:
     return candidate_text(method["chosen"]) if method["chosen"] else DASH
 
 
-def score_text(method: Json, score: str, seeds: int) -> str:
+def score_text(method: Json, score: str, seeds: int, share: bool = True) -> str:
     """A mean with its interval, and over how many seeds it is if some are missing."""
     found, states = method["scores"][score], method["states"]
     troubled = [f"{states.count(state)} {state}" for state in ("diverged", "failed") if state in states]
@@ -144,9 +164,9 @@ def score_text(method: Json, score: str, seeds: int) -> str:
         return "diverged in tuning"
     if found["mean"] is None:
         return ", ".join(troubled) or DASH
-    text = number(found["mean"], score)
+    text = number(found["mean"], score, share=share)
     if found["low"] is not None:
-        text += f" {interval(found['low'], found['high'], score)}"
+        text += f" {interval(found['low'], found['high'], score, share=share)}"
     return text if found["count"] == seeds else f"{text} ({found['count']} of {seeds} seeds)"
 
 
@@ -157,28 +177,33 @@ def case_notes(record: Json, result: Json) -> list[str]:
 
 def verdicts(record: Json, result: Json) -> Iterator[str]:
     """Who is better than the baseline beyond chance, and whether a control would have done."""
+    metric = metric_of(result)
     for score in (name for name in JUDGED if name in result["accuracies"]):
         judged = [(m, m["difference"][score]) for m in result["methods"] if score in m["difference"]]
         known = [(m["label"], each) for m, each in judged if each["mean"] is not None]
         sure = [(label, each) for label, each in known if each["p_holm"] is not None and each["p_holm"] < LEVEL]
-        texts = [f"{label} {number(each['mean'], score, sign=True)}" for label, each in sure]
+        texts = [f"{label} {number(each['mean'], score, True, is_share(metric))}" for label, each in sure]
         name, baseline = heading(score), result["baseline"]
         if texts:
             yield f"{name}: different from {baseline} beyond chance (p, Holm below {LEVEL:g}): {', '.join(texts)}."
         elif known:
             yield f"{name}: no row differs from {baseline} beyond chance (p, Holm below {LEVEL:g})."
         means = {m["label"]: m["scores"][score]["mean"] for m in result["methods"]}
-        yield from best_beside_controls({k: v for k, v in means.items() if v is not None}, record["rows"], score)
+        known_means = {k: v for k, v in means.items() if v is not None}
+        yield from best_beside_controls(known_means, record["rows"], score, metric)
 
 
-def best_beside_controls(means: Mapping[str, float], rows: Sequence[Json], score: str) -> Iterator[str]:
+def best_beside_controls(
+    means: Mapping[str, float], rows: Sequence[Json], score: str, metric: str = "accuracy"
+) -> Iterator[str]:
     """The best row beside the best control; one that has all data in one place is a bound, not a rival."""
     own = [row["label"] for row in rows if not row["control"] and row["label"] in means]
     rivals = [row["label"] for row in rows if row["control"] and not row["bound"] and row["label"] in means]
     if own and rivals:
-        best, rival = max(own, key=lambda label: means[label]), max(rivals, key=lambda label: means[label])
-        more = number(means[best] - means[rival], score, sign=True)
+        share, sign = is_share(metric), sign_of(metric)
+        best, rival = (max(names, key=lambda label: sign * means[label]) for names in (own, rivals))
+        more = f"{number(means[best] - means[rival], score, True, share)}{' points' if share else ''}"
         yield (
-            f"{heading(score)}: the best row is {best} ({number(means[best], score)}), the best control {rival} "
-            f"({number(means[rival], score)}): {more} points. The best of several is flattered by chance."
+            f"{heading(score)}: the best row is {best} ({number(means[best], score, share=share)}), the best control "
+            f"{rival} ({number(means[rival], score, share=share)}): {more}. The best of several is flattered by chance."
         )

@@ -120,14 +120,14 @@ def rate_of(candidate: Candidate | None) -> float | None:
 
 
 def best(trials: Sequence[Trial]) -> Candidate | None:
-    """The candidate with the best mean, of equals the first; None if a run of each diverged."""
-    known = [(trial.mean, -number) for number, trial in enumerate(trials) if trial.mean is not None]
+    """The candidate with the best mean (of errors the least), of equals the first; None if a run of each diverged."""
+    known = [(trial.worth, -number) for number, trial in enumerate(trials) if trial.worth is not None]
     return trials[-max(known)[1]].candidate if known else None
 
 
 def better_half(trials: Sequence[Trial]) -> list[Candidate]:
     """The better half, rounded up, in the order of the grid."""
-    known = sorted((trial for trial in trials if trial.mean is not None), key=lambda trial: -(trial.mean or 0.0))
+    known = sorted((trial for trial in trials if trial.worth is not None), key=lambda trial: -(trial.worth or 0.0))
     kept = {trial.candidate for trial in known[: math.ceil(len(trials) / 2) if len(trials) > 2 else 1]}
     return [trial.candidate for trial in trials if trial.candidate in kept]
 

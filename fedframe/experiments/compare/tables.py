@@ -60,8 +60,11 @@ def deviation_table(comparison: ComparisonStatistics) -> Table:
     for label in comparison.labels:
         rows.append((label, *(deviation_text(comparison, label, score) for score in scores)))
     for column, score in enumerate(scores, 1):
-        shown = {row: round(100 * mean, 2) for row, label in enumerate(comparison.labels)
-                 if (mean := comparison.scores[label][score].mean) is not None}  # fmt: skip
+        means = [comparison.scores[label][score].mean for label in comparison.labels]
+        share, sign = is_share(comparison.metric), sign_of(comparison.metric)
+        # As printed: what looks equal is equally good.
+        shown = {row: sign * (round(100 * mean, 2) if share else float(f"{mean:.4g}"))
+                 for row, mean in enumerate(means) if mean is not None}  # fmt: skip
         if len(shown) > 1:
             best += [(row, column) for row, value in shown.items() if value == max(shown.values())]
     over = "one seed" if count == 1 else f"mean ± standard deviation over {count} seeds"
@@ -76,7 +79,8 @@ def deviation_text(comparison: ComparisonStatistics, label: str, score: str) -> 
     found: Estimate = comparison.scores[label][score]
     if found.mean is None or found.count < FEWEST:
         return estimate_text(comparison, label, score)
-    text = f"{number(found.mean, score)} ± {number(statistics.stdev(found.known), score)}"
+    share = is_share(comparison.metric)
+    text = f"{number(found.mean, score, share=share)} ± {number(statistics.stdev(found.known), score, share=share)}"
     asked = len(comparison.plan.seeds)
     return f"{text} ({found.count} of {asked} seeds)" if found.count < asked else text
 

@@ -79,7 +79,7 @@ class SimulationTransport(FlowerTransport):
         self._lost = self._lost + 1 if lost else 0
         if self._lost > MOST_LOST * len(self._names):
             raise RunError(
-                f"The simulation has lost the processes of its nodes ({part_of_sentence(message.error.reason)}). Ray "
+                f"The simulation has lost the processes of its nodes ({part_of_sentence(message.error.reason or '')}). Ray "
                 "ends them when memory runs short: free some, or use fewer nodes."
             )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -16,7 +15,7 @@ from fedframe.report.figures.style import add_title, colour, dash, new_figure, s
 from fedframe.report.page import curves as page
 from fedframe.report.page.runs import Group, Subject
 from fedframe.report.page.section import Data
-from fedframe.settings import data_text, short_method
+from fedframe.settings import data_name, short_method
 from fedframe.util.text import figure
 
 LABELS = {"generic": "global test set", "client": "clients' own tests", "personal": "personal models"}
@@ -64,7 +63,7 @@ def headline(subject: Subject, panels: Sequence[Data]) -> str:
     """Which models, on which data and split."""
     problems = {(str(run.config["data"]), str(run.config.get("partition"))) for run in subject.runs}
     data, partition = min(problems)
-    where = f"{data_text(Path(data).name)}, {partition}" if len(problems) == 1 else "different data"
+    where = f"{data_name(data)}, {partition}" if len(problems) == 1 else "different data"
     if subject.single:
         return f"{short_method(str(subject.groups[0].first.config['method']))} on {where}"
     keys = {panel["key"] for panel in panels}

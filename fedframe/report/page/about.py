@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from fedframe.report.page.command import command
 from fedframe.report.page.runs import Run, Subject
 from fedframe.report.page.section import Section
-from fedframe.settings import data_text
+from fedframe.settings import data_name
 from fedframe.util.text import plural
 
 RECENT = 10  # rounds whose pace the time left is guessed from
@@ -47,7 +46,7 @@ def facts(run: Run) -> list[list[str]]:
     work = plural(int(config["steps"]), "step") if config.get("steps") else plural(int(config["epochs"]), "epoch")
     rows = {
         "method": str(config.get("method")),
-        "data": f"{data_text(Path(str(config.get('data'))).name)}{samples}",
+        "data": f"{data_name(str(config.get('data')))}{samples}",
         "clients": f"{clients}, {each}; split {config.get('partition')}",
         "net": str(config.get("model")).rpartition("/")[2] + parameters(run),
         "training": f"{plural(int(config['rounds']), 'round')} of {work}, batch {config.get('batch')}, "
@@ -105,7 +104,7 @@ def time_left(subject: Subject) -> dict[str, Any] | None:
 
 def title(subject: Subject) -> str:
     """The headline of the page."""
-    data = {data_text(Path(str(run.config.get("data"))).name) for run in subject.runs}
+    data = {data_name(str(run.config.get("data"))) for run in subject.runs}
     where = data.pop() if len(data) == 1 else "different data"
     if node := next((run.node for run in subject.runs if run.node), ""):
         where = f"{node}'s own data"

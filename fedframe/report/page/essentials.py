@@ -178,8 +178,8 @@ def left(subject: Subject) -> str:
         return ""
     if run.node:
         return (
-            f"{size_text(sent)} of model updates left {run.node}, with scores and histograms of scores; no sample and "
-            "no label. leaves.log in the node's folder lists every message."
+            f"{size_text(sent)} of model updates left {run.node}, {with_scores(run)}; no sample and no label. "
+            "leaves.log in the node's folder lists every message."
         )
     clients = int(run.summary.get("clients") or run.config["clients"])
     each = f"{size_text(sent / max(clients, 1))} a {'site' if run.from_nodes else 'client'}"
@@ -190,9 +190,16 @@ def left(subject: Subject) -> str:
         )
     sums = " Under secure aggregation only sums over the sites were seen." if run.config.get("secure") else ""
     return (
-        f"{size_text(sent)} of model updates left the {clients:,} sites in all, {each}, with scores and histograms of "
-        f"scores; no sample and no label.{sums} leaves.log at each site lists every message.{privacy(run)}"
+        f"{size_text(sent)} of model updates left the {clients:,} sites in all, {each}, {with_scores(run)}; no sample "
+        f"and no label.{sums} leaves.log at each site lists every message.{privacy(run)}"
     )
+
+
+def with_scores(run: Run) -> str:
+    """What is sent besides updates, in words."""
+    if run.config.get("privacy_clip") is not None and run.config.get("privacy_at") == "node":
+        return "and no score, as these have no noise"
+    return "with scores and histograms of scores" if run.config.get("score_bins", 1) else "with scores"
 
 
 def privacy(run: Run) -> str:

@@ -24,13 +24,15 @@ PROX = BenchRow(MethodRow("fedprox", "fedprox"), main=(MU, (0.1, 0.001)))
 Score = Callable[[Candidate, int], float | None]
 
 
-def drive(row: BenchRow, spec: TuningSpec, score: Score, rounds: int = 100) -> tuple[Choice, list[Step]]:
+def drive(
+    row: BenchRow, spec: TuningSpec, score: Score, rounds: int = 100, metric: str = "accuracy"
+) -> tuple[Choice, list[Step]]:
     """Take a search to its end with made-up scores."""
     search, steps = search_row(row, spec, rounds), []
     step = next(search)
     while True:
         steps.append(step)
-        trials = [Trial(row.row, c, (score(c, step.rounds),), ("finished",)) for c in step.candidates]
+        trials = [Trial(row.row, c, (score(c, step.rounds),), ("finished",), metric) for c in step.candidates]
         try:
             step = search.send(trials)
         except StopIteration as end:
@@ -58,6 +60,17 @@ def test_rate_inside_the_grid_needs_no_more_rates() -> None:
 def test_grid_grows_at_the_end_that_is_best(peak: float, best: float) -> None:
     choice, _ = drive(PLAIN, TuningSpec(rates=RATES, refine=0), near(peak))
     assert rate_of(choice.candidate) == best
+
+
+@pytest.mark.parametrize("mode", ["full", "halving"])
+def test_of_errors_the_smallest_is_the_best(mode: str) -> None:
+    def error(candidate: Candidate, rounds: int) -> float:
+        return 1 + abs(math.log((rate_of(candidate) or 1) / 0.1))
+
+    spec = TuningSpec.model_validate({"mode": mode, "rates": RATES, "refine": 0})
+    choice, _ = drive(PLAIN, spec, error, metric="mae")
+    assert rate_of(choice.candidate) == 0.1
+    assert not choice.at_end
 
 
 def test_growth_is_bounded_and_a_best_rate_at_the_end_is_said() -> None:
