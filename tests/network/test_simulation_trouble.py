@@ -13,6 +13,7 @@ pytest.importorskip("flwr")
 pytest.importorskip("ray")
 
 from flwr.app import Error, RecordDict
+from flwr.serverapp import ServerApp
 
 from fedframe.errors import RunError
 from fedframe.network.flower import simulation
@@ -68,12 +69,13 @@ def test_a_simulation_that_cannot_start_leaves_no_threads(tmp_path: Path, monkey
     ended = threading.Event()
     monkeypatch.setattr(SimulationTransport, "_identify_nodes", fails)
     monkeypatch.setattr(SimulationTransport, "_receive_grid", lambda self: Grid())
-    monkeypatch.setattr(
-        simulation, "run_simulation", lambda server, app, nodes, backend_config: server(None, None) or ended.set()
-    )
-    monkeypatch.setattr(
-        simulation.ServerApp, "__call__", lambda self, grid, context: self._main(grid, context), raising=False
-    )
+
+    def run_simulation(server: ServerApp, app: object, nodes: int, backend_config: object) -> None:
+        server(None, None)
+        ended.set()
+
+    monkeypatch.setattr(simulation, "run_simulation", run_simulation)
+    monkeypatch.setattr(ServerApp, "__call__", lambda self, grid, context: self._main(grid, context))
     with pytest.raises(RunError, match="could not start"):
         SimulationTransport(tmp_path, 2)
     assert ended.wait(60)

@@ -78,9 +78,10 @@ class SimulationTransport(FlowerTransport):
         lost = message.has_error() and message.error.code == ErrorCode.UNKNOWN  # an error of a node's has another code
         self._lost = self._lost + 1 if lost else 0
         if self._lost > MOST_LOST * len(self._names):
+            reason = part_of_sentence(message.error.reason or "")
             raise RunError(
-                f"The simulation has lost the processes of its nodes ({part_of_sentence(message.error.reason or '')}). Ray "
-                "ends them when memory runs short: free some, or use fewer nodes."
+                f"The simulation has lost the processes of its nodes ({reason}). Ray ends them when memory runs short: "
+                "free some, or use fewer nodes."
             )
 
     def nodes(self) -> Collection[str]:
