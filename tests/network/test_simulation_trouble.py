@@ -6,6 +6,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -70,7 +71,7 @@ def test_a_simulation_that_cannot_start_leaves_no_threads(tmp_path: Path, monkey
     monkeypatch.setattr(SimulationTransport, "_identify_nodes", fails)
     monkeypatch.setattr(SimulationTransport, "_receive_grid", lambda self: Grid())
 
-    def run_simulation(server: ServerApp, app: object, nodes: int, backend_config: object) -> None:
+    def run_simulation(server: Any, app: object, nodes: int, backend_config: object) -> None:
         server(None, None)
         ended.set()
 
