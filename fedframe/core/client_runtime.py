@@ -30,7 +30,7 @@ from fedframe.core.model import copy_tensors, load_tensors
 from fedframe.core.part import Part
 from fedframe.core.personal import make_personal_models
 from fedframe.core.precision import full_precision
-from fedframe.core.privacy import clipped, local_noise, node_deviation
+from fedframe.core.privacy import clipped, local_noise, node_deviation, noise_purpose
 from fedframe.core.received import Received
 from fedframe.core.scratch import Key, Scratch
 from fedframe.core.stacked_net import StackedNet, layer_chain
@@ -167,7 +167,7 @@ class ClientRuntime:
         update = clipped(update, settings.privacy_clip)
         if settings.privacy_at == "node":
             deviation = settings.privacy_clip * node_deviation(self.job, self.job.clients_per_round)
-            purpose = f"noise {context.round} {context.client}"
+            purpose = noise_purpose(self.job, f"noise {context.round} {context.client}")
             update = local_noise(update, deviation, self.job.home or self.job.folder, purpose, request.tensors["model"])
         context.reply["update"] = update
 

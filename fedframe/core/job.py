@@ -49,6 +49,7 @@ class Job:
     folder: Path  # private state and personal models live under it
     home: Path | None = None  # where a secret is kept that outlives the run; none: in its folder
     placed: str | None = None  # the device of this process, where a run has several
+    run: str = ""  # the name of a network's run, at a node
 
     @property
     def device(self) -> str:

@@ -17,8 +17,8 @@ for the scores, nor what a person at the node can see.
 
 Noise does not come from the run's seed, which everybody knows: a private run cannot be repeated bit for bit. A node's
 own noise is a function of its secret and of what it hides: the same for the same update, or asking twice would average
-it away, and another for another one, or the difference of two answers would be that of two updates. epsilon is that of
-one run: those of several runs on the same data add up.
+it away, and another for another one, or the difference of two answers would be that of two updates; in secure sums also
+another in every run (`noise_purpose`). epsilon is that of one run: those of several runs on the same data add up.
 """
 
 from __future__ import annotations
@@ -107,12 +107,21 @@ def noise(size: int, deviation: float, generator: np.random.Generator) -> Tensor
 
 
 def local_noise(update: Tensor, deviation: float, folder: Path, purpose: str, model: Tensor) -> Tensor:
-    """The update with the client's own noise: the same for the same update in the same round, another for any other."""
+    """The update with the client's own noise: the same for the same update and purpose, another for any other."""
     digest = hashlib.blake2b(f"{purpose} {deviation!r}".encode(), key=local_secret(folder), digest_size=32)
     for tensor in (model, update):
         digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
     generator = np.random.default_rng(int.from_bytes(digest.digest(), "little"))
     return (update.double() + noise(len(update), deviation, generator)).float()
+
+
+def noise_purpose(job: Job, what: str) -> str:
+    """What a client's own noise is bound to, beside the update that it hides.
+
+    A single update keeps its noise in every run. A share of noise in a secure sum is another one in every run: with the
+    same in two, the difference of a sum with a client and one without would have the share of that client alone.
+    """
+    return f"{what} {job.run}" if job.settings.secure else what
 
 
 def local_secret(folder: Path) -> bytes:

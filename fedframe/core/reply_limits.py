@@ -12,8 +12,8 @@ held back, up to `WINDOW` updates, until all norms of the round are known. Where
 round, or all norms were zero), the first `WINDOW` replies are held back until there is a median of theirs. The median
 of two is their mean: where two clients disagree in the first round, nobody can tell which of them is out of proportion.
 
-With secure aggregation the server sees one sum, which it can only compare with the last: if that is out of proportion,
-the round is given up, and the run goes on.
+With secure aggregation the server sees one sum, which it can only compare with the last, and the first one with the
+initial model: if it is out of proportion, the round is given up, and the run goes on.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 from fedframe.core.job import Job
+from fedframe.core.layout import named_tensors
 from fedframe.core.message import Message
 
 WINDOW = 16  # replies that are held back where there is no median yet: as many models in memory
@@ -87,6 +88,9 @@ class ReplyLimits:
             return [reply]
         norms = {name: norm(tensor) for name, tensor in reply.tensors.items()}
         self._seen.append(norms)
+        if reply.unit < 0 and not self.usual.get("update") and self.job.settings.privacy_clip is None:
+            first = self.job.roles.layout.flatten(named_tensors(self.job.template))
+            self.usual = {**self.usual, "update": max(1.0, norm(first))}  # else one member owns the first sum, and all
         known = bool(self.usual.get("update"))
         if known and self._exceeded(norms) is None:
             self._merged.append(norms)

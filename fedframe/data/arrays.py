@@ -6,6 +6,7 @@ import zipfile
 import zlib
 from collections.abc import Mapping
 from dataclasses import replace
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -245,7 +246,17 @@ def load_npz(spec: DataSpec) -> RawData:
             raise DataError(f"{path} is no npz file; np.savez(path, x_train=..., y_train=...) writes one.")
         with file:
             arrays = {name: file[name] for name in file.files}
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, KeyError, RuntimeError, MemoryError) as error:
+    except (
+        zipfile.BadZipFile,
+        zlib.error,
+        EOFError,
+        OSError,
+        KeyError,
+        RuntimeError,
+        MemoryError,
+        SyntaxError,
+        TokenError,
+    ) as error:
         raise DataError(f"{path} is damaged or cut short ({error}); a complete npz file is expected.") from None
     except ValueError as error:
         if "allow_pickle" in str(error):

@@ -30,6 +30,7 @@ from fedframe.federation.approval import settings_digest
 from fedframe.federation.audit import AuditLog
 from fedframe.federation.kit import Kit
 from fedframe.util.files import write_text
+from fedframe.util.plain_files import read_text
 from fedframe.util.processes import lock_with_pid, read_pid
 
 AGREEMENT = "federation.yaml"
@@ -193,7 +194,7 @@ class FederationFolder:
     def agreement(self) -> Agreement:
         """What all members have agreed on."""
         path = self.path / AGREEMENT
-        return Agreement.read(path.read_text(), str(path))
+        return Agreement.read(read_text(path), str(path))
 
     def weights(self, agreement: Agreement) -> bytes | None:
         """The file of initial weights that kits bring along, if they do."""

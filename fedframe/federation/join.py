@@ -296,10 +296,11 @@ class Membership:
         code = fingerprint(made.public)
         notify(f"This node's key for adding up: {code}. Tell the others, and join with theirs (--peers).")
         members = len(self.kit.agreement.members)
-        if max(self.settings.min_clients or 0, agreeing(members)) < members:
+        everyone = " and participation = 1" if self.settings.participation < 1 else ""
+        if everyone or max(self.settings.min_clients or 0, agreeing(members)) < members:
             notify(
                 "Sums without some members may be unmasked: an organiser that lies about who is away can tell an "
-                f"update from those of two rounds. Agree on min_clients = {members} to rule that out."
+                f"update from those of two rounds. Agree on min_clients = {members}{everyone} to rule that out."
             )
         return made
 

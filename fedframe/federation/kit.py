@@ -17,6 +17,7 @@ from fedframe.federation import kit_weights
 from fedframe.federation.agreement import Agreement
 from fedframe.federation.node_folder import check_owner
 from fedframe.network.certificates import is_certificate, public_key_of, write_secret
+from fedframe.util.plain_files import refuse_pipe
 
 FILES = ("ca.pem", "node.key", "federation.yaml", "node.txt", "README.txt")
 NEEDED = FILES[:4]
@@ -129,6 +130,8 @@ class Kit:
 
     @classmethod
     def _read_files(cls, path: Path) -> dict[str, bytes]:
+        for each in [path / name for name in NEEDED] if path.is_dir() else [path]:
+            refuse_pipe(each)
         if path.is_dir():
             return {name: (path / name).read_bytes() for name in NEEDED}
         with path.open("rb") as file:

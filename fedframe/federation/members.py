@@ -20,6 +20,7 @@ from fedframe.federation.folder import AGREEMENT, FederationFolder
 from fedframe.federation.kit import Kit
 from fedframe.federation.serve import connect_superlink, register_members
 from fedframe.settings import Settings
+from fedframe.util.plain_files import refuse_pipe
 
 
 def add_member(folder: FederationFolder, name: str, notify: Callable[[str], None]) -> Agreement:
@@ -79,8 +80,9 @@ def remove_member(folder: FederationFolder, name: str, notify: Callable[[str], N
 
 def with_members(agreement: Agreement, names: tuple[str, ...]) -> Agreement:
     """The next version of an agreement, with other members; what cannot work with them is refused."""
-    settings = check_federation(agreement.settings, agreement.form, names)
-    return replace(agreement, members=names, settings=settings, version=agreement.version + 1)
+    version = agreement.version + 1
+    settings = check_federation(with_clients(agreement, len(names), version), agreement.form, names)
+    return replace(agreement, members=names, settings=settings, version=version)
 
 
 @contextlib.contextmanager
@@ -131,6 +133,7 @@ def renewed(kit: Kit, path: Path, only_members: bool = True) -> tuple[Kit, list[
 
     With `only_members` anything else must be as it was; otherwise it is for the node's people to approve the rest.
     """
+    refuse_pipe(path)
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
@@ -145,7 +148,9 @@ def renewed(kit: Kit, path: Path, only_members: bool = True) -> tuple[Kit, list[
             f"{path} is version {new.version} of the agreement, and this node has version {old.version}; ask the "
             "organiser for the newest federation.yaml."
         )
-    same = replace(old, members=new.members, version=new.version, settings=with_clients(old, len(new.members)))
+    same = replace(
+        old, members=new.members, version=new.version, settings=with_clients(old, len(new.members), new.version)
+    )
     if same.text() != new.text():
         if only_members:
             news = [text for text in changes(terms_of(old), terms_of(new)) if not text.startswith("members ")]
@@ -162,6 +167,11 @@ def renewed(kit: Kit, path: Path, only_members: bool = True) -> tuple[Kit, list[
     return replace(kit, agreement=new), [said]
 
 
-def with_clients(agreement: Agreement, count: int) -> Settings:
-    """The settings of an agreement for another number of members."""
-    return agreement.settings.model_copy(update={"clients": count})
+def with_clients(agreement: Agreement, count: int, version: int) -> Settings:
+    """The settings of a later version of an agreement, for another number of members.
+
+    Secure sums of two runs from the same seed, with a member and without it, differ in round 1 by exactly its update.
+    """
+    settings = agreement.settings
+    seed = (settings.seed + version - agreement.version) % (1 << 63) if settings.secure else settings.seed
+    return settings.model_copy(update={"clients": count, "seed": seed})

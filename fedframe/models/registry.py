@@ -124,7 +124,17 @@ def build_net(net: str | nn.Module | Callable[..., nn.Module], shape: tuple[int,
     if isinstance(net, str) and is_zoo(net):
         return check_features(build_zoo(net, shape), shape, repr(net))
     if isinstance(net, str) and not _is_import_path(net):
-        return channels_last(build_named(net, shape))
+        try:
+            return channels_last(build_named(net, shape))
+        except (
+            MemoryError,
+            OverflowError,
+            RuntimeError,
+            TypeError,
+        ) as error:  # torch cannot count or hold so many weights
+            raise SettingError(
+                f"model = {net[:60]!r} is too large for this machine; use a smaller one, such as mlp:64."
+            ) from error
     found = locate(net) if isinstance(net, str) else net
     label = repr(net if isinstance(net, str) else getattr(net, "__name__", type(net).__name__))
     return check_features(build_custom(found, shape, label), shape, label)

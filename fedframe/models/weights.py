@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from fedframe.errors import DataError, SettingError
 from fedframe.util.files import read_tensors
+from fedframe.util.plain_files import refuse_pipe
 
 LISTED = 3  # names that a sentence lists
 WRAPPERS = ("state_dict", "model", "model_state_dict")  # under which training scripts keep a net's tensors
@@ -24,6 +25,7 @@ WRAPPERS = ("state_dict", "model", "model_state_dict")  # under which training s
 
 def weights_digest(path: Path) -> str:
     """A digest of the file's content."""
+    refuse_pipe(path)
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()

@@ -139,6 +139,8 @@ class Admission:
         asked = {kind: clients for kind, clients in tasks.items() if kind not in FREE}
         for kind in {*asked, *({"end"} & set(tasks))}:
             self.check(kind, request, tasks)
+        if request.numbers.get(LAST):
+            self.admit_last(request, tasks)
         if not asked:
             return {}
         self.check_runs()
@@ -156,6 +158,15 @@ class Admission:
                     self.spend(client, request.round)
         return found
 
+    def admit_last(self, request: Message, tasks: Tasks) -> None:
+        """The request that ends a run: nodes keep its model, score it for themselves, and may tell what they gain."""
+        if request.round <= self.job.settings.rounds or not tasks or set(tasks) - set(AFTER_ROUNDS):
+            raise ProtocolError("The last request of a run comes after its rounds, with work of its own.")
+        self.check_runs()
+        slot = Slot("last", request.round, 0, request_digest(request))
+        for client in {client for clients in tasks.values() for client in clients}:
+            self.journal(client).admit(slot, self.most(slot))
+
     def check(self, kind: str, request: Message, tasks: Tasks) -> None:
         """Refuse a request that the agreed program does not send."""
         settings, round = self.job.settings, request.round
@@ -170,8 +181,12 @@ class Admission:
             raise ProtocolError(f"The learning rate of round {round} is agreed to be {agreed!r}; use the agreed one.")
         begins = kind == "train" or (kind == "statistics" and not request.numbers.get(STAGE))
         if begins and round == 1:
-            first = self.job.roles.layout.flatten(named_tensors(self.job.template))
-            if not torch.equal(request.tensors["model"].cpu(), first.cpu()):
+            agreed_tensors = named_tensors(self.job.template)
+            first = self.job.roles.layout.flatten(agreed_tensors)
+            fixed = [name for name in request.tensors if name.startswith("fixed/") and kind == "train"]
+            if not torch.equal(request.tensors["model"].cpu(), first.cpu()) or not all(
+                torch.equal(request.tensors[name].cpu(), agreed_tensors[name[6:]].detach().cpu()) for name in fixed
+            ):
                 raise ProtocolError("The first model is not the agreed initial one.")
 
     def agreed_kinds(self) -> Collection[str]:
@@ -186,6 +201,8 @@ class Admission:
     def most(self, slot: Slot) -> int:
         """How many requests of a slot are answered: one, but where the end of a run may be gone through again."""
         method = self.job.method
+        if slot.kind == "statistics" and self.release is not None:  # it is in the ledger once
+            return 1
         staged = method.optional_slot("server_stage") is not None or bool(method.parts_with("after_rounds"))
         if slot.round <= self.job.settings.rounds or not staged:
             return 1

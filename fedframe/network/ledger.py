@@ -35,18 +35,24 @@ class EpsilonLedger:
 
     def events(self) -> dict[str, float]:
         """The noise of every event by its key."""
+        return self._read()[0]
+
+    def _read(self) -> tuple[dict[str, float], float]:
+        """The events, and the smallest delta that any of them was promised for: a limit must not grow with another."""
         try:
-            return {str(record["key"]): float(record["noise"]) for record in read_records(self.path)}
+            records = read_records(self.path)
+            events = {str(record["key"]): float(record["noise"]) for record in records}
+            return events, min((float(record["delta"]) for record in records), default=1.0)
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"{self.path} is no ledger of privacy; put an undamaged copy in its place.") from error
 
     def spend(self, key: str, noise: float, delta: float, protects: str = "clients") -> float:
         """Enter an event, unless it was before, and return the epsilon of all; beyond the limit it is refused."""
         with self._lock:
-            events = self.events()
+            events, smallest = self._read()
             if key in events:
-                return self.total(events, delta)
-            after = self.total({**events, key: noise}, delta)
+                return self.total(events, min(delta, smallest))
+            after = self.total({**events, key: noise}, min(delta, smallest))
             if self.limit is not None and after > self.limit:
                 raise ProtocolError(
                     f"This node's own limit of privacy is reached: epsilon would be {after:.3g} over all its runs, and "
@@ -56,8 +62,9 @@ class EpsilonLedger:
             return after
 
     def spent(self, delta: float) -> float:
-        """The epsilon of all events so far."""
-        return self.total(self.events(), delta)
+        """The epsilon of all events so far, for this delta or a smaller one that was promised before."""
+        events, smallest = self._read()
+        return self.total(events, min(delta, smallest))
 
     @staticmethod
     def total(events: dict[str, float], delta: float) -> float:
@@ -70,5 +77,6 @@ class EpsilonLedger:
         samples = any(record.get("protects") == "samples" for record in read_records(self.path))
         of = ", for each of your samples" if samples else ""
         return (
-            f"Privacy spent in all runs: epsilon {self.spent(delta):.3g}{limit} for delta {delta:g}{of} ({self.path})."
+            f"Privacy spent in all runs: epsilon {self.spent(delta):.3g}{limit} for delta "
+            f"{min(delta, self._read()[1]):g}{of} ({self.path})."
         )

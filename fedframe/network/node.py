@@ -121,7 +121,7 @@ class NodeRuntime:
         if self.client_runtime is None or run != self.run:
             if not run.isalnum() or len(run) > 64:
                 raise ProtocolError("A run is named by letters and digits.")
-            job = self.make_job(run)
+            job = replace(self.make_job(run), run=run)
             self.admission = Admission(job, run, self.ledger, self.most_runs)
             self.run, self.client_runtime = run, ClientRuntime(job)
         return self.client_runtime

@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -353,6 +354,8 @@ def read_arrays(path: Path) -> Tensor:
         KeyError,
         RuntimeError,
         MemoryError,
+        SyntaxError,  # numpy parses an array's header as Python
+        TokenError,
         zipfile.BadZipFile,
         zlib.error,
     ) as error:

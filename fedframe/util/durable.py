@@ -1,4 +1,4 @@
-"""Records that survive a power cut: lines that are on the disk before the caller goes on."""
+"""Records that survive a power cut: lines that are on the disk before the caller goes on, each with its checksum."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from fedframe.errors import DataError, RunError
+from fedframe.util.checksums import DIGITS, LINE, LINE_END, opened_line, sealed_line
+from fedframe.util.plain_files import refuse_pipe
 
 
 def append_record(path: Path, record: dict[str, Any]) -> None:
     """Add a line of JSON, and return when the disk has it; a line that was cut off before is ended first."""
-    line = json.dumps(record, sort_keys=True).encode() + b"\n"
+    line = sealed_line(json.dumps(record, sort_keys=True).encode()) + b"\n"
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         fresh = not path.exists()
@@ -37,6 +39,7 @@ def read_records(path: Path) -> list[dict[str, Any]]:
     """
     if not path.exists():
         return []
+    refuse_pipe(path)
     try:
         lines = path.read_bytes().split(b"\n")
     except OSError as error:
@@ -46,16 +49,25 @@ def read_records(path: Path) -> list[dict[str, Any]]:
         if not line:
             continue
         try:
-            record = json.loads(line)
+            whole = opened_line(line)
+            if whole is None:
+                raise ValueError("another checksum")
+            record = json.loads(whole)
         except ValueError as error:
-            # A line that was cut off is a beginning without an end; what a disk has spoilt hardly ever is.
-            if line.startswith(b"{") and not line.endswith(b"}"):
+            if is_cut_off(line):
                 continue
             raise DataError(f"{path} is damaged in line {number + 1}; put an undamaged copy in its place.") from error
         if not isinstance(record, dict):
             raise DataError(f"{path} is damaged in line {number + 1}; put an undamaged copy in its place.")
         found.append(record)
     return found
+
+
+def is_cut_off(line: bytes) -> bool:
+    """Whether a line is a beginning without an end; what a disk has spoilt is as long as it was."""
+    _, marker, tail = line.rpartition(LINE)
+    whole = bool(marker) and len(tail) >= DIGITS + len(LINE_END)
+    return line.startswith(b"{") and not line.endswith(b"}") and not whole
 
 
 def write_durably(path: Path, content: bytes) -> None:

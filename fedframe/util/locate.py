@@ -16,6 +16,7 @@ from urllib.parse import quote, unquote_plus
 
 from fedframe.errors import SettingError, nearest
 from fedframe.util.code_files import LIBRARIES, code_files, import_root, importable, in_library
+from fedframe.util.plain_files import refuse_pipe
 
 GENERATED = "__create_fn__.<locals>."  # how the names begin of functions that dataclasses make, also by `exec`
 
@@ -101,6 +102,7 @@ def _load_module(name: str) -> ModuleType:
 def _load_file(path: Path) -> ModuleType:
     path = path.resolve()
     path.stat()  # raises FileNotFoundError
+    refuse_pipe(path)
     stamps = {str(file): (file.stat().st_mtime_ns, file.stat().st_size) for file in code_files(str(path))}
     # The same name in every process and at every call, so that a class stays one class.
     name = f"fedframe_own_{hashlib.sha256(os.fsencode(path)).hexdigest()[:12]}"

@@ -21,6 +21,12 @@ def read_bytes(path: Path) -> bytes:
         raise DamageError(f"Could not read {path}: {reason}.", path) from error
 
 
+def refuse_pipe(path: Path) -> None:
+    """Refuse what reading would never end of; what is not there, or a folder, is left to whoever reads it."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise DamageError(f"{path} is no file but {kind_of(path)}.", path)
+
+
 def kind_of(path: Path) -> str:
     """What stands in a file's place."""
     return "a folder" if path.is_dir() else "a pipe or a device"

@@ -62,6 +62,20 @@ def test_a_node_is_added_and_trains_with_the_others(tmp_path: Path, monkeypatch:
     assert None not in found["client"]
 
 
+@pytest.mark.parametrize("secure", [False, True])
+def test_under_secure_another_list_of_members_has_another_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, secure: bool
+) -> None:
+    """From the same seed the sums of round 1 with and without a member would differ by exactly its update."""
+    made, _ = make_clinic(tmp_path, monkeypatch, secure=secure)
+    before = made.agreement().settings.seed
+    add_member(made, "east", print)
+    changed = add_member(made, "far", print)
+    assert changed.settings.seed == before + 2 * secure
+    own, _ = renewed(Kit.read(tmp_path / "north-node"), made.path / "federation.yaml")  # no more than its members
+    assert own.agreement.text() == changed.text()
+
+
 def test_a_removed_node_has_no_key_and_no_kit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made, _ = make_clinic(tmp_path, monkeypatch)
     said: Said = []

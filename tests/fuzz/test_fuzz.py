@@ -8,8 +8,10 @@ from __future__ import annotations
 import json
 import os
 import struct
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,14 +25,19 @@ from fedframe.core.message import Message
 from fedframe.data import load_source
 from fedframe.errors import FedframeError, ProtocolError
 from fedframe.federation.agreement import Agreement
+from fedframe.federation.folder import FederationFolder
 from fedframe.federation.kit import Kit
+from fedframe.federation.members import renewed
 from fedframe.methods.recipes import make_method
+from fedframe.models.registry import build_net
+from fedframe.models.weights import weights_digest
 from fedframe.network.envelope import decode_envelope, encode_envelope
 from fedframe.network.node_request import NodeRequest, decode_replies
 from fedframe.runs import round_lines
 from fedframe.runs.folder import CONFIG, RunFolder
 from fedframe.runs.predictor import read_arrays
-from fedframe.settings import Settings, check, parse_config
+from fedframe.settings import Settings, check, parse_config, read_config
+from fedframe.util.durable import read_records
 from fedframe.util.files import read_json, read_tensors, write_json, write_tensors
 
 pytestmark = pytest.mark.slow
@@ -204,8 +211,33 @@ def test_things_that_are_no_files_and_labels_that_are_no_text_are_refused(tmp_pa
     x = np.zeros((4, 2), np.float32)
     assert refused(lambda: load_source(f"npz:{tmp_path / 'pipe.npz'}"))
     assert refused(lambda: read_arrays(tmp_path / "huge.npy"))
+    (tmp_path / "deep.npy").write_bytes(b"\x93NUMPY\x02\x00" + struct.pack("<I", 9000) + b"(" * 9000)
+    with zipfile.ZipFile(tmp_path / "deep.npz", "w") as file:
+        file.write(tmp_path / "deep.npy", "x.npy")
+    assert refused(lambda: read_arrays(tmp_path / "deep.npy"))
+    assert refused(lambda: load_source(f"npz:{tmp_path / 'deep.npz'}"))
+    for net in ("mlp:" + "9" * 30, f"mlp:{10**17}"):
+        assert refused(lambda net=net: build_net(net, (64,)))  # type: ignore[misc]
     assert refused(lambda: load_source((x, np.array(["a", "b", "\udcff", "a"]))))
     assert refused(lambda: load_source((x, np.array([b"a", b"\xff\xfe", b"b", b"a"]))))
+
+
+def test_pipes_in_the_place_of_any_file_that_a_person_names_are_refused(tmp_path: Path) -> None:
+    """Reading one would wait for ever."""
+    os.mkfifo(pipe := tmp_path / "pipe")
+    (node := tmp_path / "node").mkdir()
+    os.mkfifo(node / "node.key")
+    os.mkfifo(tmp_path / "federation.yaml")
+    for use in (
+        lambda: Kit.read(pipe),
+        lambda: Kit.read(node),
+        lambda: FederationFolder(tmp_path).agreement(),
+        lambda: renewed(SimpleNamespace(), pipe),  # type: ignore[arg-type]
+        lambda: weights_digest(pipe),
+        lambda: read_records(pipe),
+        lambda: read_config(pipe),
+    ):
+        assert refused(use)
 
 
 # -- requests and replies ----------------------------------------------------------------------------------------------

@@ -18,6 +18,8 @@ import torch
 pytest.importorskip("cryptography")
 
 from fedframe.core.client_runtime import ClientRuntime
+from fedframe.core.job import Job
+from fedframe.core.layout import named_tensors
 from fedframe.core.message import Message
 from fedframe.core.privacy import composed_epsilon
 from fedframe.core.server import Server
@@ -162,21 +164,24 @@ def test_a_group_is_as_large_as_agreed_and_of_members(tmp_path: Path) -> None:
         organiser.ask(0, request, ["train"], foreign)
 
 
-def unmasked_sum(organiser: Organiser, request: Message, kinds: list[str], alive: Sequence[int]) -> RingVector:
+def unmasked_sum(
+    organiser: Organiser, request: Message, kinds: list[str], alive: Sequence[int], run: str = "run1"
+) -> RingVector:
     """What an organiser finds that says that the others have gone."""
     everyone = range(len(organiser.nodes))
+    organiser.engine.run_name = run
     group = masking_group_for(organiser.engine, request, everyone, kinds)
     masked = {
-        client: organiser.ask(client, request, kinds, group).tensors["masked"].numpy().view(np.uint64)
+        client: organiser.ask(client, request, kinds, group, run).tensors["masked"].numpy().view(np.uint64)
         for client in everyone
     }
     told, signatures = replace(group, alive=tuple(alive)), {}
     for client in alive:
-        reply = organiser.ask(client, Message("agree", request.round), ["agree"], told)
+        reply = organiser.ask(client, Message("agree", request.round), ["agree"], told, run)
         signatures[client] = str(reply.numbers["signature"])
     told, seeds = replace(told, signatures=signatures), {}
     for client in alive:
-        reply = organiser.ask(client, Message("unmask", request.round), ["unmask"], told)
+        reply = organiser.ask(client, Message("unmask", request.round), ["unmask"], told, run)
         found = {name: tensor.numpy().tobytes() for name, tensor in reply.tensors.items()}
         seeds[client] = {name: seed for name, seed in found.items() if not name.startswith("shares/")}
     return unmask({client: masked[client] for client in alive}, seeds)
@@ -319,6 +324,46 @@ def test_a_round_has_one_model_for_all_work(tmp_path: Path) -> None:
     organiser.ask(1, honest, ["client", "train"])
 
 
+def test_the_end_of_a_run_is_told_once_and_after_its_rounds(tmp_path: Path) -> None:
+    """A node that tells what it gains scored any model that came with a greeting, as often as it was asked."""
+    organiser = Organiser(tmp_path, rounds=1)
+    scored: list[torch.Tensor] = []
+
+    def finish(job: Job, request: Message) -> dict[str, float]:
+        scored.append(request.tensors["model"])
+        return {"gain_value": 0.5}
+
+    organiser.nodes[0].on_finished = finish
+    train, end = (organiser.server.build_request(kind, round) for kind, round in (("train", 1), ("end", 2)))
+    train, end = (replace(each, numbers={**each.numbers, "last": 1}) for each in (train, end))
+    for favourite in range(3):
+        for kind, request in (("hello", end), ("agree", end), ("train", train)):
+            asked = organiser.crafted(request, favourite) if kind != "train" else request
+            with pytest.raises(ProtocolError, match="comes after its rounds"):
+                organiser.ask(0, replace(asked, kind=kind), [kind])
+    assert not scored
+    for _ in range(2):  # an organiser that was killed asks again
+        assert organiser.ask(0, end, ["end"]).numbers["gain_value"] == 0.5
+        organiser.restart(0).on_finished = finish
+    with pytest.raises(ProtocolError, match="last of round 2 was answered for another request"):
+        organiser.ask(0, organiser.crafted(end, 3), ["end"])
+
+
+def test_what_is_fixed_in_training_is_the_agreed_one_in_the_first_round(tmp_path: Path) -> None:
+    """All of a frozen net could come with the first request."""
+    organiser = Organiser(tmp_path, method="fedetf")
+    request = organiser.server.build_request("train", 1)
+    fixed = named_tensors(organiser.job.template)
+    name = organiser.job.roles.fixed[0]
+    same, other = (
+        replace(request, tensors={**request.tensors, f"fixed/{name}": fixed[name].detach() + change})
+        for change in (0, 1)
+    )
+    with pytest.raises(ProtocolError, match="not the agreed initial one"):
+        organiser.ask(0, other, ["train"])
+    organiser.ask(0, same, ["train"])
+
+
 def test_a_node_is_in_as_many_runs_as_its_people_want(tmp_path: Path) -> None:
     """Every new run has its rounds: without a limit an organiser begins as many as it likes."""
     organiser = Organiser(tmp_path)
@@ -347,6 +392,22 @@ def test_noise_cannot_be_averaged_away(tmp_path: Path) -> None:
         except ProtocolError:
             continue
     assert answers == {first.tensors["update"].numpy().tobytes()}
+
+
+@pytest.mark.slow
+def test_noise_of_two_runs_does_not_cancel_in_the_difference_of_their_sums(tmp_path: Path) -> None:
+    """Every one of five adds a share of .58, so that four others' are the whole; a single share was left."""
+    pytest.importorskip("dp_accounting")
+    organiser = Organiser(tmp_path, 5, **PRIVATE, secure=True)
+    request = organiser.server.build_request("train", 1)
+    size, bits = len(request.tensors["model"]), bits_of(organiser.job, "weighted")
+    whole, rest = (
+        from_fixed_point(unmasked_sum(organiser, request, ["train"], range(count), run)[-size:], bits)
+        for count, run in ((5, "a"), (4, "b"))
+    )
+    deviation = float((whole - rest).norm()) / size**0.5  # the update itself is no longer than 1 in all
+    assert deviation > 1
+    assert deviation == pytest.approx(3**-0.5 * 9**0.5, rel=0.1)  # its own share, and twice those of four others
 
 
 def test_a_private_answer_is_the_same_or_none(tmp_path: Path) -> None:
@@ -385,6 +446,19 @@ def test_the_ledger_counts_all_runs_and_refuses_beyond_its_limit(tmp_path: Path)
     assert f"epsilon {two:.3g} of {ledger.limit:g}" in again.describe(1e-5)
 
 
+def test_a_larger_delta_buys_no_more(tmp_path: Path) -> None:
+    """An agreement with delta = 0.5 would have made every epsilon small, and the limit of the node none."""
+    pytest.importorskip("dp_accounting")
+    limit = 1.01 * composed_epsilon(((1.0, 2),), 1e-5)
+    ledger = EpsilonLedger(tmp_path / "ledger.jsonl", limit)
+    ledger.spend("a", 1.0, 1e-5)
+    ledger.spend("b", 1.0, 0.5)
+    with pytest.raises(ProtocolError, match="own limit of privacy is reached"):
+        ledger.spend("c", 1.0, 0.5)
+    assert ledger.spent(0.5) == pytest.approx(limit / 1.01)
+    assert "for delta 1e-05" in ledger.describe(0.5)
+
+
 @pytest.mark.parametrize("secure", [False, True])
 def test_a_private_release_leaves_with_its_noise_and_is_in_the_ledger(tmp_path: Path, secure: bool) -> None:
     """It did not leave at all, and nothing counted it: an organiser could have had one in every run."""
@@ -407,6 +481,27 @@ def test_a_private_release_leaves_with_its_noise_and_is_in_the_ledger(tmp_path: 
     assert reply.numbers == {"samples": 1}
     with pytest.raises(ProtocolError, match="own limit of privacy is reached"):
         organiser.ask(0, request, ["statistics"], group("third"), run="third")
+
+
+@pytest.mark.parametrize("privacy_at", ["node", "server"])
+def test_a_private_release_is_as_long_as_agreed_whatever_the_request_says(tmp_path: Path, privacy_at: str) -> None:
+    """Scale and length of the features came with the request: a million times as large, no noise hid anything."""
+    pytest.importorskip("dp_accounting")
+    organiser = Organiser(tmp_path, method="analytic", rounds=0, **{**PRIVATE, "privacy_at": privacy_at})
+    organiser.server.conclude(nothing)
+    honest = organiser.server.build_request("statistics", 1)
+    name = "fixed/extras.analytic"
+    size = len(honest.tensors[f"{name}.inverse"])
+    assert bool(honest.tensors[f"{name}.bounded"])
+    wishes = {"bounded": torch.zeros(()), "inverse": torch.full((size,), 1e6), "mean": torch.full((size,), -3.0)}
+    crafted = replace(
+        honest, tensors={**honest.tensors, **{f"{name}.{what}": tensor for what, tensor in wishes.items()}}
+    )
+    wanted = organiser.ask(0, honest, ["statistics"], run="another").tensors
+    found = organiser.ask(0, crafted, ["statistics"], run="third").tensors
+    assert all(torch.equal(found[each], wanted[each]) for each in wanted)
+    with pytest.raises(ProtocolError, match="was answered for another request"):  # the ledger has one
+        organiser.ask(0, replace(crafted, tensors=honest.tensors), ["statistics"], run="third")
 
 
 def test_releases_that_hide_samples_are_said_to(tmp_path: Path) -> None:

@@ -129,6 +129,20 @@ def test_a_missing_file_is_a_sentence_and_never_an_error(tmp_path: Path, absent:
         assert each.get("missing", "Ends.").rstrip(")").endswith((".", "run"))
 
 
+def test_runs_whose_scores_by_client_are_gone_are_named(tmp_path: Path) -> None:
+    """A deleted file looks like one that was never made; without a word there would seem to be two methods."""
+    folder = made_comparison(tmp_path / "comparison")
+    assert "Without" not in section(page_data(open_runs([folder])), "spread")["read"]
+    (folder / "runs/fedprox/seed-0/client_scores.json").unlink()
+    found = section(page_data(open_runs([folder])), "spread")
+    assert found["read"].endswith(" Without client_scores.json: fedprox.")
+    for panel in found["data"]["panels"]:
+        assert [line["label"] for line in panel["series"]] == ["fedavg", "fedetf"]
+    for method in ("fedavg", "fedetf"):
+        (folder / f"runs/{method}/seed-0/client_scores.json").unlink()
+    assert "client_scores.json" in section(page_data(open_runs([folder])), "spread")["missing"]
+
+
 def test_a_run_before_its_first_round_has_a_page(tmp_path: Path) -> None:
     folder = made_run(tmp_path / "run")
     for path in folder.iterdir():

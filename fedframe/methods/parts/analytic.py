@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from fedframe.core import ClientContext, Message, Method, Model, ModelSize, Part, Server, Upload
 from fedframe.core.kept_statistics import keep_statistics
 from fedframe.core.part import Slot
-from fedframe.core.privacy import fresh_generator, local_noise, node_deviation, noise
+from fedframe.core.privacy import fresh_generator, local_noise, node_deviation, noise, noise_purpose
 from fedframe.errors import SettingError
 from fedframe.methods.closed_form.long_tail import class_weights, equal_priors, normalised_columns
 from fedframe.methods.closed_form.means_only import sums_from_crosses
@@ -66,6 +66,12 @@ class ClosedFormHead(nn.Module):
         """Features as the classifier sees them."""
         found: Tensor = (self.features(inputs) - self.mean) * self.inverse
         return bounded(found) if bool(self.bounded) else found
+
+    def bound(self, clip: float) -> None:
+        """Features as privacy needs them: about where they lie without a look at data, and of bounded length."""
+        self.mean.copy_(self.features.usual())
+        self.inverse.fill_(LONGEST / clip)
+        self.bounded.fill_(1.0)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Logits of the classes."""
@@ -212,14 +218,21 @@ class Analytic(Part):
     def private_statistics(self, context: ClientContext) -> dict[str, Tensor]:
         """The same of bounded features: to hide a client their mean, and with its own noise if it is to add it."""
         head, job, rows = closed_form(context.model), context.job, len(context.rows)
-        batches = ((head.standardised(inputs).cpu(), labels) for inputs, labels in embedded(context))
+        assert job.settings.privacy_clip is not None
+        head.bound(
+            job.settings.privacy_clip
+        )  # whatever the request says: the noise hides features of this length alone
+        # What is no number counts as 0: that there is one would tell of the data.
+        batches = (
+            (head.standardised(inputs).cpu().nan_to_num(0.0, 0.0, 0.0), labels) for inputs, labels in embedded(context)
+        )
         sums = stream_sums(batches, head.features.dim, context.model.classes)
         release = to_release(sums)
         if self.protect == "client":
             release /= max(rows, 1)
         deviation = node_deviation(job, len(job.federation))
         if deviation:
-            purpose = f"{MODULE} {context.round} {context.client}"
+            purpose = noise_purpose(job, f"{MODULE} {context.round} {context.client}")
             home = job.home or job.folder
             release = local_noise(release.float(), deviation, home, purpose, context.received["model"]).double()
         found = from_release(release, head.features.dim + 1, context.model.classes)
