@@ -126,12 +126,9 @@ def build_net(net: str | nn.Module | Callable[..., nn.Module], shape: tuple[int,
     if isinstance(net, str) and not _is_import_path(net):
         try:
             return channels_last(build_named(net, shape))
-        except (
-            MemoryError,
-            OverflowError,
-            RuntimeError,
-            TypeError,
-        ) as error:  # torch cannot count or hold so many weights
+        except (MemoryError, OverflowError, RuntimeError, TypeError) as error:
+            if not net.startswith("mlp:"):  # only its widths can be more than torch can count or hold
+                raise
             raise SettingError(
                 f"model = {net[:60]!r} is too large for this machine; use a smaller one, such as mlp:64."
             ) from error

@@ -118,7 +118,8 @@ class Admission:
         self.home = job.home or job.folder
         self.journals: dict[int, Journal] = {}
         self.withholds = withholds_figures(job.settings)
-        self.release = release_of(job.method)  # a part whose statistics after the rounds are private themselves
+        # A part whose statistics after the rounds are private themselves, where there is privacy at all.
+        self.release = release_of(job.method) if job.settings.privacy_clip is not None else None
         self.keeps_answers = self.withholds or job.settings.secure
         self.secret = local_secret(self.home)
 
