@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
+Draws = tuple[Counts, Counts]  # of the bootstrap: the class's own samples and all others, a row per draw
 Z = 1.959963984540054  # 95 % of a normal distribution lie within so many standard errors
 RESAMPLES = 200  # of the bootstrap; for a standard error more change little
 CELLS = 256  # distinct scores that the bootstrap keeps apart: neighbours beyond that are resampled together
@@ -34,6 +35,7 @@ METRICS = {
     "sensitivity": "sensitivity at the set specificity (with more than two classes one against the rest, mean)",
     "specificity": "specificity at the set sensitivity (with more than two classes one against the rest, mean)",
 }
+OF_CLASS = ("auroc", "average_precision", "sensitivity", "specificity")  # what one class against the rest has
 NUMBER_METRICS = {  # of predicted numbers
     "mae": "mean absolute error (in the target's units; mean over targets; lower is better)",
     "rmse": "root mean squared error (in the target's units; mean over targets; lower is better)",
@@ -196,11 +198,30 @@ def squared_errors(probabilities: Floats, labels: Counts) -> Floats:
 
 
 # -- one number, by name -----------------------------------------------------------------------------------------------
-def measure(evidence: Evidence, metric: str, positive: int = 1, at: float = 0.9) -> Measured | None:
+class ClassMeasures:
+    """What `OF_CLASS` names, of each class against the rest; computed once, with one set of bootstrap draws a class."""
+
+    def __init__(self, evidence: Evidence, at: float = 0.9) -> None:
+        self.evidence, self.at = evidence, at
+        self.found: dict[int, dict[str, Measured | None]] = {}
+
+    def of(self, c: int) -> dict[str, Measured | None]:
+        """All of them, of one class."""
+        if c not in self.found:
+            scores = self.evidence.scores(c)
+            draws = resample(scores) if scores.usable else None
+            self.found[c] = {metric: of_class(scores, metric, self.at, draws) for metric in OF_CLASS}
+        return self.found[c]
+
+
+def measure(
+    evidence: Evidence, metric: str, positive: int = 1, at: float = 0.9, by_class: ClassMeasures | None = None
+) -> Measured | None:
     """A metric with its error; None where it has no meaning, such as AUROC with samples of one class only.
 
     Of two classes, `positive` is the one that AUROC, average precision, sensitivity and specificity are about. `at` is
-    the specificity at which sensitivity is read off, or the other way round.
+    the specificity at which sensitivity is read off, or the other way round. `by_class` has each class's measures of
+    the same evidence, for callers that want them all.
     """
     if not evidence.samples:
         return None
@@ -214,21 +235,23 @@ def measure(evidence: Evidence, metric: str, positive: int = 1, at: float = 0.9)
     if metric == "auroc" and isinstance(evidence, Predictions) and evidence.classes > 2:
         return macro_auroc(evidence)
     chosen = [positive] if evidence.classes == 2 else range(evidence.classes)
+    if by_class is not None:
+        return mean_over([by_class.of(c)[metric] for c in chosen])
     return mean_over([of_class(evidence.scores(c), metric, at) for c in chosen])
 
 
-def of_class(scores: ClassScores, metric: str, at: float = 0.9) -> Measured | None:
-    """A metric of one class against the rest."""
+def of_class(scores: ClassScores, metric: str, at: float = 0.9, draws: Draws | None = None) -> Measured | None:
+    """A metric of one class against the rest; with bootstrap draws of these scores, if there are any yet."""
     if not scores.usable:
         return None
     if metric == "auroc":
         return auroc(scores)
     if metric == "average_precision":
-        return bootstrapped(scores, average_precision)
+        return bootstrapped(scores, average_precision, draws)
     if metric == "sensitivity":
-        return bootstrapped(scores, lambda own, others: sensitivity_at(own, others, at))
+        return bootstrapped(scores, lambda own, others: sensitivity_at(own, others, at), draws)
     # Specificity at a sensitivity is the same question with the two kinds of samples, and the order, exchanged.
-    return bootstrapped(scores, lambda own, others: sensitivity_at(others[..., ::-1], own[..., ::-1], at))
+    return bootstrapped(scores, lambda own, others: sensitivity_at(others[..., ::-1], own[..., ::-1], at), draws)
 
 
 def mean_over(each: Sequence[Measured | None]) -> Measured | None:
@@ -384,15 +407,22 @@ def sensitivity_at(own: Counts | Floats, others: Counts | Floats, specificity: f
     return np.asarray(np.where(false <= 1 - specificity + 1e-12, hits, 0.0).max(-1))
 
 
-def bootstrapped(scores: ClassScores, formula: Callable[[Counts, Counts], Floats]) -> Measured:
-    """A formula's value, and its error over samples that are drawn anew within each kind."""
-    value = float(formula(scores.own, scores.others))
+def resample(scores: ClassScores) -> Draws:
+    """Samples of each kind drawn anew, often: the counts of the class's own and of all others, in merged scores."""
     coarse = merged(scores, CELLS)
     draw = np.random.default_rng(0)
-    drawn = [
+    own, others = (
         draw.multinomial(int(counts.sum()), counts / counts.sum(), RESAMPLES) for counts in (coarse.own, coarse.others)
-    ]
-    spread = float(formula(drawn[0], drawn[1]).std(ddof=1))
+    )
+    return own, others
+
+
+def bootstrapped(
+    scores: ClassScores, formula: Callable[[Counts, Counts], Floats], draws: Draws | None = None
+) -> Measured:
+    """A formula's value, and its error over samples that are drawn anew within each kind."""
+    value = float(formula(scores.own, scores.others))
+    spread = float(formula(*(draws or resample(scores))).std(ddof=1))
     fewest = min(int(scores.own.sum()), int(scores.others.sum()))
     return Measured(value, spread if spread > 1e-12 else smoothed_error(value, fewest))
 

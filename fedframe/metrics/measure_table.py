@@ -9,6 +9,7 @@ import numpy as np
 
 from fedframe.core.measures import (
     METRICS,
+    ClassMeasures,
     Evidence,
     Measured,
     Predictions,
@@ -16,12 +17,10 @@ from fedframe.core.measures import (
     brier,
     class_f1,
     measure,
-    of_class,
     share_of,
 )
 from fedframe.core.tally import Tally, calibration_error, make_tally
 
-OF_CLASS = ("auroc", "average_precision", "sensitivity", "specificity")
 MOST_CLASSES = 30  # of which each has all measures of its own: there are four times as many, each with an interval
 
 
@@ -29,10 +28,11 @@ def measure_table(evidence: Evidence, names: Sequence[str], positive: int, at: f
     """All measures of all predictions together; of each class as well, unless there are very many."""
     counts = evidence.confusion.sum(1)
     most = int(counts.argmax())
+    by_class = ClassMeasures(evidence, at)
     table: dict[str, Any] = {
         "samples": evidence.samples,
         "majority": {"class": names[most], "share": float(counts[most]) / evidence.samples},
-        **{metric: plain(measure(evidence, metric, positive, at)) for metric in METRICS},
+        **{metric: plain(measure(evidence, metric, positive, at, by_class)) for metric in METRICS},
         "brier": plain(brier(evidence)),
         "calibration_error": calibration(evidence),
         "at": at,
@@ -43,13 +43,13 @@ def measure_table(evidence: Evidence, names: Sequence[str], positive: int, at: f
         table["auroc_bins_error"] = sum(map(bins_error, usable)) / len(usable) if usable else None
     if len(names) <= MOST_CLASSES:
         table["confusion"] = evidence.confusion.tolist()  # rows are true classes
-        table["per_class"] = {name: class_table(evidence, c, at) for c, name in enumerate(names)}
+        table["per_class"] = {name: class_table(evidence, c, by_class) for c, name in enumerate(names)}
     return table
 
 
-def class_table(evidence: Evidence, c: int, at: float) -> dict[str, Any]:
+def class_table(evidence: Evidence, c: int, by_class: ClassMeasures) -> dict[str, Any]:
     """One class against the rest; `recall` and `precision` are those of the predicted classes."""
-    confusion, scores = evidence.confusion, evidence.scores(c)
+    confusion = evidence.confusion
     hits, own, named = int(confusion[c, c]), int(confusion[c].sum()), int(confusion[:, c].sum())
     f1 = float(class_f1(confusion)[c])
     return {
@@ -57,7 +57,7 @@ def class_table(evidence: Evidence, c: int, at: float) -> dict[str, Any]:
         "recall": plain(share_of(hits, own) if own else None),
         "precision": plain(share_of(hits, named) if named else None),
         "f1": None if np.isnan(f1) else f1,
-        **{metric: plain(of_class(scores, metric, at)) for metric in OF_CLASS},
+        **{metric: plain(found) for metric, found in by_class.of(c).items()},
     }
 
 
