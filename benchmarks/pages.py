@@ -2,9 +2,10 @@
 
 Fills what stands between markers:
 
-- `<!-- result: METHOD -->` in docs/methods/*.md: the method's rows in docs/results/bench/*.json (made by `fedframe bench`),
-  and under them those of the older tables (docs/results/older/*.json, made by `benchmarks.tables`);
-- `<!-- verdicts: SCENE -->` in docs/results/README.md: what a scene says about the papers' claims (`benchmarks.verdicts`);
+- `<!-- result: METHOD -->` in docs/methods/*.md: the method's rows in docs/results/bench/*.json (made by `fedframe
+  bench`), and under them those of the older tables (docs/results/older/*.json, made by `benchmarks.tables`);
+- `<!-- verdicts: SCENE -->` in docs/results/README.md: what a scene says about the papers' claims
+  (`benchmarks.verdicts`);
 - `<!-- table: NAME -->` in docs/results/older.md.
 
 A new scene needs its JSON and Markdown in docs/results/bench and this command.
@@ -21,6 +22,7 @@ from typing import Any
 from benchmarks.tables import TITLES, markdown, spread
 from benchmarks.verdicts import BASELINE, Json, points, read_claims, read_records, section
 from fedframe.experiments.compare.tables import interval, number
+from fedframe.experiments.tables import DASH
 from fedframe.metrics.statistics import Difference
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -33,8 +35,8 @@ HEAD = (
 OLDER_HEAD = ("| on | settings | generic, last five | generic, final | personal |", "|---|---|---|---|---|")
 OLDER_TEXT = (
     "From before the protocol, without controls, at one schedule for all rows ([older tables](../results/older.md));\n"
-    "`--partition dirichlet:0.1` (unless said), `--clients 20 --epochs 5 --momentum 0.9`, `--batch 32` on `digits` and\n"
-    "`--batch 128 --model convnet` on Fashion-MNIST:"
+    "`--partition dirichlet:0.1` (unless said), `--clients 20 --epochs 5 --momentum 0.9`, `--batch 32` on `digits`\n"
+    "and `--batch 128 --model convnet` on Fashion-MNIST:"
 )
 BENCH_TEXT = (
     "Percent, mean and 95 % interval over seeds; differences seed by seed. Schedule, budget and controls are the same\n"
@@ -69,7 +71,11 @@ def read_older() -> dict[str, dict[str, Json]]:
 def result_of(method: str, records: Mapping[str, Json], older: Mapping[str, Mapping[str, Json]]) -> list[str]:
     """A method's results: in the scenes of the bench, and in older tables."""
     lines = [*bench_lines(method, records)]
-    found = [*HEAD, *lines, "", BENCH_TEXT] if lines else [f"No scene of the bench has it yet: `fedframe bench quick {method}`."]
+    found = (
+        [*HEAD, *lines, "", BENCH_TEXT]
+        if lines
+        else [f"No scene of the bench has it yet: `fedframe bench quick {method}`."]
+    )
     before = [*older_lines(method, older)]
     return [*found, "", OLDER_TEXT, "", *OLDER_HEAD, *before] if before else found
 
@@ -89,16 +95,19 @@ def bench_lines(method: str, records: Mapping[str, Json]) -> Iterator[str]:
 
 def bench_line(place: str, method: Json) -> str:
     """A row of a scene."""
-    chosen = " ".join(f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in (method["chosen"] or {}).items())
+    chosen = " ".join(
+        f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
+        for name, value in (method["chosen"] or {}).items()
+    )
     scores = [estimate(method["scores"].get(score), score) for score in SCORES]
     differences = [difference(method["difference"].get(score)) for score in ("generic.final", "personal.final")]
-    return f"| {place} | `{method['label']}` | {chosen or '–'} | {' | '.join((*scores, *differences))} |"
+    return f"| {place} | `{method['label']}` | {chosen or DASH} | {' | '.join((*scores, *differences))} |"
 
 
 def estimate(found: Json | None, score: str) -> str:
     """A mean with its interval."""
     if not found or found["mean"] is None:
-        return "–"
+        return DASH
     bounds = f" {interval(found['low'], found['high'], score)}" if found["low"] is not None else ""
     return f"{number(found['mean'], score)}{bounds}"
 
@@ -106,7 +115,7 @@ def estimate(found: Json | None, score: str) -> str:
 def difference(found: Json | None) -> str:
     """A difference to the baseline."""
     if not found or found["mean"] is None:
-        return "–"
+        return DASH
     return points(Difference(found["pairs"], found["mean"], found["low"], found["high"]))
 
 

@@ -204,7 +204,8 @@ RULES: Sequence[Rule] = (
     Rule(
         "fedrod", "skewed labels, many rounds", lambda f: f.skew >= ALIKE,
         "A loss balanced by label counts, and a classifier of its own per client.",
-        "Fashion-MNIST after 20 rounds .858, FedAvg .826, one seed, nothing tuned, no controls", "results/older.md", "thin",
+        "Fashion-MNIST after 20 rounds .858, FedAvg .826, one seed, nothing tuned, no controls", "results/older.md",
+        "thin",
     ),
     Rule(
         "fedavg", "always", lambda f: True,
