@@ -6,6 +6,7 @@ Fills what stands between markers:
   bench`), and under them those of the older tables (docs/results/older/*.json, made by `benchmarks.tables`);
 - `<!-- verdicts: SCENE -->` in docs/results/README.md: what a scene says about the papers' claims
   (`benchmarks.verdicts`);
+- `<!-- comparison: NAME -->` there: docs/results/NAME.json (made by `fedframe compare`);
 - `<!-- table: NAME -->` in docs/results/older.md.
 
 A new scene needs its JSON and Markdown in docs/results/bench and this command.
@@ -15,9 +16,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from benchmarks.tables import TITLES, markdown, spread
 from benchmarks.verdicts import BASELINE, Json, points, read_claims, read_records, section
@@ -49,7 +49,7 @@ def block(kind: str) -> re.Pattern[str]:
     return re.compile(rf"<!-- {kind}: ([\w-]+) -->(?:.*?<!-- end of {kind} -->)?", re.DOTALL)
 
 
-def filled(text: str, kind: str, lines_of: Mapping[str, list[str]] | Any) -> str:
+def filled(text: str, kind: str, lines_of: Callable[[str], list[str]]) -> str:
     """The text with the lines of every marked name between its markers."""
 
     def lines(match: re.Match[str]) -> str:
@@ -119,6 +119,19 @@ def difference(found: Json | None) -> str:
     return points(Difference(found["pairs"], found["mean"], found["low"], found["high"]))
 
 
+def comparison_lines(name: str) -> list[str]:
+    """A comparison's shared models, and its command."""
+    found = json.loads((DOCS / "results" / f"{name}.json").read_text())
+    command = found["command"].replace(" --data ", " \\\n    --data ")
+    lines = ["```sh", command, "```", "", "| row | generic | generic, last five | last five, to the first row |"]
+    lines.append("|---|---|---|---|")
+    for method in found["methods"]:
+        scores = [estimate(method["scores"][score], score) for score in SCORES[:2]]
+        gain = difference(method["difference"].get("generic.last_five"))
+        lines.append(f"| `{method['label']}` | {' | '.join(scores)} | {gain} |")
+    return lines
+
+
 def older_lines(method: str, older: Mapping[str, Mapping[str, Json]]) -> Iterator[str]:
     """The rows of a method in the older tables, beside FedAvg's."""
     for name, rows in older.items():
@@ -137,7 +150,8 @@ def page_texts() -> Iterator[tuple[Path, str]]:
     for page in sorted((DOCS / "methods").glob("*.md")):
         yield page, filled(page.read_text(), "result", lambda name: result_of(name, records, older))
     results = DOCS / "results" / "README.md"
-    yield results, filled(results.read_text(), "verdicts", lambda name: section(name, claims[name], records.get(name)))
+    text = filled(results.read_text(), "comparison", comparison_lines)
+    yield results, filled(text, "verdicts", lambda name: section(name, claims[name], records.get(name)))
     tables = DOCS / "results" / "older.md"
     lines = {name: markdown([dict(row) for row in rows.values()]).splitlines() for name, rows in older.items()}
     yield tables, filled(tables.read_text(), "table", lambda name: lines[name])
