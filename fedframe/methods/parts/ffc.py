@@ -43,9 +43,8 @@ class FFC(Part):
         dim, classes = context.model.dim, context.model.classes
         labels, several = context.job.federation.source.train.y[context.rows], context.job.settings.eval_batch
         pieces = zip(context.embeddings().split(several), labels.split(several), strict=True)  # type: ignore[no-untyped-call]
-        sums = stream_sums(
-            ((z.double().cpu(), y) for z, y in pieces), dim, classes
-        )  # Eq. 9; the constant's row comes last
+        sums = stream_sums(((z.double().cpu(), y) for z, y in pieces), dim, classes)  # Eq. 9
+        # The constant that those sums have, too, comes last.
         return {"ffc/v": sums.second[: triangle_size(dim)].clone(), "ffc/u": sums.cross[:-1].clone()}
 
     def uploads(self, size: ModelSize) -> dict[str, Upload]:
