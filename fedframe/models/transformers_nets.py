@@ -153,9 +153,9 @@ class Pictures(nn.Module):
             made, info = kind.from_pretrained(  # type: ignore[attr-defined]
                 None, config=self.setup, state_dict=tensors, output_loading_info=True, ignore_mismatched_sizes=True
             )
-        odd = {entry[0] if isinstance(entry, tuple) else entry for entry in info["mismatched_keys"]}
-        absent = {*info["missing_keys"], *odd}
-        found = {f"net.{name}": value for name, value in made.state_dict().items() if name not in absent}
+        odd = {name: torch.empty(shape, device="meta") for name, shape, _ in info["mismatched_keys"]}
+        there = {name: value for name, value in made.state_dict().items() if name not in info["missing_keys"]}
+        found = {f"net.{name}": value for name, value in {**there, **odd}.items()}
         return found | {name: tensors[name] for name in info["unexpected_keys"] if name in tensors}
 
 
