@@ -136,7 +136,7 @@ def section(scene: str, about: Mapping[str, Any], record: Json | None) -> list[s
     missing = [case for case in load_scene(scene).case_names if case not in record["results"]]
     if missing:
         lines += [f"Not run yet: {', '.join(missing)}.", ""]
-    return [*lines, *table(about["claims"], record)]
+    return [*lines, *table(about["claims"], record), "", *control_table(record)]
 
 
 def table(claims: Sequence[Claim], record: Json) -> Iterator[str]:
@@ -151,6 +151,26 @@ def table(claims: Sequence[Claim], record: Json) -> Iterator[str]:
         what = f"{claim.claim} (`{claim.row}` over `{claim.over}`)"
         difference = points(verdict.difference)
         yield f"| {what} |{place} {heading(claim.score)} | {difference} | {p_text(p)} | {sentence(verdict, p)} |"
+
+
+def control_table(record: Json) -> Iterator[str]:
+    """What the controls bring by themselves: difference to the baseline in the shared and the personal models."""
+    cases = record["results"]
+    yield f"| control |{' case |' if len(cases) > 1 else ''} generic, to FedAvg | personal, to FedAvg |"
+    yield f"|---|{'---|' if len(cases) > 1 else ''}---|---|"
+    for label in (row["label"] for row in record["rows"] if row["control"] and row["label"] != BASELINE):
+        for case, result in cases.items():
+            values = case_values(result)
+            if label in values:
+                both = (gain(values, label, score) for score in ("generic.final", "personal.final"))
+                yield f"| `{label}` |{f' {case} |' if len(cases) > 1 else ''} {' | '.join(both)} |"
+
+
+def gain(values: Mapping[str, Mapping[str, Sequence[float | None]]], label: str, score: str) -> str:
+    """A row's difference to the baseline in a score, if both have it."""
+    if score not in values[label] or score not in values[BASELINE]:
+        return DASH
+    return points(paired(values[label][score], values[BASELINE][score]))
 
 
 def sentence(verdict: Verdict, p: float | None) -> str:
