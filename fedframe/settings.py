@@ -80,6 +80,18 @@ class Settings(BaseModel):
     freeze: str = Field(
         "none", description="part of the net that stays as it is: none, backbone, or its first N children"
     )
+    lora: int = Field(
+        0,
+        ge=0,
+        le=4096,
+        description="rank of low-rank adapters, which learn and travel in the place of the net's weights (0: none)",
+    )
+    lora_layers: str = Field(
+        "auto", description="layers with adapters: auto (the linear ones, else convolutions), or names: q_proj,v_proj"
+    )
+    lora_alpha: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="scale of the adapters times their rank (default: twice the rank)"
+    )
 
     rounds: int = Field(30, ge=0, le=MOST, description="communication rounds (0: only what comes after them)")
     participation: Share = Field(1.0, description="share of the clients that take part in a round")
@@ -201,6 +213,14 @@ class Settings(BaseModel):
             raise SettingError(f"momentum and nesterov are settings of sgd; leave them out with {self.optimizer}.")
         if self.nesterov and not self.momentum:
             raise SettingError("nesterov needs momentum; add momentum = 0.9.")
+        return self
+
+    @model_validator(mode="after")
+    def _adapters_are_asked_for(self) -> Self:
+        if self.lora and self.freeze != "none":
+            raise SettingError("lora freezes all of the net but its adapters by itself; leave freeze out.")
+        if not self.lora and (self.lora_layers != "auto" or self.lora_alpha is not None):
+            raise SettingError("lora_layers and lora_alpha are about adapters, of which there are none; add lora = 8.")
         return self
 
     @field_validator("samples_bound", "update_bound")

@@ -163,6 +163,7 @@ class Findings:
     plan: Plan
     rows: list[tuple[str, str, str, str]] = field(default_factory=list)  # what, kind, who has it, what follows
     notes: list[str] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)  # rows by class, once they are summed
 
 
 def make_plan(forms: Forms, columns: str = "most", size: int | None = None) -> Findings:

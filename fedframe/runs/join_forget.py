@@ -281,6 +281,9 @@ class Change:
         if guest.label is not None:
             settings = settings.model_copy(update={"label": guest.label})
         federation = load_data(data, schema, settings, guest.test_share)
+        if guest.name in (self.given or {}):  # it joins now
+            for text in federation.notes:
+                self.note(text)
         settings = settings.model_copy(update={"save_personal": False})
         return Job(settings, job.method, federation, job.template, job.folder / JOINED)
 
