@@ -83,7 +83,7 @@ def options(
         bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version.")
     ] = False,
     traceback: Annotated[
-        bool, typer.Option(TRACEBACK, help="Show the whole traceback of an error; may stand anywhere in a command.")
+        bool, typer.Option(TRACEBACK, help="Show the full traceback of an error. Works anywhere in a command.")
     ] = False,
     allow: Annotated[
         Optional[list[str]],
