@@ -262,13 +262,18 @@ class Analytic(Part):
         for name, tensor in head.features.fit(sums).items():
             set_tensor(server, f"features.{name}", tensor)
 
+    def set_fixed_map(self, server: Server) -> None:
+        """A map that knows nothing of the data, before clients are asked, with the first of their replies."""
+        features = closed_form(server.job.template).features
+        if not features.sums_size:
+            for name, tensor in features.fit(torch.zeros(0, dtype=torch.float64)).items():
+                set_tensor(server, f"features.{name}", tensor)
+
     def fit_classifier(self, server: Server, replies: Iterable[Message]) -> None:
         """Solve for the classifier."""
         head = closed_form(server.job.template)
         check_memory(head.features.dim)
-        if not head.features.sums_size:
-            for name, tensor in head.features.fit(torch.zeros(0, dtype=torch.float64)).items():
-                set_tensor(server, f"features.{name}", tensor)  # before clients are asked, with the first of `replies`
+        self.set_fixed_map(server)
         clip = server.job.settings.privacy_clip
         if clip is not None:
             set_tensor(server, "mean", head.features.usual())
