@@ -84,7 +84,7 @@ class Settings(BaseModel):
         0,
         ge=0,
         le=4096,
-        description="rank of low-rank adapters, which learn and travel in the place of the net's weights (0: none)",
+        description="rank of low-rank adapters, which are trained and sent instead of the net's weights (0: none)",
     )
     lora_layers: str = Field(
         "auto", description="layers with adapters: auto (the linear ones, else convolutions), or names: q_proj,v_proj"
