@@ -1,4 +1,4 @@
-"""Pages and messages are plain English: no phrase that readers stumbled over, and sentences of a length that can be read.
+"""Pages and messages are plain English: no phrase that readers stumbled over, no endless sentence.
 
 Spelling is codespell's (`.ci/run`). What this checks of readability is coarse on purpose: a page's sentences in the
 mean, its longest one, and phrases that have a plain word.

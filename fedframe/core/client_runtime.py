@@ -112,9 +112,11 @@ class ClientRuntime:
         return self.reply_to_training(context, request, loss)
 
     def train_group(self, request: Message, group: int) -> Message:
-        """The rounds of several clients at once."""
+        """The rounds of several clients, together or one after the other."""
         single, clients = single_request(request, group)
-        return join_replies(request, group, self.train_together(single, clients))
+        together = self.job.trains_together
+        replies = self.train_together(single, clients) if together else [self.perform(single, c) for c in clients]
+        return join_replies(request, group, replies)
 
     def train_together(self, request: Message, clients: Sequence[int]) -> list[Message]:
         """The rounds of clients whose steps are taken together, each as if it were alone."""

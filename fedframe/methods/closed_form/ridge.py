@@ -85,6 +85,11 @@ def solve_ridge(gram: Tensor, cross: Tensor, penalty: float) -> Tensor:
     return smallest
 
 
+def memory_needed(dim: int) -> int:
+    """About how many bytes sums and solution take: A and the triangle of V, or what eigenvectors take."""
+    return (12 if dim > LARGEST_EIGH else 32) * dim**2
+
+
 # -- the penalty -------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Fit:
