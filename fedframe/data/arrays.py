@@ -185,9 +185,9 @@ def make_samples(x: ArrayInputs, y: Ints, user: Ints | None, what: str) -> Sampl
 
 
 ACCEPTED_DATA = (
-    "a spec like 'digits' or 'npz:my.npz', (x_train, y_train), (x_train, y_train, x_test, y_test), a dict "
-    "with those names, a torch Dataset, a (training Dataset, test Dataset) pair or a fedframe Source would "
-    "do."
+    "give a spec like 'digits' or 'npz:my.npz', (x_train, y_train), (x_train, y_train, x_test, y_test), a dict "
+    "with those names, a torch Dataset, a (training Dataset, test Dataset) pair or a fedframe "
+    "Source."
 )
 
 
