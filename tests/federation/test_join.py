@@ -74,8 +74,8 @@ def test_what_is_printed_is_what_leaves(tmp_path: Path, method: str, secure: boo
     job = node.maker.make(tmp_path / "server")
     federation = federation_without_data(form, node.kit.agreement.members, [30, 30], [10, 10], None)
     server = Server(type(job)(job.settings, job.method, federation, job.template, job.folder), NoEngine(), print)
-    assert ("at last  " in "\n".join(lines[:-3])) == (method == "spherefed")  # FFC's sums, beside the last scores
-    for kind, when in (("train", "a round"), ("statistics", "at last")):
+    assert ("at the end  " in "\n".join(lines[:-3])) == (method == "spherefed")  # FFC's sums, beside the last scores
+    for kind, when in (("train", "each round"), ("statistics", "at the end")):
         if kind == "statistics" and method != "spherefed":
             continue
         request = server.build_request(kind, 1 if kind == "train" else 3)  # after 2 rounds
@@ -173,7 +173,7 @@ def test_what_is_printed_is_what_leaves_where_noise_is_promised(tmp_path: Path) 
     pytest.importorskip("dp_accounting")
     node = member(tmp_path, "fedavg", **PRIVATE)
     lines = node.describe_outgoing()
-    assert "  a round  numbers: none" in lines
+    assert "  each round  numbers: none" in lines
     assert any("No loss, no number of samples and no score" in line for line in lines)
     assert not any("right predictions" in line for line in lines)
 
