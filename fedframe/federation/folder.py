@@ -179,7 +179,7 @@ class FederationFolder:
         return self.path / "kits" / f"{name}-kit.zip"
 
     def change(self, agreement: Agreement) -> None:
-        """Put a new agreement in the place of the old one, in the guide and in kits that were not handed over too."""
+        """Replace the agreement by a new one, also in the guide and in kits that were not handed over."""
         for name in agreement.members:
             if self.kit(name).exists():
                 replace(Kit.read(self.kit(name)), agreement=agreement).write(self.kit(name))

@@ -69,7 +69,7 @@ class NodeRequest:
 
     @classmethod
     def from_bytes(cls, content: bytes) -> NodeRequest:
-        """Decode a request, or refuse what is none."""
+        """Decode a request, or refuse anything else."""
         messages, notes = decode_envelope(content)
         run, tasks, seen, number = (notes.get(name) for name in ("run", "tasks", "seen", "number"))
         if len(messages) != 1 or not isinstance(run, str) or not isinstance(tasks, dict) or not isinstance(seen, dict):

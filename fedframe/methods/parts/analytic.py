@@ -96,7 +96,7 @@ class Analytic(Part):
     """What random features know of the data: nothing (`fixed`), or sums over all clients (`data`)."""
     width: Annotated[int, Field(ge=0, le=65536)] | None = None  # random features; None: by the data's shape
     """Number of random features; empty goes by the data's shape (none behind a net), 0 means none."""
-    # Class means in the place of V, which the server then estimates from how clients' means differ: for wide features.
+    # Class means instead of V, which the server then estimates from how clients' means differ: for wide features.
     send: Literal["sums", "means"] = "sums"
     """What clients send: `sums` (second moments), or class `means` alone."""
     ridge: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None  # None: by generalised cross-validation
@@ -381,7 +381,7 @@ def closed_form(model: Model) -> ClosedFormHead:
 
 
 def check_memory(dim: int) -> None:
-    """Refuse more features than can be solved for: the system would end the process without a word."""
+    """Refuse more features than can be solved for: the system would end the process without a message."""
     needed, there = memory_needed(dim), psutil.virtual_memory().total
     if needed > there:
         fewer = 1 << int(math.log2(dim * math.sqrt(there / needed)))
