@@ -38,6 +38,8 @@ OLDER_TEXT = (
     "`--partition dirichlet:0.1` (unless said), `--clients 20 --epochs 5 --momentum 0.9`, `--batch 32` on `digits`\n"
     "and `--batch 128 --model convnet` on Fashion-MNIST:"
 )
+NONE_YET = "No scene of the bench has it yet"
+NO_SCENE = {"fedbn": f"{NONE_YET}: it needs a net with BatchNorm, and inputs that look different."}
 BENCH_TEXT = (
     "Percent, mean and 95 % interval over seeds; differences seed by seed. Schedule, budget and controls are the same\n"
     "for all rows of a scene; what they show is on the page of [results](../results/README.md)."
@@ -74,7 +76,7 @@ def result_of(method: str, records: Mapping[str, Json], older: Mapping[str, Mapp
     found = (
         [*HEAD, *lines, "", BENCH_TEXT]
         if lines
-        else [f"No scene of the bench has it yet: `fedframe bench quick {method}`."]
+        else [NO_SCENE.get(method, f"{NONE_YET}: `fedframe bench quick {method}`.")]
     )
     before = [*older_lines(method, older)]
     return [*found, "", OLDER_TEXT, "", *OLDER_HEAD, *before] if before else found

@@ -130,13 +130,13 @@ class ClientRuntime:
             with self.errors_named(request, client):
                 seed_everything(seed_for(self.job.settings.seed, request.kind, request.round, client))
                 context = self.begin(request, client)
-            members.append(StackMember(context, copy_tensors(self.model, net.names)))
+            members.append(StackMember(context, net.take()))
             states.append(torch.get_rng_state())
         train_stack(self.job, net, members)
         replies = []
         for member, state in zip(members, states, strict=True):
             context = member.context
-            load_tensors(self.model, member.tensors)
+            net.give_back(member.tensors)
             torch.set_rng_state(state)
             context.named = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
             with self.errors_named(request, context.client):

@@ -34,7 +34,7 @@ from fedframe.core.message import Message
 
 WINDOW = 16  # replies that are held back where there is no median yet; large ones wait in a file
 UPLOAD_SLACK = 100.0  # uploads may be sums over samples, of which clients have more or fewer: their bound is wider
-PIECE = 2**16  # numbers that are widened at once: a float64 copy of a large model would not fit the cache
+PIECE = 2**16  # numbers whose squares are summed in float32; the sums of the pieces are added in float64
 
 
 @dataclass(frozen=True)
@@ -180,11 +180,16 @@ class ReplyLimits:
 
 
 def norm(tensor: Tensor) -> float:
-    """The Euclidean norm in float64, in which squares of the largest float32 are finite."""
+    """The Euclidean norm: a bound of a hundred medians does not need more of it than float32 gives."""
     if tensor.numel() <= PIECE:
-        return float(torch.linalg.vector_norm(tensor, dtype=torch.float64))
-    pieces = torch.split(tensor.reshape(-1), PIECE)
-    return math.hypot(*(float(torch.linalg.vector_norm(piece, dtype=torch.float64)) for piece in pieces))
+        return piece_norm(tensor)
+    return math.hypot(*map(piece_norm, torch.split(tensor.reshape(-1), PIECE)))
+
+
+def piece_norm(piece: Tensor) -> float:
+    """The same of a piece; in float64, which takes several times as long, where squares would leave float32."""
+    size = torch.linalg.vector_norm(piece).item()
+    return size if 1e-15 < size < 1e15 else torch.linalg.vector_norm(piece, dtype=torch.float64).item()
 
 
 def medians(replies: Sequence[Mapping[str, float]], middle: Callable[[Iterable[float]], float]) -> dict[str, float]:

@@ -24,7 +24,7 @@ from fedframe.errors import RunError, SettingError
 from fedframe.methods.parts import PARTS
 from fedframe.methods.parts.linear_head import LinearHead
 from fedframe.methods.parts.task_losses import BinaryCrossEntropy, SquaredDistance
-from fedframe.methods.recipes import RECIPES, make_method, outline_method
+from fedframe.methods.recipes import RECIPES, outline_method
 from tests.data.conftest import sentence
 
 SEES_CLASSES = {"labels", "class_counts", "class_sums", "classes", "one_hot"}
