@@ -42,7 +42,7 @@ def test_ratios_are_those_of_a_repeat_and_who_is_absent_is_named(
 
 @pytest.mark.skipif(importlib.util.find_spec("pfl") is not None, reason="pfl-research is installed")
 def test_pfl_research_says_how_it_is_installed() -> None:
-    with pytest.raises(SystemExit, match="pfl-research is not installed here.*--pfl-python"):
+    with pytest.raises(SystemExit, match=r"pfl-research is not installed here.*--pfl-python"):
         importlib.import_module("benchmarks.peers.pfl_research")
 
 
