@@ -53,6 +53,6 @@ def batch_ends(count: int, size: int, lonely_last: bool) -> list[int]:
 
 
 def plain_batches(source: Source, samples: Samples, rows: Tensor, size: int) -> Iterator[Tensor]:
-    """Inputs of the rows in their order, without augmentation."""
-    for part in rows.split(size):  # type: ignore[no-untyped-call]
+    """Inputs of the rows in their order, without augmentation; nothing of no rows, which many nets cannot take."""
+    for part in rows.split(size) if len(rows) else ():  # type: ignore[no-untyped-call]
         yield source.batch(samples, part)

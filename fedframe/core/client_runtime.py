@@ -23,6 +23,7 @@ from fedframe.core.culprit import find_culprit
 from fedframe.core.declared import client_memory, reply_numbers, reply_tensors
 from fedframe.core.feature_cache import FeatureCache, caches_features
 from fedframe.core.hook_errors import call_in_place, describe_hook_error
+from fedframe.core.imbalance import CLASSES
 from fedframe.core.job import personal_path
 from fedframe.core.measures import Predictions
 from fedframe.core.message import CULPRIT, STAGE, Message, Number, all_finite
@@ -74,6 +75,7 @@ class ClientRuntime:
             "personalise_group": self.personalise_group,
             "measure": self.measure,
             "end": self.end,
+            CLASSES: self.count_classes,
         }
         self.own_predictions: dict[int, Single] = {}  # of own models that were made here
 
@@ -256,6 +258,13 @@ class ClientRuntime:
     def end(self, request: Message, client: int) -> Message:
         """Nothing is left to do: a node keeps the model that comes with this request."""
         return Message(request.kind, request.round, client)
+
+    def count_classes(self, request: Message, client: int) -> Message:
+        """How many of its own test samples the client has of each class."""
+        labels = self.job.local_test(client)[2]
+        counts = labels.bincount(minlength=self.model.classes).double()
+        numbers: dict[str, Number] = {"samples": max(1, len(self.job.federation.train[client])), "loss": 0.0}
+        return Message(request.kind, request.round, client, {CLASSES: counts}, numbers)
 
     def personalise_group(self, request: Message, group: int) -> Message:
         """The same for a group of clients."""

@@ -165,7 +165,7 @@ class ReplyLimits:
         self.dropped.append(f"{name} is out of proportion")
         self.note(
             f"Round {reply.round}: the reply of {whose} was dropped: the norm of its {name} is {norms[name]:.3g}, and "
-            f"{self.usual[name]:.3g} is usual: out of all proportion (update_bound = {self.bound:g})."
+            f"{self.usual[name]:.3g} is usual: far too large (update_bound = {self.bound:g})."
         )
         return False
 
