@@ -2,7 +2,7 @@
 
 It holds counts in fixed bins, so that pooled measures need no single prediction, also under secure aggregation. Nets
 are often sure, and bins of equal width in a probability p would put most of their scores into the first and the last
-one; those of a net that has hardly learned lie in a single one around 1/C. So bins are equally wide in asinh(20 z), where
+one; those of a net that has hardly learned all lie around 1/C. So bins are equally wide in asinh(20 z), where
 z = log p - log(1 - p) + log(C - 1) are the log-odds against a guess: about linear where a net is no better than that,
 logarithmic beyond. AUROC is then off by at most half of the share of pairs that share a bin (`bins_error`);
 sensitivity and specificity are those of thresholds between bins.
