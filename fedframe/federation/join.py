@@ -244,8 +244,8 @@ class Membership:
             names = ", ".join([*reply.tensors, *([] if withholds_figures(self.settings) else ["loss"])])
             names += " and whether the training has diverged"
             return [
-                f"{describe_tensor('masked', size, 8)}: {names}, which only the sum over clients shows; what masks "
-                "were made of, in encrypted shares, and once enough members have signed who is left",
+                f"{describe_tensor('masked', size, 8)}: {names}, which only the sum over clients shows; the seeds of "
+                "the masks, in encrypted shares, and openly once enough members have signed who is left",
                 "numbers: none" if withholds_figures(self.settings) else "numbers: samples",
             ]
         tensors = [describe_tensor(name, t.shape, t.element_size()) for name, t in reply.tensors.items()]
@@ -323,13 +323,16 @@ class Membership:
 
         made = Masker(self.folder, notify, self.limits.peers)
         code = fingerprint(made.public)
-        notify(f"This node's key for adding up: {code}. Tell the others, and join with theirs (--peers).")
+        notify(
+            f"This node's key for secure aggregation: {code}. Read it to the other members, and join with theirs "
+            "(--peers)."
+        )
         members = len(self.kit.agreement.members)
         everyone = " and participation = 1" if self.settings.participation < 1 else ""
         if everyone or max(self.settings.min_clients or 0, agreeing(members)) < members:
             notify(
-                "Sums without some members may be unmasked: an organiser that lies about who is away can tell an "
-                f"update from those of two rounds. Agree on min_clients = {members}{everyone} to rule that out."
+                "A sum may leave members out, so an organiser that lies about who is away can work out one member's "
+                f"update from two rounds. Agree on min_clients = {members}{everyone} to rule that out."
             )
         return made
 

@@ -163,8 +163,9 @@ def check_members_again(engine: NetworkEngine) -> None:
         for client, key in masking_keys(replies).items():
             if key != engine.keys.get(client):
                 raise RunError(
-                    f"{job.federation.names[client]} has another key for adding up than when this training began (was "
-                    "its folder deleted?); put that folder back, or begin a new training with --new."
+                    f"{job.federation.names[client]} has a different key for secure aggregation than when this "
+                    "training began (was its folder deleted?); put that folder back, or begin a new training with "
+                    "--new."
                 )
     except BaseException:
         engine.close()
@@ -178,8 +179,8 @@ def check_agreements(agreement: Agreement, replies: Mapping[int, Message]) -> No
         if reply.numbers.get("members", own) != own:
             name = agreement.members[client]
             raise RunError(
-                f"{name} has an agreement with other members: hand it the new federation.yaml; there, once: fedframe "
-                f"federation join {name}-node --agreement federation.yaml --data ..."
+                f"{name} has an agreement with other members: hand it the new federation.yaml, and have it run once: "
+                f"fedframe federation join {name}-node --agreement federation.yaml --data ..."
             )
 
 

@@ -26,6 +26,7 @@ from fedframe.errors import DataError, SettingError
 from fedframe.jobs.devices import check_device, resolve_device
 from fedframe.methods.recipes import make_method
 from fedframe.models import build_net, default_net
+from fedframe.models.adapters import adapt
 from fedframe.models.freeze import check_freeze, frozen_modules
 from fedframe.models.weights import load_weights, weights_digest
 from fedframe.settings import FROM_PYTHON, METRICS, NUMBER_METRICS, USUAL_METRICS, Settings
@@ -75,11 +76,12 @@ class JobMaker:
             torch.manual_seed(seed_for(self.settings.seed, "model"))
             backbone = build_net(self.net, shape)
             left_out = load_weights(backbone, Path(settings.weights)) if settings.weights is not None else []
+            adapters = adapt(backbone, settings.lora, settings.lora_alpha, settings.lora_layers)
             classes = len(self.federation.source.outputs)
             with named_errors(f"method = {settings.method!r}"):
                 self.template = self.method.build(backbone, int(backbone.dim), classes)  # type: ignore[arg-type]
         self.federation = replace(self.federation, notes=(*self.federation.notes, *left_out))
-        self.template.freeze(frozen_modules(backbone, settings.freeze))
+        self.template.freeze(("",) if adapters else frozen_modules(backbone, settings.freeze), adapters)
         self.template.compute_type = COMPUTE_TYPES.get(self.settings.precision)
         if note := precision_note(self.settings.precision, self.settings.device):
             self.federation = replace(self.federation, notes=(*self.federation.notes, note))

@@ -7,7 +7,7 @@ bit. Of a round a node answers one training and one scoring of each kind, for on
 is on the disk before the work begins, and the same request gets the same answer or none.
 
 What a node cannot check is that a later model is what the members' updates make of the last one: it does not know
-theirs. docs/federation.md says what follows from that.
+theirs. docs/federation/trust.md says what follows from that.
 """
 
 from __future__ import annotations

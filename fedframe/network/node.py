@@ -123,7 +123,7 @@ class NodeRuntime:
         """The runtime of this run; another run starts from nothing."""
         if self.client_runtime is None or run != self.run:
             if not run.isalnum() or len(run) > 64:
-                raise ProtocolError("A run is named by letters and digits.")
+                raise ProtocolError("The name of a run has letters and digits only.")
             job = replace(self.make_job(run), run=run)
             self.admission = Admission(job, run, self.ledger, self.most_runs)
             self.run, self.client_runtime = run, ClientRuntime(job)
@@ -155,7 +155,7 @@ class NodeRuntime:
 
         if self.masker is None:
             if self.make_masker is None:
-                raise ProtocolError("This node cannot add up securely.")
+                raise ProtocolError("This node does not support secure aggregation.")
             self.masker = self.make_masker()
         asking = set(node_request.tasks) & {AGREE, UNMASK}
         summed = set(node_request.tasks) & set(summed_kinds(job))
@@ -166,7 +166,7 @@ class NodeRuntime:
         group = MaskingGroup.from_json(node_request.group)
         names = job.federation.names
         if max(group.keys) >= len(names):
-            raise ProtocolError("Somebody would be added up who is no member.")
+            raise ProtocolError("The group includes a client that is not a member.")
         self.masker.check_keys(group, self.clients, lambda client: str(names[client]))
         if summed:
             main = main_kind(node_request.request, summed)

@@ -80,7 +80,7 @@ class NodeRequest:
             raise invalid_envelope("its number cannot be read")
         for kind, clients in tasks.items():
             if kind not in KINDS:
-                raise invalid_envelope(f"nobody here does {kind[:80]!r}")
+                raise invalid_envelope(f"there is no kind of work {kind[:80]!r}")
             if not isinstance(clients, list) or not all(type(client) is int for client in clients):
                 raise invalid_envelope(f"whose {kind} it wants cannot be read")
         merged = {int(client): round for client, round in seen.items()}

@@ -14,7 +14,7 @@ from fedframe.runs.gain import verdict as gain_verdict
 from fedframe.util.text import change, figure, interval, percent, plural, points, sentence
 
 TITLE = "Essentials"
-READ = "The result in a few sentences; every number comes with its 95 % interval. All else is below."
+READ = "The result in a few sentences; every number comes with its 95 % interval. Everything else is below."
 SCORES = ("generic", "client", "personal")
 MOST_CLASSES = 8  # of a matrix that can be read at a glance
 BEST = 4  # methods that a verdict names one by one
@@ -76,7 +76,7 @@ def verdict(run: Run) -> list[str]:
     table = (run.summary.get("measures") or {}).get(first)
     if table and run.metric == "accuracy":
         most = table["majority"]
-        said.append(f"Always to say {most['class']!r} would be right in {percent(most['share'])}.")
+        said.append(f"Always saying {most['class']!r} would be right in {percent(most['share'])}.")
     return said
 
 

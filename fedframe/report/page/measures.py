@@ -14,9 +14,8 @@ from fedframe.util.text import percent
 
 TITLE = "Measures"
 READ = (
-    "How good the predictions are by other measures, with 95 % intervals; all clients' predictions count together, so "
-    "that clients with more test samples count more. All are better when higher but the Brier score and the "
-    "calibration error."
+    "How good the predictions are by other measures, with 95 % intervals. All clients' predictions count together, so "
+    "clients with more test samples count more. Higher is better, except for the Brier score and the calibration error."
 )
 SETS = ("generic", "client", "personal")
 COLUMNS = ("recall", "precision", "f1", "auroc", "average_precision")
@@ -94,7 +93,7 @@ def note(table: Data) -> str:
         return f"{table['samples']:,} test samples."
     most = table["majority"]
     text = (
-        f"{table['samples']:,} test samples; {percent(most['share'])} of them are {most['class']!r}: always to say so "
+        f"{table['samples']:,} test samples; {percent(most['share'])} of them are {most['class']!r}: always saying so "
         f"would be right in {percent(most['share'])}."
     )
     if table.get("positive"):
