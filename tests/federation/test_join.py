@@ -31,7 +31,7 @@ from fedframe.network.envelope import decode_envelope
 from fedframe.network.masker import Masker
 from fedframe.network.masks import MaskingGroup, fingerprint, mask_context
 from fedframe.network.node_data import federation_without_data
-from fedframe.network.node_request import NodeRequest
+from fedframe.network.node_request import PROTOCOL, NodeRequest
 
 METHODS = [
     "fedavg",
@@ -223,10 +223,12 @@ def test_limits_that_could_not_hold_are_refused(tmp_path: Path) -> None:
 
 def test_an_agreement_of_a_newer_protocol_is_refused_and_an_older_one_is_read(tmp_path: Path) -> None:
     text = member(tmp_path, "fedavg").kit.agreement.text()
-    assert "\nprotocol: 3\n" in text
-    assert Agreement.read(text.replace("protocol: 3\n", ""), "kit").members == ("north", "south")
-    with pytest.raises(DataError, match="protocol 4, and this Fedframe speaks 3"):
-        Agreement.read(text.replace("protocol: 3\n", "protocol: 4\n"), "kit")
+    line = f"protocol: {PROTOCOL}\n"
+    assert f"\n{line}" in text
+    for older in ("", "protocol: 3\n"):
+        assert Agreement.read(text.replace(line, older), "kit").members == ("north", "south")
+    with pytest.raises(DataError, match=f"protocol {PROTOCOL + 1}, and this Fedframe speaks {PROTOCOL}"):
+        Agreement.read(text.replace(line, f"protocol: {PROTOCOL + 1}\n"), "kit")
 
 
 class NoEngine(Engine):
