@@ -17,7 +17,7 @@ import torch
 from filelock import FileLock
 
 from fedframe.core.batches import plain_batches
-from fedframe.core.job import Job, agreeing
+from fedframe.core.job import Job
 from fedframe.core.message import STAGE, Message, Number
 from fedframe.core.privacy import withholds_figures
 from fedframe.core.server import Server
@@ -34,11 +34,13 @@ from fedframe.federation.node_folder import explain_os_errors, lock_node_folder
 from fedframe.federation.own_results import keep_gain, keep_scores, record_replies, told
 from fedframe.jobs.build import JobMaker
 from fedframe.jobs.devices import check_device
+from fedframe.network.compatibility import price_of_smaller_sums
 from fedframe.network.flower.node import Node, NodeConfig
 from fedframe.network.ledger import EpsilonLedger
 from fedframe.network.node import NodeRuntime, run_folder
 from fedframe.network.node_data import as_client_of
 from fedframe.network.node_request import HELLO
+from fedframe.network.step_bound import unbounded
 from fedframe.runs.federated import OWN
 from fedframe.runs.folder import RunFolder
 from fedframe.runs.predictor import save_model, table_options
@@ -213,6 +215,14 @@ class Membership:
                 lines.append(
                     "  at last  what this node has alone and gains by joining: two scores with intervals (--tell-gain)"
                 )
+        if (price := price_of_smaller_sums(self.settings, len(self.kit.agreement.members))) is not None:
+            lines.append(price)
+        loose = unbounded(job.method, job) if self.settings.step_bound else ["an organiser (step_bound = 0)"]
+        if self.settings.rounds and loose:
+            lines.append(
+                f"This node cannot tell how far {', '.join(loose)} may move the shared model between rounds: it takes "
+                "whatever is sent in its place."
+            )
         if job.remembers:
             lines.append("What stays here between rounds: this client's private state, and at the end its own model.")
         return lines
@@ -295,13 +305,6 @@ class Membership:
         made = Masker(self.folder, notify, self.limits.peers)
         code = fingerprint(made.public)
         notify(f"This node's key for adding up: {code}. Tell the others, and join with theirs (--peers).")
-        members = len(self.kit.agreement.members)
-        everyone = " and participation = 1" if self.settings.participation < 1 else ""
-        if everyone or max(self.settings.min_clients or 0, agreeing(members)) < members:
-            notify(
-                "Sums without some members may be unmasked: an organiser that lies about who is away can tell an "
-                f"update from those of two rounds. Agree on min_clients = {members}{everyone} to rule that out."
-            )
         return made
 
     def make_job(self, run: str) -> Job:
