@@ -21,7 +21,7 @@ Compute = Callable[[], Tensor]
 
 def caches_features(job: Job) -> bool:
     """Whether features of a sample are the same in every batch of the run."""
-    whole = job.template.frozen == ("backbone",)
+    whole = job.template.frozen == ("backbone",) and not job.template.adapters
     return whole and job.settings.augment == "none" and not job.method.parts_with("begin_batch")
 
 

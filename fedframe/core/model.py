@@ -34,18 +34,25 @@ class Model(nn.Module):
             str, int
         ] = {}  # what shapes of uploads depend on beside these, noted by the part that sends them
         self.frozen: tuple[str, ...] = ()  # paths of modules that keep their weights and stay in evaluation mode
+        self.adapters: frozenset[str] = frozenset()  # parameters in frozen modules that learn all the same
         self.compute_type: torch.dtype | None = None  # of the backbone's arithmetic; None: that of its weights
 
-    def freeze(self, paths: Collection[str]) -> None:
-        """Let the weights of these modules of the backbone stay as they are; "" is all of it."""
+    def freeze(self, paths: Collection[str], learning: Collection[str] = ()) -> None:
+        """Let the weights of these modules of the backbone stay as they are; "" is all of it.
+
+        `learning` names parameters of the backbone that learn although their modules are frozen: adapters.
+        """
         self.frozen = tuple(f"backbone.{path}".rstrip(".") for path in paths)
+        self.adapters = frozenset(f"backbone.{name}" for name in learning)
         for path in self.frozen:
             self.get_submodule(path).requires_grad_(False)
+        for name in self.adapters:
+            self.get_parameter(name).requires_grad_(True)
         self.train(self.training)
 
     def is_frozen(self, name: str) -> bool:
-        """Whether a tensor belongs to a frozen module."""
-        return any(name.startswith(f"{path}.") for path in self.frozen)
+        """Whether a tensor belongs to a frozen module, and is no adapter in it."""
+        return name not in self.adapters and any(name.startswith(f"{path}.") for path in self.frozen)
 
     def train(self, mode: bool = True) -> Self:
         """Training mode, but for what is frozen."""
@@ -115,6 +122,8 @@ def count_parameters(model: nn.Module) -> int:
 @torch.no_grad()
 def copy_tensors(model: nn.Module, names: Collection[str]) -> dict[str, Tensor]:
     """Copies of some of the model's tensors."""
+    if not names:  # most methods have none that are private, and looking through a model takes longer than a small step
+        return {}
     tensors = named_tensors(model)
     return {name: tensors[name].detach().clone() for name in names}
 
@@ -122,6 +131,8 @@ def copy_tensors(model: nn.Module, names: Collection[str]) -> dict[str, Tensor]:
 @torch.no_grad()
 def load_tensors(model: nn.Module, values: Mapping[str, Tensor]) -> None:
     """Write values into some of the model's tensors, in place (views of the flat vector stay views)."""
+    if not values:
+        return
     tensors = named_tensors(model)
     for name, value in values.items():
         tensors[name].copy_(value)

@@ -52,6 +52,7 @@ class Federation:
     # Rows of source.train that the server holds.
     server_rows: torch.Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
     with_new_clients: Federation | None = None  # also the clients that are held out of training, last
+    told_counts: torch.Tensor | None = None  # of clients elsewhere: how many test samples they have of each class
     left: frozenset[int] = frozenset()  # clients that have left: they keep their number and have no samples
 
     def __len__(self) -> int:
@@ -135,7 +136,7 @@ def make_federation(
     if pool == "test" and source.test is not None:
         local_tests = draw_from_global(owner, labels, source.test.y.numpy(), count, len(source.classes), rng)
     else:
-        mask = held_out_mask(owner, labels, count, len(source.classes), float(local_test), rng)
+        mask = held_out_mask(owner, labels, count, len(source.classes), float(local_test), rng, source.train.group)
         local_tests = grouped(np.where(mask, owner, -1), rows, count)
         owner = np.where(mask, -1, owner)
     names = ClientNames(count, assigned.users, source.user_names if assigned.users is not None else None)

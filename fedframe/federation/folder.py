@@ -34,6 +34,7 @@ from fedframe.util.plain_files import read_text
 from fedframe.util.processes import lock_with_pid, read_pid
 
 AGREEMENT = "federation.yaml"
+OUTCOME = "survey-outcome.json"  # in state/: what a survey has found
 LOCK_TIMEOUT = 3.0  # seconds to wait for a process that ends, or that only checks the lock
 GUIDE = """# The federation "{name}"
 

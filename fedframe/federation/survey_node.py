@@ -146,7 +146,9 @@ class SurveyNode:
     def make_masker(self) -> Masker:
         """The node's keys for sums."""
         made = Masker(self.folder, self.notify, self.limits.peers)
-        self.notify(f"This node's key for adding up: {fingerprint(made.public)}. Compare it by telephone (--peers).")
+        self.notify(
+            f"This node's key for secure aggregation: {fingerprint(made.public)}. Compare it by telephone (--peers)."
+        )
         return made
 
     def handle(self, payload: bytes) -> bytes:

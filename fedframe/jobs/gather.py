@@ -10,6 +10,7 @@ from typing import Any
 from fedframe.core.part import Part
 from fedframe.errors import SettingError, nearest
 from fedframe.methods.recipes import new_run_settings, outline_method, recipe_defaults
+from fedframe.models.transformers_nets import resolve
 from fedframe.settings import Settings, check, merge_part_settings, merge_settings, read_config
 from fedframe.util.locate import resolve_paths
 
@@ -35,13 +36,18 @@ def gather(given: Mapping[str, Any], config: str | Path | None) -> Settings:
 
 def with_absolute_paths(settings: Settings) -> Settings:
     """The settings with every path of the user's own method, data and net made absolute."""
+    net, weights = resolve(settings.model)
+    if weights is not None and settings.weights is not None:
+        raise SettingError(
+            "model = '...:pretrained' and weights both say what weights the net starts with; leave one out."
+        )
     resolved = {
         "method": "+".join(resolve_paths(piece.strip()) for piece in settings.method.split("+")),
         "data": resolve_paths(settings.data),
-        "model": resolve_paths(settings.model),
+        "model": resolve_paths(net),
     }
-    if settings.weights is not None:
-        resolved["weights"] = str(Path(settings.weights).expanduser().absolute())
+    if weights is not None or settings.weights is not None:
+        resolved["weights"] = str(Path(weights or str(settings.weights)).expanduser().absolute())
     if settings.data_dir is not None:
         resolved["data_dir"] = str(Path(settings.data_dir).expanduser().absolute())
     return settings.model_copy(update=resolved)

@@ -54,6 +54,7 @@ NETS: dict[str, str] = {
 ZOO_NETS: dict[str, str] = {
     "timm:NAME": "a net of timm (extra timm); with :pretrained behind the name, its published weights",
     "torchvision:NAME": "a net of torchvision, in the same way (extra torchvision)",
+    "transformers:NAME_OR_FOLDER": "an image net of transformers, of the hub or a folder, in the same way (its extra)",
 }
 
 MANY_SAMPLES = 10_000  # from which on a net with millions of weights learns more than a small one
@@ -108,7 +109,7 @@ def build_net(net: str | nn.Module | Callable[..., nn.Module], shape: tuple[int,
     Parameters
     ----------
     net
-        A name of `NETS`, `timm:NAME` or `torchvision:NAME`,
+        A name of `NETS`, `timm:NAME`, `torchvision:NAME` or `transformers:NAME_OR_FOLDER`,
         an import path such as `my_file.py:MyNet` or `package.module:MyNet`, an `nn.Module`
         (copied, never changed), or a class or function that returns one, called with `shape=` if it has a
         parameter of that name.

@@ -1,7 +1,7 @@
 """`weights`: a net's initial weights from a local file, `.safetensors`, or `.pt` / `.pth` opened without running code.
 
-Names are those of the net's `state_dict()`, with or without one prefix that all names of the file share ("backbone.",
-"module.", "net."). Tensors of the file that the net lacks, such as a classifier of other classes, are left out and
+Names are those of the net's `state_dict()`, with or without a prefix that the names of the file or of the net share
+("backbone.", "module.", "net."). Tensors of the file that the net lacks, such as another classifier, are left out and
 named; a tensor of the net that the file lacks, or of another shape, is refused by name.
 """
 
@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import pickle
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from fedframe.errors import DataError, SettingError
+from fedframe.models.transformers_nets import Pictures
 from fedframe.util.files import read_tensors
 from fedframe.util.plain_files import refuse_pipe
 
@@ -60,9 +61,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 def load_weights(net: nn.Module, path: Path) -> list[str]:
     """Copy a file's tensors into the net; returns what was left out, for the user."""
     own, found = dict(net.state_dict()), read_weights(path)
-    first = next(iter(found)).partition(".")[0] + "."
-    if not own.keys() & found.keys() and all(name.startswith(first) for name in found):
-        found = {name.removeprefix(first): value for name, value in found.items()}
+    found = net.own_names(found) if isinstance(net, Pictures) else renamed(found, own)
     where = f"weights = {str(path)!r}"
     if missing := [name for name in own if name not in found and own[name].is_floating_point()]:
         raise SettingError(f"{where} lacks {_some(missing)} of the net; use the net that they were saved from (model).")
@@ -79,6 +78,18 @@ def load_weights(net: nn.Module, path: Path) -> list[str]:
             tensor.copy_(found[name])
     unused = [name for name in found if name not in own]
     return [f"Of {path.name}, {_some(unused)} had no place in the net and were left out."] if unused else []
+
+
+def renamed(found: dict[str, Tensor], own: Collection[str]) -> dict[str, Tensor]:
+    """A file's tensors by the net's names, from which they may differ by a first word, in the file or in the net."""
+    if not found.keys().isdisjoint(own):
+        return found
+    first, inside = (next(iter(names), "").partition(".")[0] + "." for names in (found, own))
+    if all(name.startswith(first) for name in found):
+        found = {name.removeprefix(first): value for name, value in found.items()}
+    if found.keys().isdisjoint(own) and all(name.startswith(inside) for name in own):
+        found = {inside + name: value for name, value in found.items()}
+    return found
 
 
 def _some(names: list[str]) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from fedframe.errors import SettingError, nearest
+from fedframe.models.transformers_nets import build_transformers
 from fedframe.util.allowed_code import ZOOS
 from fedframe.util.locate import reason
 
@@ -33,6 +34,8 @@ def without_weights(name: str) -> str:
 def build_zoo(name: str, shape: tuple[int, ...]) -> nn.Module:
     """Build a net for images of this shape (channels, height, width); it gives features (batch, dim)."""
     kind, _, rest = name.partition(":")
+    if kind == "transformers":
+        return build_transformers(name, shape)
     pretrained = name.endswith(PRETRAINED)
     wanted = rest.removesuffix(PRETRAINED)
     package = require(kind, name)

@@ -18,14 +18,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fedframe.core.imbalance import CLASSES
 from fedframe.core.message import Message
 from fedframe.errors import DataError, ProtocolError
 from fedframe.network.envelope import decode_envelope, encode_envelope, invalid_envelope
 from fedframe.util.files import read_json, write_json
 
-# What nodes and organiser say to each other; 1 had no signed lists of survivors, 2 told who had diverged, and 3 wanted
-# as many signatures as there must be clients in a sum.
-PROTOCOL = 4
+# What nodes and organiser say to each other; 1 had no signed lists of survivors, 2 told who had diverged, with 3 nobody
+# asked for counts by class before the first round, and 4 wanted as many signatures as there must be clients in a sum.
+PROTOCOL = 5
 HELLO = "hello"  # asks who a client is: no model, no work
 AGREE = "agree"  # asks for a signature under the list of those whose masked replies have arrived
 UNMASK = "unmask"  # asks for the seeds of masks once masked replies have arrived: with secure aggregation only
@@ -33,6 +34,7 @@ KINDS = (
     HELLO,
     AGREE,
     UNMASK,
+    CLASSES,
     "client",
     "own",
     "train",
@@ -78,7 +80,7 @@ class NodeRequest:
             raise invalid_envelope("its number cannot be read")
         for kind, clients in tasks.items():
             if kind not in KINDS:
-                raise invalid_envelope(f"nobody here does {kind[:80]!r}")
+                raise invalid_envelope(f"there is no kind of work {kind[:80]!r}")
             if not isinstance(clients, list) or not all(type(client) is int for client in clients):
                 raise invalid_envelope(f"whose {kind} it wants cannot be read")
         merged = {int(client): round for client, round in seen.items()}

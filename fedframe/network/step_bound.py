@@ -67,6 +67,10 @@ class StepBound:
             return
         reach = furthest(parts, _Lengths(longest), request.round, self.job) if longest else {}
         for name, tensor in request.tensors.items():
+            if name in self.first and (tensor.shape != self.first[name].shape or not tensor.is_floating_point()):
+                raise ProtocolError(
+                    f"The request's {name} is of {tensor.dtype} {tuple(tensor.shape)}; that fits nothing."
+                )
             declared = name in reach or (not longest and name in furthest(parts, UNKNOWN, 1, self.job))
             if request.round == 1 and name in self.first and declared and not name.startswith(FIXED):
                 self.refuse_other(name, tensor, f"{name} is not what it begins with")
@@ -87,7 +91,7 @@ class StepBound:
 
     def refuse_other(self, name: str, tensor: Tensor, said: str) -> None:
         """Refuse another tensor than the one that was agreed."""
-        if not torch.equal(tensor.cpu(), self.first[name].cpu()):
+        if not torch.equal(tensor.cpu().double(), self.first[name].cpu().double()):
             raise ProtocolError(f"The request's {said}; this node takes the agreed one.")
 
     def check_step(self, name: str, tensor: Tensor, round: int, reach: float) -> None:

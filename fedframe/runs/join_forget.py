@@ -18,6 +18,7 @@ from torch import nn
 
 from fedframe.core.engine import Engine
 from fedframe.core.job import Job
+from fedframe.core.measures import is_share
 from fedframe.core.server import Server
 from fedframe.engines.local import local_engine
 from fedframe.errors import SettingError
@@ -40,7 +41,7 @@ from fedframe.runs.staging import commit, new_stage, remove
 from fedframe.settings import FROM_PYTHON, REMOTE_DATA, Settings, short_method
 from fedframe.util.files import read_json, write_json, write_tensors
 from fedframe.util.locate import resolve_paths
-from fedframe.util.text import duration, percent, plural
+from fedframe.util.text import duration, figure, plural
 
 Net = nn.Module | Callable[..., nn.Module]
 DERIVED = (EXAMINATION, "report.html")  # made from the models and scores of before
@@ -274,13 +275,15 @@ class Change:
             self.note(f"The data of {guest.name} came from Python: it has no personal model until it joins again.")
             return None
         source = job.federation.source
-        schema = Predictor(
-            job.method, job.template, source.classes, source.input_shape, source.columns, source.mean, source.std
-        )
+        form = (source.outputs, source.input_shape, source.columns, source.mean, source.std)
+        schema = Predictor(job.method, job.template, *form, target=source.target)
         settings = job.settings
         if guest.label is not None:
             settings = settings.model_copy(update={"label": guest.label})
         federation = load_data(data, schema, settings, guest.test_share)
+        if guest.name in (self.given or {}):  # it joins now
+            for text in federation.notes:
+                self.note(text)
         settings = settings.model_copy(update={"save_personal": False})
         return Job(settings, job.method, federation, job.template, job.folder / JOINED)
 
@@ -305,12 +308,13 @@ class Change:
 
 def shared_scores(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
     """What the shared model scores now, beside before the change; empty where one of the two is not known."""
-    found = []
+    found, share = [], is_share(after["metric"])
     for name in ("generic", "client"):
         old, new = before["scores"][name], after["scores"][name]
         if old["final"] is not None and new["final"] is not None:
             over = [f" over {plural(each['clients'], 'client')}" if each.get("clients") else "" for each in (new, old)]
-            found.append(f"{name} {percent(new['final'])}{over[0]}, before {percent(old['final'])}{over[1]}")
+            now, was = (figure(each["final"], share) for each in (new, old))
+            found.append(f"{name} {now}{over[0]}, before {was}{over[1]}")
     return "; ".join(found)
 
 

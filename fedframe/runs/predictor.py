@@ -29,12 +29,13 @@ from fedframe.data.target import Target
 from fedframe.errors import DamageError, DataError
 from fedframe.methods.recipes import MethodLike, confirm_method, make_method
 from fedframe.models import build_net, frames
+from fedframe.models.adapters import adapt
 from fedframe.models.zoo import without_weights
 from fedframe.runs.changes import CodeCheck, refuse_changed_code
 from fedframe.runs.federated import how_it_ends
 from fedframe.runs.folder import MODEL, RunFolder
 from fedframe.runs.staging import is_pending
-from fedframe.settings import REMOTE_DATA
+from fedframe.settings import REMOTE_DATA, Settings
 from fedframe.util.allowed_code import allow_edited, check_named
 from fedframe.util.files import write_tensors
 from fedframe.util.plain_files import explained
@@ -71,6 +72,7 @@ def save_model(
         "model_seed": seed_for(job.settings.seed, "model"),
         "columns": list(source.columns) if source.columns is not None else None,
         **({} if source.target is None else {"task": source.task}),
+        **({"lora": adapter_settings(job.settings)} if job.settings.lora else {}),
         **(
             {"table": table_options(job.settings.data) if table is None else {**table}}
             if source.columns is not None
@@ -78,6 +80,11 @@ def save_model(
         ),
     }
     write_tensors(folder / MODEL, tensors, notes)
+
+
+def adapter_settings(settings: Settings) -> dict[str, object]:
+    """What `adapt` is told of a run's adapters."""
+    return {"rank": settings.lora, "alpha": settings.lora_alpha, "layers": settings.lora_layers}
 
 
 @dataclass(frozen=True)
@@ -157,6 +164,8 @@ class Predictor:
             torch.manual_seed(notes["model_seed"])  # a frozen classifier that could be built then can be built now
             named = net if net is not None else without_weights(str(notes["model"]))  # they are in the file
             backbone = build_net(named, shape)
+            if "lora" in notes:
+                adapt(backbone, **notes["lora"])
             model = made.build(backbone, int(backbone.dim), len(notes["classes"]))  # type: ignore[arg-type]
         load_saved(model, {name[6:]: value for name, value in tensors.items() if name.startswith("model/")}, path)
         model.eval()

@@ -18,7 +18,11 @@ from pathlib import Path
 from fedframe.errors import SettingError
 from fedframe.util.code_files import code_files, import_root
 
-ZOOS = ("timm", "torchvision")  # installed packages whose nets are named by their registries: no code is named
+ZOOS = (
+    "timm",
+    "torchvision",
+    "transformers",
+)  # installed packages whose nets are named by their registries: no code is named
 PASSED_ON = "FEDFRAME_ALLOWED_CODE"  # digests, for the processes that this one starts
 _places: set[str] = set()  # what was allowed in this process, should the user's folder not be writable
 

@@ -50,12 +50,13 @@ def make_clinic(
     tell: Sequence[str] = (),
     form: DataSchema | None = None,
     write: Callable[[Path, int], str] = write_arrays,
+    with_weights: bool = False,
     **settings: Any,
 ) -> tuple[FederationFolder, InProcessTransport]:
     """The federation, and the transport that its organiser gets; members can be put into `transport.away`."""
     asked = gather({"method": "fedavg", "model": "mlp:8", "rounds": 3, "epochs": 1, **settings}, None)
     form = form or form_from_description("a,b,c", "6", "0", "1")
-    made = new_federation(folder / "clinic", NAMES, ["127.0.0.1"], 9000, form, asked)
+    made = new_federation(folder / "clinic", NAMES, ["127.0.0.1"], 9000, form, asked, with_weights)
     nodes = {}
     for number, name in enumerate(NAMES):
         kit = Kit.read(made.path / "kits" / f"{name}-kit.zip")

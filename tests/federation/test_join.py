@@ -119,7 +119,7 @@ def test_a_nodes_key_is_printed_before_any_request(tmp_path: Path, secure: bool)
     node = member(tmp_path, "fedavg", secure=secure)
     make_node(node, said.append)
     assert (tmp_path / "node" / "masks.key").exists() == secure
-    assert [text.partition(":")[0] for text in said] == ["This node's key for adding up"] * secure
+    assert [text.partition(":")[0] for text in said] == ["This node's key for secure aggregation"] * secure
     if secure:
         assert fingerprint(Masker(tmp_path / "node", print).public) in said[0]
 
@@ -285,7 +285,7 @@ def test_data_that_do_not_fit_are_refused_before_anything_is_made(tmp_path: Path
 def test_a_node_chooses_its_own_device(tmp_path: Path) -> None:
     node = member(tmp_path, "scaffold")
     data = f"npz:{tmp_path / 'own.npz'}"
-    with pytest.raises(SettingError, match="device = 'abacus' is not here; use cpu"):
+    with pytest.raises(SettingError, match="device = 'abacus' is not available on this machine; use cpu"):
         Membership(node.kit, data, tmp_path / "new", device="abacus")
     (tmp_path / "new").mkdir()
     other = Membership(node.kit, data, tmp_path / "new", device="cpu:0")

@@ -85,6 +85,14 @@ def test_a_variate_cannot_move_the_model_at_the_node(tmp_path: Path) -> None:
         organiser.ask(0, replace(second, tensors={**second.tensors, **chosen}), ["train"])
 
 
+@pytest.mark.parametrize("odd", [torch.zeros(3), torch.zeros(3, dtype=torch.int64), torch.zeros(())])
+def test_a_variate_of_another_form_is_a_sentence(tmp_path: Path, odd: torch.Tensor) -> None:
+    organiser = Organiser(tmp_path, method="scaffold")
+    second = trained_once(organiser)
+    with pytest.raises(ProtocolError, match=r"scaffold/c is of .*fits nothing"):
+        organiser.ask(0, replace(second, tensors={**second.tensors, "scaffold/c": odd}), ["train"])
+
+
 def test_what_is_frozen_stays_as_agreed_in_every_round(tmp_path: Path) -> None:
     organiser = Organiser(tmp_path, method="spherefed")
     second = trained_once(organiser)

@@ -43,7 +43,10 @@ def print_tables() -> None:
         grid.add_row(name, size, found.title, ", ".join(map(short, found.data)))
     console = Console()
     console.print(grid)
-    console.print("Run one: fedframe paper fedrane-1 --scale 0.05; what that would do: --dry-run.", highlight=False)
+    console.print(
+        "Run one: fedframe paper fedrane-1 --scale 0.05 (with --dry-run it only prints what it would do).",
+        highlight=False,
+    )
 
 
 def short(data: str) -> str:

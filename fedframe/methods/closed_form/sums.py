@@ -78,7 +78,7 @@ def stream_sums(
             panel += weighted[:, a:b].T @ z[:, :b]
         cross.index_add_(1, labels, weighted.T.double())
     packed = torch.empty(triangle_size(size), dtype=torch.float64)
-    for panel, a in zip(panels, starts, strict=True):
-        for i, row in enumerate(panel, start=a):
+    for a in starts:
+        for i, row in enumerate(panels.pop(0), start=a):  # whose memory is free after it
             packed[triangle_size(i) : triangle_size(i + 1)] = row[: i + 1]
     return Sums(packed, cross)

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
+import psutil
 import torch
 from pydantic import Field
 from torch import Tensor, nn
@@ -32,7 +33,7 @@ from fedframe.methods.closed_form.long_tail import class_weights, equal_priors, 
 from fedframe.methods.closed_form.means_only import sums_from_crosses
 from fedframe.methods.closed_form.personal import fit_personal, log_scores
 from fedframe.methods.closed_form.private import LONGEST, bounded, from_release, solve_noisy, to_release
-from fedframe.methods.closed_form.ridge import fit_ridge, standardise
+from fedframe.methods.closed_form.ridge import fit_ridge, memory_needed, standardise
 from fedframe.methods.closed_form.sums import Sums, stream_cross, stream_sums
 from fedframe.models.feature_maps import FeatureMap, Knows, Raw, fixed, make_map
 from fedframe.settings import Settings
@@ -261,12 +262,18 @@ class Analytic(Part):
         for name, tensor in head.features.fit(sums).items():
             set_tensor(server, f"features.{name}", tensor)
 
+    def set_fixed_map(self, server: Server) -> None:
+        """A map that knows nothing of the data, before clients are asked, with the first of their replies."""
+        features = closed_form(server.job.template).features
+        if not features.sums_size:
+            for name, tensor in features.fit(torch.zeros(0, dtype=torch.float64)).items():
+                set_tensor(server, f"features.{name}", tensor)
+
     def fit_classifier(self, server: Server, replies: Iterable[Message]) -> None:
         """Solve for the classifier."""
         head = closed_form(server.job.template)
-        if not head.features.sums_size:
-            for name, tensor in head.features.fit(torch.zeros(0, dtype=torch.float64)).items():
-                set_tensor(server, f"features.{name}", tensor)  # before clients are asked, with the first of `replies`
+        check_memory(head.features.dim)
+        self.set_fixed_map(server)
         clip = server.job.settings.privacy_clip
         if clip is not None:
             set_tensor(server, "mean", head.features.usual())
@@ -371,6 +378,17 @@ def closed_form(model: Model) -> ClosedFormHead:
     head = model.extras[MODULE]
     assert isinstance(head, ClosedFormHead)
     return head
+
+
+def check_memory(dim: int) -> None:
+    """Refuse more features than can be solved for: the system would end the process without a word."""
+    needed, there = memory_needed(dim), psutil.virtual_memory().total
+    if needed > there:
+        fewer = 1 << int(math.log2(dim * math.sqrt(there / needed)))
+        raise SettingError(
+            f"{dim:,} features take {needed / 2**30:,.0f} GB of memory to solve for, and this machine has "
+            f"{there / 2**30:,.0f}; use analytic.width={fewer}."
+        )
 
 
 def set_tensor(server: Server, name: str, value: Tensor) -> None:

@@ -27,7 +27,7 @@ class Mean(Part):
 
     def server_step(self, server: Server, updates: RunningMean) -> Tensor:
         """The mean update."""
-        return updates.mean()
+        return updates.into_mean()
 
     def furthest(self, longest: Mapping[str, float], round: int, job: Job) -> Mapping[str, float] | None:
         """No mean is longer than the longest update."""

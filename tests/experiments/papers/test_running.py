@@ -251,7 +251,7 @@ def test_without_any_data_one_sentence_says_what_belongs_where(tmp_path: Path) -
         (["fedrane-1", "--rows", "fedavgg"], "There is no row 'fedavgg'; did you mean 'FedAvg'?"),
         (["fedrane-1", "--set", "gmv.alpha=1"], "no chosen row of fedrane-1 has a part 'gmv'"),
         (["fedrane-1", "--set", "lra.nothing=1"], "The part 'lra' has no setting 'nothing'"),
-        (["fedrane-1", "--device", "tpu"], "device = 'tpu' is not here; use cpu."),
+        (["fedrane-1", "--device", "tpu"], "device = 'tpu' is not available on this machine; use cpu."),
         (["mine.yaml"], "There is no file mine.yaml"),
     ],
 )
