@@ -4,6 +4,7 @@ import os
 import signal
 import tempfile
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # A shell that starts the tests in the background lets them ignore Ctrl-C, and their children with them; some tests are
@@ -23,3 +24,9 @@ os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="fedframe-tests-")
 # No test may fail because the machine is busy: an example may take as long as it takes.
 settings.register_profile("fedframe", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("fedframe")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with the longest tests come first, those that start a federation before all: the last ones leave nobody idle."""
+    slow = {item.path for item in items if item.get_closest_marker("slow") is not None}
+    items.sort(key=lambda item: (item.path not in slow, item.path.parent.name not in ("federation", "network")))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 
 import psutil
 import pytest
@@ -70,11 +71,14 @@ def test_a_federation_survives_kill_9_of_a_node_of_the_training_and_of_the_super
     serving.wait()
     commands.start("serve.log", "serve", "clinic", "--bind", "127.0.0.1")
     until("the SuperLink is back again", lambda: commands.text("serve.log").count("listens") == 3)
-    # Back soon enough, the training goes on as if nothing had happened; else it ends and says how to go on.
-    if training.wait(LONG) != 0:
-        assert "go on with: fedframe federation start clinic" in commands.text("start.log")
+    # Back soon enough, the training goes on as if nothing had happened; else it ends and says how to go on. On a machine
+    # that is so full that even a SuperLink which runs is silent for a minute, that can happen more than once.
+    give_up = time.monotonic() + LONG
+    while training.wait(LONG) != 0:
+        last = commands.text("start.log").strip().splitlines()[-1]
+        assert "go on with: fedframe federation start clinic" in last or "start it and go on" in last, last
+        assert time.monotonic() < give_up, commands.text("start.log")
         training = train()
-        assert training.wait(LONG) == 0, commands.text("start.log")
 
     assert rounds() == list(range(1, ROUNDS + 1))
     assert all(line["dropped"] == 0 for line in commands.metrics())
