@@ -95,7 +95,11 @@ RECIPES: dict[str, Recipe] = {
             parts=(QFedAvg(),),
             defaults={"update_bound": 10_000.0},  # clients multiply their updates by a power of their loss
         ),
-        Recipe("moon", "Features stay close to those of the server's model and away from those of the client's last one.", parts=(Moon(),)),
+        Recipe(
+            "moon",
+            "Features stay close to those of the server's model, away from those of the client's last one.",
+            parts=(Moon(),),
+        ),
         Recipe(
             "feddyn",
             "A linear and a quadratic penalty that change from round to round; the server corrects by their mean.",
