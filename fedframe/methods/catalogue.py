@@ -87,7 +87,7 @@ RECIPES: dict[str, Recipe] = {
         Recipe("fedadam", "The mean update drives Adam on the server.", parts=(FedAdam(),)),
         Recipe("fedyogi", "The mean update drives Yogi on the server.", parts=(FedYogi(),)),
         Recipe("fedexp", "The mean update, extrapolated as far as the clients disagree.", parts=(FedExP(),)),
-        Recipe("average", "The mean of the last rounds' shared models is the final one.", parts=(Average(),)),
+        Recipe("average", "The final model is the mean of the last rounds' shared models.", parts=(Average(),)),
         Recipe("fedsam", "Local steps along the gradient a little uphill: flat minima.", parts=(FedSAM(),)),
         Recipe(
             "qfedavg",
@@ -95,16 +95,20 @@ RECIPES: dict[str, Recipe] = {
             parts=(QFedAvg(),),
             defaults={"update_bound": 10_000.0},  # clients multiply their updates by a power of their loss
         ),
-        Recipe("moon", "Features keep to the server's model and away from the client's last one.", parts=(Moon(),)),
+        Recipe(
+            "moon",
+            "Features stay close to those of the server's model, away from those of the client's last one.",
+            parts=(Moon(),),
+        ),
         Recipe(
             "feddyn",
             "A linear and a quadratic penalty that change from round to round; the server corrects by their mean.",
             parts=(FedDyn(),),
             defaults={"weight_decay": 1e-3, "batch": 50, "epochs": 5, "clip": 10.0},
         ),
-        Recipe("fedmmd", "Features keep to the distribution of the server's model's.", parts=(FedMMD(),)),
+        Recipe("fedmmd", "Features keep the distribution that they have under the server's model.", parts=(FedMMD(),)),
         Recipe("fedaws", "After every round the server turns class vectors away from each other.", parts=(FedAwS(),)),
-        Recipe("fedrs", "Logits of classes that a client lacks hardly enter its softmax.", parts=(FedRS(),)),
+        Recipe("fedrs", "Logits of classes that a client lacks count little in its softmax.", parts=(FedRS(),)),
         Recipe(
             "ratioloss",
             "Neglected classes weigh more, as a few samples on the server show.",
@@ -220,13 +224,13 @@ RECIPES: dict[str, Recipe] = {
         ),
         Recipe(
             "feddecorr",
-            "The numbers of a feature are kept from saying the same thing.",
+            "A penalty keeps the numbers of a feature from being correlated.",
             parts=(FedDecorr(),),
             defaults={"lr": 0.01, "momentum": 0.9, "weight_decay": 1e-5, "batch": 64, "epochs": 10},
         ),
         Recipe(
             "fedntd",
-            "What the server's model says about classes that a sample does not belong to is kept.",
+            "Distils what the server's model predicts for the classes that a sample does not belong to.",
             parts=(FedNTD(),),
             defaults={
                 "lr": 0.01,
@@ -252,7 +256,7 @@ RECIPES: dict[str, Recipe] = {
         ),
         Recipe(
             "feddr_plus",
-            "Dot regression under a frozen ETF; features keep to those of the server's model.",
+            "Dot regression under a frozen ETF; features stay close to those of the server's model.",
             parts=(SimplexETF(), FedDrPlus()),
         ),
         Recipe(
