@@ -25,6 +25,7 @@ from fedframe.methods.parts import analytic as module
 from fedframe.methods.parts.analytic import closed_form
 from fedframe.methods.recipes import make_method
 from fedframe.models.feature_maps import Raw, WhitenedPatches
+from fedframe.runs import session
 from fedframe.runs.folder import RunFolder
 from fedframe.util.files import read_tensors
 from tests.helpers import blobs, images, make_job, nothing, same_file
@@ -310,6 +311,14 @@ def test_runs_are_equal_for_any_number_of_workers_and_predict_and_personalise(tm
     )
     assert newcomer.scores["personal"] is not None
     assert len(newcomer.model.predict(data["x_test"][:3])) == 3
+
+
+def test_the_memory_of_solving_for_the_classifier_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It happens after the last client, and is over before a look at the memory that the process then has."""
+    marks = iter([100 << 30, 300 << 30])
+    monkeypatch.setattr(session, "highest_memory_bytes", lambda: next(marks))
+    run = fedframe.run("analytic", data=blobs(), personal=False, workers=1, out=tmp_path / "run", progress=False)
+    assert run.summary["peak_memory_mb"] == 300 << 10
 
 
 @pytest.mark.slow
