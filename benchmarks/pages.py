@@ -2,25 +2,27 @@
 
 Fills what stands between markers:
 
-- `<!-- result: METHOD -->` in docs/methods/*.md: the method's rows in docs/results/bench/*.json (made by `fedframe bench`),
-  and under them those of the older tables (docs/results/older/*.json, made by `benchmarks.tables`);
-- `<!-- verdicts: SCENE -->` in docs/results/README.md: what a scene says about the papers' claims (`benchmarks.verdicts`);
+- `<!-- result: METHOD -->` in docs/methods/*.md: the method's rows in docs/results/bench/*.json (made by `fedframe
+  bench`), and under them those of the older tables (docs/results/older/*.json, made by `benchmarks.tables`);
+- `<!-- verdicts: SCENE -->` in docs/results/README.md: what a scene says about the papers' claims
+  (`benchmarks.verdicts`);
+- `<!-- comparison: NAME -->` there: docs/results/NAME.json (made by `fedframe compare`);
 - `<!-- table: NAME -->` in docs/results/older.md.
 
-A new scene needs its JSON and Markdown in docs/results/bench and this command.
+`python -m benchmarks.adopt SCENE.json` takes a new scene over and does all of it.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from benchmarks.tables import TITLES, markdown, spread
 from benchmarks.verdicts import BASELINE, Json, points, read_claims, read_records, section
 from fedframe.experiments.compare.tables import interval, number
+from fedframe.experiments.tables import DASH
 from fedframe.metrics.statistics import Difference
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -33,9 +35,11 @@ HEAD = (
 OLDER_HEAD = ("| on | settings | generic, last five | generic, final | personal |", "|---|---|---|---|---|")
 OLDER_TEXT = (
     "From before the protocol, without controls, at one schedule for all rows ([older tables](../results/older.md));\n"
-    "`--partition dirichlet:0.1` (unless said), `--clients 20 --epochs 5 --momentum 0.9`, `--batch 32` on `digits` and\n"
-    "`--batch 128 --model convnet` on Fashion-MNIST:"
+    "`--partition dirichlet:0.1` (unless said), `--clients 20 --epochs 5 --momentum 0.9`, `--batch 32` on `digits`\n"
+    "and `--batch 128 --model convnet` on Fashion-MNIST:"
 )
+NONE_YET = "No scene of the bench has it yet"
+NO_SCENE = {"fedbn": f"{NONE_YET}: it needs a net with BatchNorm, and inputs that look different."}
 BENCH_TEXT = (
     "Percent, mean and 95 % interval over seeds; differences seed by seed. Schedule, budget and controls are the same\n"
     "for all rows of a scene; what they show is on the page of [results](../results/README.md)."
@@ -47,7 +51,7 @@ def block(kind: str) -> re.Pattern[str]:
     return re.compile(rf"<!-- {kind}: ([\w-]+) -->(?:.*?<!-- end of {kind} -->)?", re.DOTALL)
 
 
-def filled(text: str, kind: str, lines_of: Mapping[str, list[str]] | Any) -> str:
+def filled(text: str, kind: str, lines_of: Callable[[str], list[str]]) -> str:
     """The text with the lines of every marked name between its markers."""
 
     def lines(match: re.Match[str]) -> str:
@@ -69,7 +73,11 @@ def read_older() -> dict[str, dict[str, Json]]:
 def result_of(method: str, records: Mapping[str, Json], older: Mapping[str, Mapping[str, Json]]) -> list[str]:
     """A method's results: in the scenes of the bench, and in older tables."""
     lines = [*bench_lines(method, records)]
-    found = [*HEAD, *lines, "", BENCH_TEXT] if lines else [f"No scene of the bench has it yet: `fedframe bench quick {method}`."]
+    found = (
+        [*HEAD, *lines, "", BENCH_TEXT]
+        if lines
+        else [NO_SCENE.get(method, f"{NONE_YET}: `fedframe bench quick {method}`.")]
+    )
     before = [*older_lines(method, older)]
     return [*found, "", OLDER_TEXT, "", *OLDER_HEAD, *before] if before else found
 
@@ -89,16 +97,19 @@ def bench_lines(method: str, records: Mapping[str, Json]) -> Iterator[str]:
 
 def bench_line(place: str, method: Json) -> str:
     """A row of a scene."""
-    chosen = " ".join(f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in (method["chosen"] or {}).items())
+    chosen = " ".join(
+        f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
+        for name, value in (method["chosen"] or {}).items()
+    )
     scores = [estimate(method["scores"].get(score), score) for score in SCORES]
     differences = [difference(method["difference"].get(score)) for score in ("generic.final", "personal.final")]
-    return f"| {place} | `{method['label']}` | {chosen or '–'} | {' | '.join((*scores, *differences))} |"
+    return f"| {place} | `{method['label']}` | {chosen or DASH} | {' | '.join((*scores, *differences))} |"
 
 
 def estimate(found: Json | None, score: str) -> str:
     """A mean with its interval."""
     if not found or found["mean"] is None:
-        return "–"
+        return DASH
     bounds = f" {interval(found['low'], found['high'], score)}" if found["low"] is not None else ""
     return f"{number(found['mean'], score)}{bounds}"
 
@@ -106,8 +117,21 @@ def estimate(found: Json | None, score: str) -> str:
 def difference(found: Json | None) -> str:
     """A difference to the baseline."""
     if not found or found["mean"] is None:
-        return "–"
+        return DASH
     return points(Difference(found["pairs"], found["mean"], found["low"], found["high"]))
+
+
+def comparison_lines(name: str) -> list[str]:
+    """A comparison's shared models, and its command."""
+    found = json.loads((DOCS / "results" / f"{name}.json").read_text())
+    command = found["command"].replace(" --data ", " \\\n    --data ")
+    lines = ["```sh", command, "```", "", "| row | generic | generic, last five | last five, to the first row |"]
+    lines.append("|---|---|---|---|")
+    for method in found["methods"]:
+        scores = [estimate(method["scores"][score], score) for score in SCORES[:2]]
+        gain = difference(method["difference"].get("generic.last_five"))
+        lines.append(f"| `{method['label']}` | {' | '.join(scores)} | {gain} |")
+    return lines
 
 
 def older_lines(method: str, older: Mapping[str, Mapping[str, Json]]) -> Iterator[str]:
@@ -128,7 +152,8 @@ def page_texts() -> Iterator[tuple[Path, str]]:
     for page in sorted((DOCS / "methods").glob("*.md")):
         yield page, filled(page.read_text(), "result", lambda name: result_of(name, records, older))
     results = DOCS / "results" / "README.md"
-    yield results, filled(results.read_text(), "verdicts", lambda name: section(name, claims[name], records.get(name)))
+    text = filled(results.read_text(), "comparison", comparison_lines)
+    yield results, filled(text, "verdicts", lambda name: section(name, claims[name], records.get(name)))
     tables = DOCS / "results" / "older.md"
     lines = {name: markdown([dict(row) for row in rows.values()]).splitlines() for name, rows in older.items()}
     yield tables, filled(tables.read_text(), "table", lambda name: lines[name])

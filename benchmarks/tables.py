@@ -1,7 +1,7 @@
 """Older tables of methods, from before `fedframe bench`: `python -m benchmarks.tables digits --out runs/tables`.
 
-They have no controls. A method whose recipe brings a schedule, weight decay or clipping of its own has no row here, because
-a gain might be those'; a test holds that. What follows is how the others were made.
+They have no controls. A method whose recipe brings a schedule, weight decay or clipping of its own has no row here,
+because a gain might be those'; a test holds that. What follows is how the others were made.
 
 Every method gets the same number of candidate settings. They are compared on a validation share of the training data
 (generic accuracy, mean over seeds: of the last five evaluations, or after the server stage where a method has one;

@@ -1,8 +1,10 @@
 """Verdicts on papers' claims from the scenes of the bench: shown, not shown, or shown but explained by a control.
 
-Reads docs/results/claims.yaml and docs/results/bench/SCENE.json. A claim says that one row beats another. In a case it is
+Reads docs/results/claims.yaml and docs/results/bench/SCENE.json. A claim says that one row beats another. In a case
+it is
 
-- shown: the difference over seeds has a 95 % interval above 0, and so has that to every control that could explain it;
+- shown: the difference over seeds has a 95 % interval above 0, and so has that to every control that could explain
+  it;
 - shown but explained by a control: a control is level with the row or ahead of it;
 - shown, but a control is too near: the row is ahead of it, by less than chance could do;
 - not shown: the interval holds 0 (or lies below it, which is said).
@@ -24,6 +26,7 @@ import yaml
 from fedframe.experiments.bench.scene import load_scene
 from fedframe.experiments.compare.tables import p_text
 from fedframe.experiments.grid.scores import heading
+from fedframe.experiments.tables import DASH
 from fedframe.metrics.statistics import Difference, holm, paired
 
 Json = Mapping[str, Any]
@@ -125,31 +128,49 @@ def section(scene: str, about: Mapping[str, Any], record: Json | None) -> list[s
         return [f"Claims of {about['paper']}.", "", *subset, f"**Not run yet**: `{command}`."]
     seeds = len(next(iter(record["results"].values()))["seeds"])
     lines = [
-        f"Claims of {about['paper']}. Figures: [{scene}.md](bench/{scene}.md), [{scene}.json](bench/{scene}.json), made by "
-        f"`{record['command']}`; {seeds} seeds, {record['cpu_hours']:.1f} CPU hours.",
+        f"Claims of {about['paper']}. Figures: [{scene}.md](bench/{scene}.md), [{scene}.json](bench/{scene}.json), "
+        f"made by `{record['command']}`; {seeds} seeds, {record['cpu_hours']:.1f} CPU hours.",
         "",
         *subset,
     ]
     missing = [case for case in load_scene(scene).case_names if case not in record["results"]]
     if missing:
         lines += [f"Not run yet: {', '.join(missing)}.", ""]
-    return [*lines, *table(about["claims"], record)]
+    return [*lines, *table(about["claims"], record), "", *control_table(record)]
 
 
 def table(claims: Sequence[Claim], record: Json) -> Iterator[str]:
     """A line per claim and case."""
     cases = record["results"]
-    verdicts = [
-        (claim, case, judge(claim, case_values(result))) for claim in claims for case, result in cases.items()
-    ]
+    verdicts = [(claim, case, judge(claim, case_values(result))) for claim in claims for case, result in cases.items()]
     adjusted = holm([verdict.difference.p for _, _, verdict in verdicts])
     yield f"| claim |{' case |' if len(cases) > 1 else ''} score | difference | p, Holm | verdict |"
     yield f"|---|{'---|' if len(cases) > 1 else ''}---|---|---|---|"
     for (claim, case, verdict), p in zip(verdicts, adjusted, strict=True):
         place = f" {case} |" if len(cases) > 1 else ""
-        what = f"{claim.claim} (`{claim.row}` − `{claim.over}`)"
+        what = f"{claim.claim} (`{claim.row}` over `{claim.over}`)"
         difference = points(verdict.difference)
         yield f"| {what} |{place} {heading(claim.score)} | {difference} | {p_text(p)} | {sentence(verdict, p)} |"
+
+
+def control_table(record: Json) -> Iterator[str]:
+    """What the controls bring by themselves: difference to the baseline in the shared and the personal models."""
+    cases = record["results"]
+    yield f"| control |{' case |' if len(cases) > 1 else ''} generic, to FedAvg | personal, to FedAvg |"
+    yield f"|---|{'---|' if len(cases) > 1 else ''}---|---|"
+    for label in (row["label"] for row in record["rows"] if row["control"] and row["label"] != BASELINE):
+        for case, result in cases.items():
+            values = case_values(result)
+            if label in values:
+                both = (gain(values, label, score) for score in ("generic.final", "personal.final"))
+                yield f"| `{label}` |{f' {case} |' if len(cases) > 1 else ''} {' | '.join(both)} |"
+
+
+def gain(values: Mapping[str, Mapping[str, Sequence[float | None]]], label: str, score: str) -> str:
+    """A row's difference to the baseline in a score, if both have it."""
+    if score not in values[label] or score not in values[BASELINE]:
+        return DASH
+    return points(paired(values[label][score], values[BASELINE][score]))
 
 
 def sentence(verdict: Verdict, p: float | None) -> str:
@@ -165,7 +186,7 @@ def sentence(verdict: Verdict, p: float | None) -> str:
 def points(difference: Difference) -> str:
     """A difference of accuracies in percentage points, with its interval."""
     if difference.mean is None:
-        return "–"
+        return DASH
     if difference.low is None or difference.high is None:
         return f"{100 * difference.mean:+.2f}"
     return f"{100 * difference.mean:+.2f} [{100 * difference.low:+.2f}, {100 * difference.high:+.2f}]"

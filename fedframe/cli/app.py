@@ -89,7 +89,7 @@ def options(
         Optional[list[str]],
         typer.Option(
             ALLOW_CODE,
-            help="Allow code that a run folder or a kit names: my_file.py or a module; may stand anywhere.",
+            help="Allow code that a run folder or a kit names: my_file.py or a module. Works anywhere in a command.",
             metavar="PLACE",
         ),
     ] = None,

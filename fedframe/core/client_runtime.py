@@ -112,9 +112,11 @@ class ClientRuntime:
         return self.reply_to_training(context, request, loss)
 
     def train_group(self, request: Message, group: int) -> Message:
-        """The rounds of several clients at once."""
+        """The rounds of several clients, together or one after the other."""
         single, clients = single_request(request, group)
-        return join_replies(request, group, self.train_together(single, clients))
+        together = self.job.trains_together
+        replies = self.train_together(single, clients) if together else [self.perform(single, c) for c in clients]
+        return join_replies(request, group, replies)
 
     def train_together(self, request: Message, clients: Sequence[int]) -> list[Message]:
         """The rounds of clients whose steps are taken together, each as if it were alone."""
@@ -128,13 +130,13 @@ class ClientRuntime:
             with self.errors_named(request, client):
                 seed_everything(seed_for(self.job.settings.seed, request.kind, request.round, client))
                 context = self.begin(request, client)
-            members.append(StackMember(context, copy_tensors(self.model, net.names)))
+            members.append(StackMember(context, net.take()))
             states.append(torch.get_rng_state())
         train_stack(self.job, net, members)
         replies = []
         for member, state in zip(members, states, strict=True):
             context = member.context
-            load_tensors(self.model, member.tensors)
+            net.give_back(member.tensors)
             torch.set_rng_state(state)
             context.named = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
             with self.errors_named(request, context.client):

@@ -23,10 +23,12 @@ SUMS = "sums"  # the folder, in that of the run
 
 
 def request_digest(job: Job, request: Message) -> str:
-    """A short text that changes with what clients are sent, and with how their inputs are normalised."""
+    """A short text that changes with what clients are sent, and with how their inputs and numbers are scaled."""
     digest = hashlib.blake2b(digest_size=16)
     source = job.federation.source
     named = {**request.tensors, "input/mean": source.mean, "input/std": source.std}
+    if source.target is not None and source.target.mean is not None and source.target.std is not None:
+        named |= {"target/mean": source.target.mean, "target/std": source.target.std}
     for name, tensor in sorted(named.items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)};".encode())
         digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())

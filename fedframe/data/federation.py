@@ -136,7 +136,7 @@ def make_federation(
     if pool == "test" and source.test is not None:
         local_tests = draw_from_global(owner, labels, source.test.y.numpy(), count, len(source.classes), rng)
     else:
-        mask = held_out_mask(owner, labels, count, len(source.classes), float(local_test), rng)
+        mask = held_out_mask(owner, labels, count, len(source.classes), float(local_test), rng, source.train.group)
         local_tests = grouped(np.where(mask, owner, -1), rows, count)
         owner = np.where(mask, -1, owner)
     names = ClientNames(count, assigned.users, source.user_names if assigned.users is not None else None)

@@ -105,7 +105,9 @@ def hold_out_validation(federation: Federation, share: float, seed: int) -> Fede
     source, train = federation.source, federation.train
     rows, owner = train.values.numpy(), train.owners().numpy()
     rng = numpy_generator_for(seed, "validation")
-    mask = held_out_mask(owner, source.train.y.numpy()[rows], len(train), len(source.classes), share, rng)
+    group = None if source.train.group is None else source.train.group[rows]
+    labels, classes = source.train.y.numpy()[rows], len(source.classes)
+    mask = held_out_mask(owner, labels, len(train), classes, share, rng, group)
     if not mask.any():
         raise SettingError(
             f"validate_share = {share:g} leaves no sample to score on: no client has two training samples of a class; "

@@ -120,16 +120,21 @@ def decode(path: ImageFile, shape: tuple[int, int, int]) -> npt.NDArray[np.uint8
         with open_image(image, path) as file:
             file.draft(mode, (2 * width, 2 * height))  # lets the JPEG decoder skip detail that scaling would discard
             picture = file.convert(mode)
-            if picture.size != (width, height):
-                scale = max(width / picture.width, height / picture.height)
-                wide = max(width, round(picture.width * scale))
-                high = max(height, round(picture.height * scale))
-                left, top = (wide - width) // 2, (high - height) // 2
-                picture = picture.resize((wide, high), image.Resampling.BILINEAR)
-                picture = picture.crop((left, top, left + width, top + height))
+            picture = cover(image, picture, height, width)
             return np.asarray(picture, np.uint8).reshape(shape)
     except (OSError, ValueError, SyntaxError, image.DecompressionBombError) as error:
         raise DataError(f"{path} is damaged or no image ({error}).") from None
+
+
+def cover(image: ModuleType, picture: Any, height: int, width: int) -> Any:
+    """A picture of this size: scaled until it covers it, and cut out of the middle."""
+    if picture.size == (width, height):
+        return picture
+    scale = max(width / picture.width, height / picture.height)
+    wide, high = max(width, round(picture.width * scale)), max(height, round(picture.height * scale))
+    left, top = (wide - width) // 2, (high - height) // 2
+    scaled = picture.resize((wide, high), image.Resampling.BILINEAR)
+    return scaled.crop((left, top, left + width, top + height))
 
 
 class LazyImages:

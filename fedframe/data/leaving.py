@@ -10,7 +10,7 @@ import torch
 from fedframe.data.federation import Federation
 from fedframe.data.load import training_values
 from fedframe.data.ragged import Ragged
-from fedframe.data.source import Source, statistics
+from fedframe.data.source import Samples, Source, statistics
 
 
 def without_clients(federation: Federation, clients: Collection[int], seed: int) -> Federation:
@@ -47,15 +47,35 @@ def _normalised_without(federation: Federation, rest: Federation, seed: int) -> 
     source = federation.source
     if not len(source.train):  # samples are elsewhere, and how they are normalised was agreed on
         return source
-    mean, std = statistics(training_values(source.train, seed))
-    if not (torch.equal(mean, source.mean) and torch.equal(std, source.std)):
-        return source
     gone = torch.zeros(len(source.train), dtype=torch.bool)
     gone[_rows_of(federation)] = True
     gone[_rows_of(rest)] = False  # what others have as well stays
     kept = source.train.subset(torch.nonzero(~gone).flatten())
+    source = _rescaled_without(source, kept)
+    mean, std = statistics(training_values(source.train, seed))
+    if not (torch.equal(mean, source.mean) and torch.equal(std, source.std)):
+        return source
     mean, std = statistics(training_values(kept, seed))
     return replace(source, mean=mean, std=std)
+
+
+def _rescaled_without(source: Source, kept: Samples) -> Source:
+    """The source whose numbers to learn have the mean and deviation of the samples that are kept."""
+    target = source.target
+    if target is None or target.mean is None or target.std is None:
+        return source
+    values = target.unscaled(source.train.targets)
+    mean, std = statistics(values)
+    close = 1e-4 * target.std  # values have been scaled, and back
+    if bool(((mean - target.mean).abs() > close).any() or ((std - target.std).abs() > close).any()):
+        return source  # agreed on, not computed
+    mean, std = statistics(target.unscaled(kept.targets))
+    after = replace(target, mean=mean, std=std)
+    train = replace(source.train, values=after.scaled(values))
+    test = source.test
+    if test is not None:
+        test = replace(test, values=after.scaled(target.unscaled(test.targets)))
+    return replace(source, train=train, test=test, target=after)
 
 
 def _rows_of(federation: Federation) -> torch.Tensor:

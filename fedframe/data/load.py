@@ -11,6 +11,7 @@ import torch
 
 from fedframe.data.arrays import from_python, load_npz
 from fedframe.data.cifar import load_cifar10, load_cifar100
+from fedframe.data.dicom import load_dicom
 from fedframe.data.femnist import load_femnist
 from fedframe.data.hub import load_hub
 from fedframe.data.images import load_imagefolder, load_list
@@ -34,6 +35,7 @@ SOURCES: dict[str, str] = {
     "cifar100": "photographs in 100 classes, 50,000 + 10,000 of 32x32",
     "tiny-imagenet": "photographs in 200 classes, 100,000 + 10,000 of 64x64",
     "imagefolder:PATH": "own images in folders: class/image or client/class/image",
+    "dicom:PATH": "own DICOM series in folders of classes: slices, windows and patients as in the files, by 'pydicom'",
     "list:FILE": "own images named in a text file: path, label and, if there, user",
     "npz:PATH": "own arrays: x_train, y_train (or x, y) and, if there, x_test, y_test, user_train, user_test; MedMNIST",
     "csv:PATH": "own table with a header line: a label column, a client column if there",
@@ -51,6 +53,7 @@ LOADERS: dict[str, Loader] = {
     "cifar100": load_cifar100,
     "tiny-imagenet": load_tiny_imagenet,
     "imagefolder": load_imagefolder,
+    "dicom": load_dicom,
     "list": load_list,
     "npz": load_npz,
     "csv": load_csv,
@@ -177,7 +180,7 @@ def _split_test(samples: Samples, raw: RawData, share: float, rng: np.random.Gen
     """Split off a stratified share of the samples as the test set."""
     labels = samples.y.numpy()
     owner: Ints = np.zeros(len(labels), np.int64)  # one client that owns everything
-    mask = held_out_mask(owner, labels, 1, len(raw.classes), share, rng)
+    mask = held_out_mask(owner, labels, 1, len(raw.classes), share, rng, samples.group)
     if not mask.any():
         raise DataError(
             f"{raw.name}: {len(labels)} training samples leave no test set at test_share={share:g}; use a "

@@ -69,7 +69,8 @@ def load_new_client(
         local_test = grouped(np.zeros(len(test), np.int64), np.arange(len(test)), 1)
     else:
         held_out = default_share if share is None else share
-        mask = held_out_mask(owner, train.y.numpy(), 1, len(classes), held_out, numpy_generator_for(seed, "local test"))
+        rng = numpy_generator_for(seed, "local test")
+        mask = held_out_mask(owner, train.y.numpy(), 1, len(classes), held_out, rng, train.group)
         local_test = grouped(np.where(mask, 0, -1), rows, 1)
         owner = np.where(mask, -1, owner)
     pool: Literal["train", "test"] = "train" if test is None else "test"
@@ -82,7 +83,7 @@ def of_schema(samples: Samples | None, index: torch.Tensor, target: Target | Non
     if samples is None:
         return None
     values = target.scaled(samples.values) if target is not None and samples.values is not None else None
-    return Samples(samples.x, index[samples.y], None, values)
+    return Samples(samples.x, index[samples.y], None, values, samples.group)
 
 
 def check_target(raw: RawData, schema: DataSchema, where: str) -> None:

@@ -70,6 +70,7 @@ class Samples:
     values: torch.Tensor | None = (
         None  # float32 (n, outputs): what is learned where that is no class; y is then a stratum
     )
+    group: Ints | None = None  # int64 (n,): whose they are, where samples of one patient must not be tested apart
 
     def __len__(self) -> int:
         return len(self.y)
@@ -83,7 +84,8 @@ class Samples:
         """These rows as a set of their own."""
         user = None if self.user is None else self.user[rows.numpy()]
         values = None if self.values is None else self.values.index_select(0, rows)
-        return Samples(self.x.subset(rows), self.y.index_select(0, rows), user, values)
+        group = None if self.group is None else self.group[rows.numpy()]
+        return Samples(self.x.subset(rows), self.y.index_select(0, rows), user, values, group)
 
 
 @dataclass(frozen=True)

@@ -52,13 +52,24 @@ def largest_remainder(client: Ints, label: Ints, count: Ints, cap: Ints, target:
 
 
 def held_out_mask(
-    owner: Ints, labels: Ints, clients: int, classes: int, share: float, rng: np.random.Generator
+    owner: Ints,
+    labels: Ints,
+    clients: int,
+    classes: int,
+    share: float,
+    rng: np.random.Generator,
+    group: Ints | None = None,
 ) -> Ints:
     """A mask of the rows that leave the training data for a test set; rows with owner -1 belong to no client.
+
+    Rows of a client's group, such as a patient, leave together, and count as one with the label of the first.
 
     A client with n samples gives share * n (rounded; at least 1 if n > 1 and share > 0). No class gives more than its
     quota rounded up, and each keeps a training sample: a class with a single sample is trained on, never tested on.
     """
+    if group is not None:
+        _, first, unit = np.unique(np.stack([owner, group]), axis=1, return_index=True, return_inverse=True)
+        return held_out_mask(owner[first], labels[first], clients, classes, share, rng)[unit.ravel()]
     rows = np.flatnonzero(owner >= 0)
     rows = rng.permutation(rows)
     key = owner[rows] * classes + labels[rows]

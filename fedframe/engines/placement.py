@@ -7,7 +7,6 @@ from dataclasses import replace
 import torch
 
 from fedframe.core.job import Job
-from fedframe.data import Samples
 from fedframe.data.source import ArrayInputs
 
 SHARE = 0.25  # of the memory that is free on the device, for the samples of all its processes together
@@ -24,7 +23,7 @@ def place_data(job: Job, processes: int = 1) -> Job:
     if inputs.tensor.nbytes * processes > SHARE * free_on(job.device):
         return job
     source, train = job.federation.source, job.federation.source.train
-    there = Samples(ArrayInputs(inputs.tensor.to(job.device)), train.y, train.user)
+    there = replace(train, x=ArrayInputs(inputs.tensor.to(job.device)))
     return replace(job, federation=replace(job.federation, source=replace(source, train=there)))
 
 

@@ -6,11 +6,12 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedframe.core.measures import is_share
 from fedframe.errors import RunError
 from fedframe.federation.folder import FederationFolder
 from fedframe.federation.serve import connect_superlink
 from fedframe.runs.folder import RunFolder
-from fedframe.util.text import percent
+from fedframe.util.text import figure
 
 
 def status_lines(folder: FederationFolder) -> list[str]:
@@ -38,12 +39,12 @@ def status_lines(folder: FederationFolder) -> list[str]:
         run = RunFolder(run_path)
         metrics = run.metrics()
         state = "finished" if run.finished else f"training (process {training})" if training else "stopped"
-        scores = "".join(f", {text}" for text in last_scores(metrics))
+        scores = "".join(f", {text}" for text in last_scores(metrics, is_share(run.settings().score_metric)))
         lines.append(f"run {run_path.name}: {len(metrics)} of {agreement.settings.rounds} rounds, {state}{scores}")
     return lines
 
 
-def last_scores(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
+def last_scores(metrics: Sequence[Mapping[str, Any]], share: bool) -> list[str]:
     """The newest value of every score, with its round where that is not the last: nodes' scores come a round later."""
     found = []
     for score in ("generic", "client", "personal"):
@@ -51,5 +52,5 @@ def last_scores(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
         if values:
             round, value = values[-1]
             older = f" (round {round})" if round != metrics[-1]["round"] else ""
-            found.append(f"{score} {percent(value)}{older}")
+            found.append(f"{score} {figure(value, share)}{older}")
     return found

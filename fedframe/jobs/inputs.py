@@ -123,7 +123,7 @@ def data_files(data: str) -> list[Path]:
 def image_files(data: str) -> Input | None:
     """The images of a folder or a list as one input: a digest over names, sizes and times of change, not of pixels."""
     kind, _, _ = data.partition(":")
-    if kind not in ("imagefolder", "list"):
+    if kind not in ("imagefolder", "list", "dicom"):
         return None
     request = read_spec(data)
     assert request.path is not None
@@ -143,7 +143,7 @@ def image_files(data: str) -> Input | None:
             continue
         total, newest = total + found.st_size, max(newest, found.st_mtime_ns)
         digest.update(f"{path}\0{found.st_size}\0{found.st_mtime_ns}\n".encode())
-    return Input(str(folder) if kind == "imagefolder" else f"images of {folder}", total, newest, digest.hexdigest())
+    return Input(f"images of {folder}" if kind == "list" else str(folder), total, newest, digest.hexdigest())
 
 
 def file_digest(path: Path) -> str:

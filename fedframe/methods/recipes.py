@@ -14,10 +14,11 @@ from fedframe.core import Method, Part
 from fedframe.core.hook_errors import call_in_place, named_errors
 from fedframe.core.method import combine
 from fedframe.core.part import overrides, tasks_of
+from fedframe.data.target import TASKS
 from fedframe.errors import SettingError, nearest
 from fedframe.methods.catalogue import RECIPES as RECIPES
 from fedframe.methods.part_settings import default_part, is_complete, make_part
-from fedframe.methods.parts import DEFAULTS, PARTS, TASK_LOSSES
+from fedframe.methods.parts import DEFAULTS, PARTS, TASK_LOSSES, TASK_PARTS
 from fedframe.methods.recipe import Recipe as Recipe
 from fedframe.settings import merge_part_settings, merge_settings
 from fedframe.util.locate import locate
@@ -192,7 +193,8 @@ def make_method(name: str, settings: Mapping[str, Mapping[str, Any]], task: str 
     """The method that a name stands for, with its parts' settings changed as asked; what it cannot learn is refused."""
     method = outline_method(name, settings, task)
     for part in method.parts:
-        if task not in (able := tasks_of(type(part))):
+        if task not in tasks_of(type(part)):
+            able = [each for each in TASKS if each in tasks_of(TASK_PARTS.get((each, type(part)), type(part)))]
             raise SettingError(
                 f"method = {name!r} cannot be used for task = {task}: its part {part.name!r} works with "
                 f"{' and '.join(able)} only; use a method without it, such as fedavg."
@@ -224,7 +226,9 @@ def outline_method(
     parts = []
     for part in chosen.parts:
         changed = brought[part.name] | dict(settings.get(part.name, {}))
-        parts.append(part if changed == vars(part) else make_part(type(part), changed, brought[part.name]))
+        kind = TASK_PARTS.get((task, type(part)), type(part))
+        same = changed == vars(part) and kind is type(part)
+        parts.append(part if same else make_part(kind, changed, brought[part.name]))
     method = Method(name, tuple(parts), chosen.defaults)
     if all(is_complete(part) for part in parts):
         with named_errors(f"method = {name!r}"):

@@ -1,8 +1,8 @@
 """`weights`: a net's initial weights from a local file, `.safetensors`, or `.pt` / `.pth` opened without running code.
 
 Names are those of the net's `state_dict()`, with or without a prefix that the names of the file or of the net share
-("backbone.", "module.", "net."). Tensors of the file that the net lacks, such as a classifier of other classes, are left
-out and named; a tensor of the net that the file lacks, or of another shape, is refused by name.
+("backbone.", "module.", "net."). Tensors of the file that the net lacks, such as another classifier, are left out and
+named; a tensor of the net that the file lacks, or of another shape, is refused by name.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from torch import nn
 
 from fedframe.core.engine import Engine
 from fedframe.core.job import Job
+from fedframe.core.measures import is_share
 from fedframe.core.server import Server
 from fedframe.engines.local import local_engine
 from fedframe.errors import SettingError
@@ -40,7 +41,7 @@ from fedframe.runs.staging import commit, new_stage, remove
 from fedframe.settings import FROM_PYTHON, REMOTE_DATA, Settings, short_method
 from fedframe.util.files import read_json, write_json, write_tensors
 from fedframe.util.locate import resolve_paths
-from fedframe.util.text import duration, percent, plural
+from fedframe.util.text import duration, figure, plural
 
 Net = nn.Module | Callable[..., nn.Module]
 DERIVED = (EXAMINATION, "report.html")  # made from the models and scores of before
@@ -204,7 +205,7 @@ class Change:
         self.folder.log(sanitize_log_line(text))
 
     def perform(self, done: str, delete: list[str]) -> None:
-        """Make all files anew, then let them count."""
+        """Make all files again, then put them in place."""
         began = time.perf_counter()
         job = self.make_job()
         before = read_json(self.folder.path / SUMMARY)
@@ -274,9 +275,8 @@ class Change:
             self.note(f"The data of {guest.name} came from Python: it has no personal model until it joins again.")
             return None
         source = job.federation.source
-        schema = Predictor(
-            job.method, job.template, source.classes, source.input_shape, source.columns, source.mean, source.std
-        )
+        form = (source.outputs, source.input_shape, source.columns, source.mean, source.std)
+        schema = Predictor(job.method, job.template, *form, target=source.target)
         settings = job.settings
         if guest.label is not None:
             settings = settings.model_copy(update={"label": guest.label})
@@ -308,17 +308,18 @@ class Change:
 
 def shared_scores(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
     """What the shared model scores now, beside before the change; empty where one of the two is not known."""
-    found = []
+    found, share = [], is_share(after["metric"])
     for name in ("generic", "client"):
         old, new = before["scores"][name], after["scores"][name]
         if old["final"] is not None and new["final"] is not None:
             over = [f" over {plural(each['clients'], 'client')}" if each.get("clients") else "" for each in (new, old)]
-            found.append(f"{name} {percent(new['final'])}{over[0]}, before {percent(old['final'])}{over[1]}")
+            now, was = (figure(each["final"], share) for each in (new, old))
+            found.append(f"{name} {now}{over[0]}, before {was}{over[1]}")
     return "; ".join(found)
 
 
 class OrganisersChange(Change):
-    """The same in an organiser's folder, without the nodes: only the shared model is made anew."""
+    """The same in an organiser's folder, without the nodes: only the shared model is made again."""
 
     def make_job(self) -> Job:
         """The run's job, without nodes that were forgotten or never there."""

@@ -132,7 +132,7 @@ def _load_file(path: Path) -> ModuleType:
 
 
 def _forget_if_stale(name: str, file: str, stamps: Mapping[str, tuple[int, int]]) -> None:
-    """Have a module imported anew that was edited since, or that is one of the same name from another folder."""
+    """Forget a module that was edited since, or that has the same name but comes from another folder."""
     loaded = sys.modules.get(name)
     if loaded is None:
         return
@@ -146,7 +146,7 @@ def _forget_if_stale(name: str, file: str, stamps: Mapping[str, tuple[int, int]]
 def resolve_paths(spec: str) -> str:
     """A spec with its paths made absolute, so that a run can be resumed and used from any folder."""
     kind, colon, rest = spec.partition(":")
-    if colon and kind in ("npz", "csv", "parquet", "imagefolder", "list"):
+    if colon and kind in ("npz", "csv", "parquet", "imagefolder", "list", "dicom"):
         path, question, query = rest.partition("?")
         options = [_resolve_root(option) for option in query.split("&")]
         return f"{kind}:{Path(path).expanduser().absolute()}{question}{'&'.join(options)}"

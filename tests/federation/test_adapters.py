@@ -10,7 +10,7 @@ import pytest
 import torch
 
 pytest.importorskip("flwr")
-peft = pytest.importorskip("peft", reason="needs the extra 'lora'")
+pytest.importorskip("peft", reason="needs the extra 'lora'")
 pytest.importorskip("transformers", reason="needs the extra 'transformers'")
 
 from fedframe.federation import start

@@ -198,7 +198,7 @@ def test_the_logs_of_a_federation_hold_and_tell_what_left(tmp_path: Path, monkey
     one = next(each for each in at_node.records if each["event"] == "left")
     short = replace(at_node, records=[each for each in at_node.records if each is not one])
     assert "arrived and never left" in compare(short, at_home)[1]
-    with pytest.raises(DataError, match="not a node.s log"):
+    with pytest.raises(DataError, match=r"not a node.s log"):
         compare(at_home, at_node)
     trained = [part for each in left.values() for part in each["parts"] if part["kind"] == "train"]
     assert [part["round"] for part in trained] == [1, 2, 3]

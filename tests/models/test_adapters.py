@@ -46,7 +46,9 @@ def test_which_layers_get_adapters() -> None:
     assert adapted_layers(nn.Sequential(nn.Conv2d(1, 2, 3)), "auto") == ["0"]  # convolutions where nothing is linear
     said = sentence(lambda: adapted_layers(net, "query"), SettingError)
     assert "ends in 'query'; use auto, or ends of conv, last" in said
-    assert "no convolution for adapters" in sentence(lambda: adapted_layers(nn.Sequential(nn.ReLU()), "auto"), SettingError)
+    assert "no convolution for adapters" in sentence(
+        lambda: adapted_layers(nn.Sequential(nn.ReLU()), "auto"), SettingError
+    )
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fedframe.core.part import Part
 from fedframe.methods.parts.alone import Central, Local
 from fedframe.methods.parts.analytic import Analytic
+from fedframe.methods.parts.analytic_numbers import AnalyticNumbers
 from fedframe.methods.parts.apple import Apple
 from fedframe.methods.parts.attack import Attack
 from fedframe.methods.parts.average import Average
@@ -155,3 +156,5 @@ PARTS: dict[str, type[Part]] = {
 DEFAULTS: tuple[type[Part], ...] = (LinearHead, CrossEntropy, Mean, FineTune)
 # The loss among them, where no class is learned.
 TASK_LOSSES: dict[str, type[Part]] = {"regression": SquaredDistance, "multilabel": BinaryCrossEntropy}
+# Parts whose mathematics is another where numbers are predicted: what takes their place then, under the same name.
+TASK_PARTS: dict[tuple[str, type[Part]], type[Part]] = {("regression", Analytic): AnalyticNumbers}

@@ -100,7 +100,7 @@ class Analytic(Part):
     """What random features know of the data: nothing (`fixed`), or sums over all clients (`data`)."""
     width: Annotated[int, Field(ge=0, le=65536)] | None = None  # random features; None: by the data's shape
     """Number of random features; empty goes by the data's shape (none behind a net), 0 means none."""
-    # Class means in the place of V, which the server then estimates from how clients' means differ: for wide features.
+    # Class means instead of V, which the server then estimates from how clients' means differ: for wide features.
     send: Literal["sums", "means"] = "sums"
     """What clients send: `sums` (second moments), or class `means` alone."""
     ridge: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None  # None: by generalised cross-validation
@@ -266,13 +266,18 @@ class Analytic(Part):
         for name, tensor in head.features.fit(sums).items():
             set_tensor(server, f"features.{name}", tensor)
 
+    def set_fixed_map(self, server: Server) -> None:
+        """A map that knows nothing of the data, before clients are asked, with the first of their replies."""
+        features = closed_form(server.job.template).features
+        if not features.sums_size:
+            for name, tensor in features.fit(torch.zeros(0, dtype=torch.float64)).items():
+                set_tensor(server, f"features.{name}", tensor)
+
     def fit_classifier(self, server: Server, replies: Iterable[Message]) -> None:
         """Solve for the classifier."""
         head = closed_form(server.job.template)
         check_memory(head.features.dim)
-        if not head.features.sums_size:
-            for name, tensor in head.features.fit(torch.zeros(0, dtype=torch.float64)).items():
-                set_tensor(server, f"features.{name}", tensor)  # before clients are asked, with the first of `replies`
+        self.set_fixed_map(server)
         # Features are summed up from about where they lie: squares of small numbers lose less when they are rounded.
         middle = head.features.usual()
         if bool(middle.any()):
@@ -383,7 +388,7 @@ def closed_form(model: Model) -> ClosedFormHead:
 
 
 def check_memory(dim: int) -> None:
-    """Refuse more features than can be solved for: the system would end the process without a word."""
+    """Refuse more features than can be solved for: the system would end the process without a message."""
     needed, there = memory_needed(dim), psutil.virtual_memory().total
     if needed > there:
         fewer = 1 << int(math.log2(dim * math.sqrt(there / needed)))

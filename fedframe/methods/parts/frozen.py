@@ -11,6 +11,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from fedframe.core import Method, Model, Part
+from fedframe.data.target import TASKS, Task
 from fedframe.errors import SettingError
 
 
@@ -31,6 +32,7 @@ class Frozen(Part):
     """A net that is not trained, without a classifier."""
 
     name: ClassVar[str] = "frozen"
+    tasks: ClassVar[tuple[Task, ...] | None] = TASKS
 
     def check_method(self, method: Method) -> None:
         """Refuse a method in which nothing would ever be fitted."""
