@@ -25,6 +25,7 @@ from fedframe.methods.parts import analytic as module
 from fedframe.methods.parts.analytic import closed_form
 from fedframe.methods.recipes import make_method
 from fedframe.models.feature_maps import Raw, WhitenedPatches
+from fedframe.network.step_bound import StepBound
 from fedframe.runs import session
 from fedframe.runs.folder import RunFolder
 from fedframe.util.files import read_tensors
@@ -288,6 +289,18 @@ def test_after_rounds_it_replaces_the_classifier_and_leaves_the_rounds_alone(
     assert final.generic is not None
     assert final.generic > 0.85
     assert closed_form(servers[0].net()).features.dim == with_rounds.template.dim + (width or 0)
+
+
+def test_what_it_asks_after_rounds_has_nothing_that_nodes_would_refuse(tmp_path: Path) -> None:
+    job = make_job(tmp_path, method="fedavg+analytic", rounds=1, set={"analytic": {"width": 50, "map": "fixed"}})
+    server = Server(job, InlineEngine(job), nothing)
+    server.train(nothing, nothing)
+    asked = server.build_request("statistics", 2)
+    job.method.slot("server_stage").server_stage(server, [])
+    again = server.build_request("statistics", 2)
+    longest = {"update": float(asked.tensors["model"].norm()), "model": 1.0}
+    StepBound(job).check(again, longest)
+    assert asked.tensors.keys() == again.tensors.keys()
 
 
 # -- the whole of a run ------------------------------------------------------------------------------------------------

@@ -269,14 +269,15 @@ class Analytic(Part):
     def set_features(self, server: Server) -> Tensor:
         """What clients need before they are asked, with the first of their replies; gives about where features lie.
 
-        They are summed up from there: squares of small numbers lose less when they are rounded.
+        They are summed up from there: squares of small numbers lose less when they are rounded. After rounds they are
+        not, because nodes then take no tensor that the rounds have not made (`network/step_bound.py`).
         """
         features = closed_form(server.job.template).features
         check_memory(features.dim)
         if not features.sums_size:  # a map that knows nothing of the data
             for name, tensor in features.fit(torch.zeros(0, dtype=torch.float64)).items():
                 set_tensor(server, f"features.{name}", tensor)
-        middle = features.usual()
+        middle = torch.zeros(features.dim) if server.job.settings.rounds else features.usual()
         if bool(middle.any()):
             set_tensor(server, "mean", middle)
         return middle
