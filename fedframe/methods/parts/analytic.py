@@ -70,7 +70,8 @@ class ClosedFormHead(nn.Module):
 
     def centred(self, inputs: Tensor) -> Tensor:
         """Features minus what the server takes for their mean, as they are summed up."""
-        return self.features(inputs).to("cpu", torch.float64) - self.mean.to("cpu", torch.float64)
+        found: Tensor = self.features(inputs).to("cpu", torch.float64)
+        return found - self.mean.to("cpu", torch.float64)
 
     def bound(self, clip: float) -> None:
         """Features as privacy needs them: about where they lie without a look at data, and of bounded length."""
