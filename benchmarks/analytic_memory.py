@@ -68,9 +68,8 @@ def main() -> None:
     }
     print(json.dumps(found))
     about = "python -m benchmarks.analytic_memory --features FEATURES --classes CLASSES --samples SAMPLES"
-    table = read_json(given.results) if given.results.exists() else {"about": about, "runs": []}
-    table["runs"].append(found)
-    write_json(given.results, table)
+    runs = read_json(given.results)["runs"] if given.results.exists() else []
+    write_json(given.results, {"about": about, "runs": [*runs, found]})
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """What short numbers cost the closed form: `python -m benchmarks.analytic_precision --data-dir DIR`.
 
 Samples are dealt to 20 clients. Features are made in float32 and, as `analytic` does on processors that have units for
-it, in bfloat16; each client's sums, of features minus about their mean, are rounded to float32, as they are sent. Beside
-them stands the solution of the pooled samples from sums in float64 all the way. Accuracy is that on training samples which
-were held out; all fits have the ridge that generalised cross-validation chooses for the pooled ones.
+it, in bfloat16; each client's sums, of features minus about their mean, are rounded to float32, as they are sent.
+Beside them stands the solution of the pooled samples from sums in float64 all the way. Accuracy is that on training
+samples which were held out; all fits have the ridge that generalised cross-validation chooses for the pooled ones.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -46,6 +47,14 @@ def memory_bytes(processes: Iterable[int]) -> int:
             continue
         total += getattr(found, "pss", found.uss)
     return total
+
+
+def highest_memory_bytes() -> int:
+    """The most memory that this process has had since it began; 0 where the system does not say."""
+    if resource is None:
+        return 0
+    unit = 1 if sys.platform == "darwin" else 1024
+    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def count_flops(method: Method, model: Model, shape: Sequence[int]) -> tuple[int, int]:

@@ -16,7 +16,7 @@ from fedframe.core.measures import is_share, metric_name, sign_of
 from fedframe.core.round_record import RoundRecord
 from fedframe.core.server import Server
 from fedframe.errors import DataError, DivergedError, FedframeError
-from fedframe.metrics.cost import cpu_seconds, memory_bytes
+from fedframe.metrics.cost import cpu_seconds, highest_memory_bytes, memory_bytes
 from fedframe.metrics.observers import observers
 from fedframe.runs.advice import how_to_go_on, is_own_fault
 from fedframe.runs.engine import OpenEngine, open_engine
@@ -118,6 +118,23 @@ class Session:
         self.history[-1] |= late.line()
         self.folder.write_metrics(self.history)
 
+    def conclude(self) -> Scores:
+        """The stages after the last round, whose memory is looked at with every client.
+
+        Solving for a classifier from all clients' sums happens between two looks, but leaves its mark on the process.
+        """
+        before = highest_memory_bytes()
+
+        def progress(done: int, total: int) -> None:
+            self.watch_memory()
+            self.display.client(done, total)
+
+        final = self.server.conclude(progress)
+        highest = highest_memory_bytes()
+        if highest > before:
+            self.peak_memory = max(self.peak_memory, highest)
+        return final
+
     def costs(self) -> dict[str, Any]:
         """Time and memory so far, over all sessions of the run."""
         return {
@@ -166,7 +183,7 @@ def execute_alone(
             session.note(text)
         session.server.train(session.finish_round, display.client)
         display.stage("final scores and personal models" if job.settings.personal else "final scores")
-        final = session.server.conclude(display.client)
+        final = session.conclude()
         session.complete_line(session.server.late)
         session.watch_memory()
         new = None

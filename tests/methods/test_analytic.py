@@ -25,6 +25,8 @@ from fedframe.methods.parts import analytic as module
 from fedframe.methods.parts.analytic import closed_form
 from fedframe.methods.recipes import make_method
 from fedframe.models.feature_maps import Raw, WhitenedPatches
+from fedframe.network.step_bound import StepBound
+from fedframe.runs import session
 from fedframe.runs.folder import RunFolder
 from fedframe.util.files import read_tensors
 from tests.helpers import blobs, images, make_job, nothing, same_file
@@ -289,6 +291,18 @@ def test_after_rounds_it_replaces_the_classifier_and_leaves_the_rounds_alone(
     assert closed_form(servers[0].net()).features.dim == with_rounds.template.dim + (width or 0)
 
 
+def test_what_it_asks_after_rounds_has_nothing_that_nodes_would_refuse(tmp_path: Path) -> None:
+    job = make_job(tmp_path, method="fedavg+analytic", rounds=1, set={"analytic": {"width": 50, "map": "fixed"}})
+    server = Server(job, InlineEngine(job), nothing)
+    server.train(nothing, nothing)
+    asked = server.build_request("statistics", 2)
+    job.method.slot("server_stage").server_stage(server, [])
+    again = server.build_request("statistics", 2)
+    longest = {"update": float(asked.tensors["model"].norm()), "model": 1.0}
+    StepBound(job).check(again, longest)
+    assert asked.tensors.keys() == again.tensors.keys()
+
+
 # -- the whole of a run ------------------------------------------------------------------------------------------------
 @pytest.mark.slow
 def test_runs_are_equal_for_any_number_of_workers_and_predict_and_personalise(tmp_path: Path) -> None:
@@ -310,6 +324,14 @@ def test_runs_are_equal_for_any_number_of_workers_and_predict_and_personalise(tm
     )
     assert newcomer.scores["personal"] is not None
     assert len(newcomer.model.predict(data["x_test"][:3])) == 3
+
+
+def test_the_memory_of_solving_for_the_classifier_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It happens after the last client, and is over before a look at the memory that the process then has."""
+    marks = iter([100 << 30, 300 << 30])
+    monkeypatch.setattr(session, "highest_memory_bytes", lambda: next(marks))
+    run = fedframe.run("analytic", data=blobs(), personal=False, workers=1, out=tmp_path / "run", progress=False)
+    assert run.summary["peak_memory_mb"] == 300 << 10
 
 
 @pytest.mark.slow

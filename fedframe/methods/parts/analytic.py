@@ -70,7 +70,8 @@ class ClosedFormHead(nn.Module):
 
     def centred(self, inputs: Tensor) -> Tensor:
         """Features minus what the server takes for their mean, as they are summed up."""
-        return self.features(inputs).to("cpu", torch.float64) - self.mean.to("cpu", torch.float64)
+        found: Tensor = self.features(inputs).to("cpu", torch.float64)
+        return found - self.mean.to("cpu", torch.float64)
 
     def bound(self, clip: float) -> None:
         """Features as privacy needs them: about where they lie without a look at data, and of bounded length."""
@@ -266,22 +267,25 @@ class Analytic(Part):
         for name, tensor in head.features.fit(sums).items():
             set_tensor(server, f"features.{name}", tensor)
 
-    def set_fixed_map(self, server: Server) -> None:
-        """A map that knows nothing of the data, before clients are asked, with the first of their replies."""
+    def set_features(self, server: Server) -> Tensor:
+        """What clients need before they are asked, with the first of their replies; gives about where features lie.
+
+        They are summed up from there: squares of small numbers lose less when they are rounded. After rounds they are
+        not, because nodes then take no tensor that the rounds have not made (`network/step_bound.py`).
+        """
         features = closed_form(server.job.template).features
-        if not features.sums_size:
+        check_memory(features.dim)
+        if not features.sums_size:  # a map that knows nothing of the data
             for name, tensor in features.fit(torch.zeros(0, dtype=torch.float64)).items():
                 set_tensor(server, f"features.{name}", tensor)
+        middle = torch.zeros(features.dim) if server.job.settings.rounds else features.usual()
+        if bool(middle.any()):
+            set_tensor(server, "mean", middle)
+        return middle
 
     def fit_classifier(self, server: Server, replies: Iterable[Message]) -> None:
         """Solve for the classifier."""
-        head = closed_form(server.job.template)
-        check_memory(head.features.dim)
-        self.set_fixed_map(server)
-        # Features are summed up from about where they lie: squares of small numbers lose less when they are rounded.
-        middle = head.features.usual()
-        if bool(middle.any()):
-            set_tensor(server, "mean", middle)
+        head, middle = closed_form(server.job.template), self.set_features(server)
         clip = server.job.settings.privacy_clip
         if clip is not None:
             set_tensor(server, "inverse", torch.full((head.features.dim,), LONGEST / clip))
