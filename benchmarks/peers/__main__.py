@@ -38,7 +38,7 @@ def compare(name: str, peers: list[str], options: argparse.Namespace, path: Path
     """The figures of every repeat, and the medians of the ratios of each peer to Fedframe."""
     runs: list[dict[str, dict[str, float]]] = []
     absent: dict[str, str] = {}
-    variants = [[], *([["vectorise=auto"]] if JOBS[name].model == "mlp" else [])]
+    variants: list[list[str]] = [[], *([["vectorise=auto"]] if JOBS[name].model == "mlp" else [])]
     for repeat in range(options.repeats):
         found: dict[str, dict[str, float]] = {}
         for peer in peers:
@@ -66,9 +66,8 @@ def compare(name: str, peers: list[str], options: argparse.Namespace, path: Path
         if ours.startswith(PAIRS[peer][0])
     }
     load = [round(each, 1) for each in os.getloadavg()]
-    return {"job": str(JOBS[name]), "rounds": options.rounds, "load": load, "runs": runs, "ratios": ratios} | (
-        {"absent": absent} if absent else {}
-    )
+    result = {"job": str(JOBS[name]), "rounds": options.rounds, "load": load, "runs": runs, "ratios": ratios}
+    return {**result, "absent": absent} if absent else result
 
 
 def main() -> None:
