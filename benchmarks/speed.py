@@ -54,8 +54,8 @@ def compare(name: str, rounds: int, repeats: int, path: Path, extra: str) -> dic
     }
     medians = {who: {key: median(values) for key, values in each.items()} for who, each in ratios.items()}
     load = [round(each, 1) for each in os.getloadavg()]
-    found = {"job": str(JOBS[name]), "rounds": rounds, "load": load}
-    return {**found, "runs": runs, "ratios": ratios, "median": medians}
+    about: dict[str, Any] = {"job": str(JOBS[name]), "rounds": rounds, "load": load}
+    return {**about, "runs": runs, "ratios": ratios, "median": medians}
 
 
 def row(name: str, who: str, found: dict[str, Any]) -> str:

@@ -18,7 +18,7 @@ def test_ratios_are_those_of_a_repeat_and_who_is_absent_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     costs = {"ours": iter([1.0, 2.0, 10.0, 20.0]), "flower": iter([30.0, 200.0])}
-    asked = []
+    asked: list[tuple[object, ...]] = []
 
     def measure(python: str, module: str, *arguments: object) -> dict[str, float] | str:
         asked.append((python, module, *arguments[3:]))

@@ -38,7 +38,7 @@ def compare(name: str, peers: list[str], options: argparse.Namespace, path: Path
     """The figures of every repeat, and the medians of the ratios of each peer to Fedframe."""
     runs: list[dict[str, dict[str, float]]] = []
     absent: dict[str, str] = {}
-    variants = [[], *([["vectorise=auto"]] if JOBS[name].model == "mlp" else [])]
+    variants: list[list[str]] = [[], *([["vectorise=auto"]] if JOBS[name].model == "mlp" else [])]
     for repeat in range(options.repeats):
         found: dict[str, dict[str, float]] = {}
         for peer in peers:
@@ -66,9 +66,8 @@ def compare(name: str, peers: list[str], options: argparse.Namespace, path: Path
         if ours.startswith(PAIRS[peer][0])
     }
     load = [round(each, 1) for each in os.getloadavg()]
-    return {"job": str(JOBS[name]), "rounds": options.rounds, "load": load, "runs": runs, "ratios": ratios} | (
-        {"absent": absent} if absent else {}
-    )
+    result = {"job": str(JOBS[name]), "rounds": options.rounds, "load": load, "runs": runs, "ratios": ratios}
+    return {**result, "absent": absent} if absent else result
 
 
 def main() -> None:
@@ -77,14 +76,12 @@ def main() -> None:
     parser.add_argument("--peers", default=",".join(PAIRS))
     parser.add_argument("--rounds", type=int, default=3, help="that are counted; one more comes before them")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument(
-        "--quick", action="store_true", help="jobs A, B and D, three rounds, three repeats: some minutes"
-    )
+    parser.add_argument("--quick", action="store_true", help="jobs A, B and D, three rounds, two repeats: minutes")
     parser.add_argument("--pfl-python", default=sys.executable, help="the interpreter that has pfl-research")
     parser.add_argument("--out", type=Path, help="add all figures to this JSON file")
     options = parser.parse_args()
     if options.quick:
-        options.jobs, options.rounds, options.repeats = "A,B,D", 3, 3
+        options.jobs, options.rounds, options.repeats = "A,B,D", 3, 2
     print("| job | what | CPU | wall | memory |\n|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         for name in options.jobs.split(","):

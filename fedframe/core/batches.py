@@ -36,7 +36,9 @@ def training_batches(
         labels = source.train.targets[taken]
         sizes = [end - before for before, end in zip([start, *group], group, strict=False)]
         # All batches' views in one call per tensor: one at a time, they take longer than a small net's loss.
-        yield from zip(*(each.split_with_sizes(sizes) for each in (inputs, labels, taken)), strict=True)
+        yield from zip(
+            inputs.split_with_sizes(sizes), labels.split_with_sizes(sizes), taken.split_with_sizes(sizes), strict=True
+        )
         start = group[-1]
 
 

@@ -47,7 +47,8 @@ class HeldReply:
     @classmethod
     def of(cls, reply: Message, kept: KeptUpdates) -> HeldReply:
         """Keep a reply whose tensors are lent."""
-        places, rest = {}, {}
+        places: dict[str, tuple[int, torch.Size]] = {}
+        rest: dict[str, Tensor] = {}
         for name, tensor in reply.tensors.items():
             if tensor.dtype == torch.float32:
                 places[name] = len(kept.updates), tensor.shape
@@ -188,8 +189,8 @@ def norm(tensor: Tensor) -> float:
 
 def piece_norm(piece: Tensor) -> float:
     """The same of a piece; in float64, which takes several times as long, where squares would leave float32."""
-    size = torch.linalg.vector_norm(piece).item()
-    return size if 1e-15 < size < 1e15 else torch.linalg.vector_norm(piece, dtype=torch.float64).item()
+    size = float(torch.linalg.vector_norm(piece))
+    return size if 1e-15 < size < 1e15 else float(torch.linalg.vector_norm(piece, dtype=torch.float64))
 
 
 def medians(replies: Sequence[Mapping[str, float]], middle: Callable[[Iterable[float]], float]) -> dict[str, float]:

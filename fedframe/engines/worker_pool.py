@@ -95,7 +95,8 @@ class WorkerEngine(Engine):
 
     def _run_units(self, request: Message, units: Sequence[int]) -> Iterator[Message]:
         expected = deque(units)
-        early = self._early = {}
+        early: dict[int, Message] = {}
+        self._early = early
         self._held_bytes = 0
         for reply in self._replies_as_completed(request, units):
             if reply.unit != expected[0]:
