@@ -1,8 +1,9 @@
 """Peak memory of the closed form for many features: `python -m benchmarks.analytic_memory --features 8192`.
 
 Sums of random features are streamed as at a client, rounded to be sent, added up and solved as at the server, with a
-given ridge (beyond 8,192 features generalised cross-validation tries a few in the same memory). Prints the peak memory
-of the process, before and after, and the largest error of the equations relative to their right-hand sides.
+given ridge (beyond 8,192 features generalised cross-validation tries a few in the same memory). The peak memory of the
+process, before and after, and the largest error of the equations relative to their right-hand sides go into
+docs/results/analytic-memory.json.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ import argparse
 import json
 import resource
 import time
+from pathlib import Path
 
 import torch
 
 from fedframe.methods.closed_form.ridge import fit_ridge, standardise
 from fedframe.methods.closed_form.sums import Sums, stream_sums
+from fedframe.util.files import read_json, write_json
 
+RESULTS = Path("docs/results/analytic-memory.json")
 RIDGE = 0.01
 
 
@@ -31,6 +35,7 @@ def main() -> None:
     parser.add_argument("--features", type=int, default=8192)
     parser.add_argument("--classes", type=int, default=10)
     parser.add_argument("--samples", type=int, default=2000)
+    parser.add_argument("--results", type=Path, default=RESULTS)
     given = parser.parse_args()
     before, began = peak_gb(), time.process_time()
     generator = torch.Generator().manual_seed(0)
@@ -54,6 +59,7 @@ def main() -> None:
     found = {
         "features": given.features,
         "classes": given.classes,
+        "samples": given.samples,
         "gb_before": round(before, 2),
         "gb_sums": round(at_client, 2),
         "gb_solved": round(at_server, 2),
@@ -61,6 +67,10 @@ def main() -> None:
         "cpu_seconds": round(time.process_time() - began, 1),
     }
     print(json.dumps(found))
+    about = "python -m benchmarks.analytic_memory --features FEATURES --classes CLASSES --samples SAMPLES"
+    table = read_json(given.results) if given.results.exists() else {"about": about, "runs": []}
+    table["runs"].append(found)
+    write_json(given.results, table)
 
 
 if __name__ == "__main__":

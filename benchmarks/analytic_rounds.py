@@ -25,7 +25,7 @@ from fedframe.jobs.gather import gather
 from fedframe.util.files import read_json, write_json
 
 RESULTS = Path("docs/results/analytic-rounds.json")
-AFTER = (0, 5, 10, 20, 40)
+AFTER = (0, 5, 10, 20, 40, 100)
 METHODS = ("fedavg", "fedetf", "spherefed")
 CLOSED: Mapping[str, dict[str, Any]] = {
     "closed form": {},

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -17,6 +18,7 @@ from typing import Any
 
 from benchmarks.jobs import JOBS, write_data
 
+QUICK = {"A": (2, 3), "B": (2, 3), "C-resnet20": (1, 2), "C-vgg11": (1, 1), "D": (10, 3)}  # rounds and repeats
 VARIANTS = {"C-resnet20": ["precision=bf16"], "C-vgg11": ["precision=bf16"], "D": ["vectorise=auto"]}
 
 
@@ -51,7 +53,9 @@ def compare(name: str, rounds: int, repeats: int, path: Path, extra: str) -> dic
         for who in runs[0]
     }
     medians = {who: {key: median(values) for key, values in each.items()} for who, each in ratios.items()}
-    return {"job": str(JOBS[name]), "rounds": rounds, "runs": runs, "ratios": ratios, "median": medians}
+    load = [round(each, 1) for each in os.getloadavg()]
+    found = {"job": str(JOBS[name]), "rounds": rounds, "load": load}
+    return {**found, "runs": runs, "ratios": ratios, "median": medians}
 
 
 def row(name: str, who: str, found: dict[str, Any]) -> str:
@@ -67,6 +71,7 @@ def main() -> None:
     parser.add_argument("--jobs", default=",".join(JOBS))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help="few rounds and repeats of every job: seven minutes or so")
     parser.add_argument("--kind", default="uint8", choices=["uint8", "float32"])
     parser.add_argument("--limit", default="keep-memory", help="keep-memory, strides, both or nothing")
     parser.add_argument("--out", type=Path, help="add all figures to this JSON file")
@@ -76,7 +81,8 @@ def main() -> None:
         for name in options.jobs.split(","):
             job = JOBS[name]
             path = write_data(Path(folder), job, options.kind)
-            found = compare(name, options.rounds, options.repeats, path, options.limit)
+            rounds, repeats = QUICK[name] if options.quick else (options.rounds, options.repeats)
+            found = compare(name, rounds, repeats, path, options.limit)
             print(f"| {name} | {job} | | | | |")
             for who in found["median"]:
                 if who != "bare":

@@ -52,7 +52,7 @@ class Settings(BaseModel):
     task: Literal["auto", "classification", "regression", "multilabel"] = Field(
         "auto",
         description="what is learned: classification, regression (numbers) or multilabel (several labels a sample); "
-        "auto: what the labels plainly are",
+        "auto: inferred from the labels",
     )
     partition: str = Field(
         "auto",
@@ -62,7 +62,7 @@ class Settings(BaseModel):
     min_client_size: int = Field(10, ge=1, le=MOST, description="fewest samples a client may hold")
     test_share: float = Field(0.2, gt=0, lt=1, description="test share of sources that have no test set")
     validate_share: float = Field(0.0, ge=0, lt=1, description="score on this share of every client's training data")
-    data_share: Share = Field(1.0, description="share of the training samples that is kept, the same of every class")
+    data_share: Share = Field(1.0, description="share of the training samples that is kept, equal for every class")
     local_test: Annotated[float, Field(ge=0, lt=1)] | Literal["global"] = Field(
         0.25, description="each client's test data: a held-out share, or 'global' = drawn from the test set"
     )
@@ -70,19 +70,21 @@ class Settings(BaseModel):
         0.0,
         ge=0,
         allow_inf_nan=False,
-        description="clients kept out of the training and scored at its end: a share of them, or how many",
+        description="clients kept out of the training and scored at its end: a share of all, or a number",
     )
     augment: str = Field("none", description="none, flip, crop or crop+flip")
 
     model: str = Field("auto", description="net, or my_file.py:MyNet")
     weights: str | None = Field(None, description="file of the net's initial weights: .safetensors, .pt or .pth")
-    weights_digest: str | None = Field(None, description="what that file must hold; noted by the first run")
-    freeze: str = Field("none", description="what of the net does not learn: none, backbone, or its first N children")
+    weights_digest: str | None = Field(None, description="digest of that file; recorded by the first run")
+    freeze: str = Field(
+        "none", description="part of the net that stays as it is: none, backbone, or its first N children"
+    )
     lora: int = Field(
         0,
         ge=0,
         le=4096,
-        description="rank of low-rank adapters, which learn and travel in the place of the net's weights (0: none)",
+        description="rank of low-rank adapters, which are trained and sent instead of the net's weights (0: none)",
     )
     lora_layers: str = Field(
         "auto", description="layers with adapters: auto (the linear ones, else convolutions), or names: q_proj,v_proj"
@@ -101,7 +103,7 @@ class Settings(BaseModel):
         0.1, gt=0, allow_inf_nan=False, description="local learning rate (default 0.001 for adam and adamw)"
     )
     lr_per_class: float | None = Field(
-        None, gt=0, allow_inf_nan=False, description="in the place of lr: local learning rate per class of the data"
+        None, gt=0, allow_inf_nan=False, description="instead of lr: local learning rate per class of the data"
     )
     lr_schedule: str = Field("constant", description="constant, cosine, exponential:0.99 or step:0.1@0.5,0.75")
     momentum: float = Field(0.0, ge=0, lt=1, description="momentum of SGD")
@@ -122,13 +124,13 @@ class Settings(BaseModel):
         10.0,
         ge=0,
         allow_inf_nan=False,
-        description="a client counts for at most so many times the median samples of a round (0: no bound)",
+        description="largest weight of a client, in multiples of the median number of samples of a round (0: no bound)",
     )
     update_bound: float = Field(
         100.0,
         ge=0,
         allow_inf_nan=False,
-        description="an update longer than so many times the median norm is dropped (0: no bound)",
+        description="updates longer than this multiple of the median norm are dropped (0: no bound)",
     )
 
     privacy_clip: float | None = Field(
@@ -141,7 +143,7 @@ class Settings(BaseModel):
         1e-5, gt=0, lt=1, description="client-level privacy: delta for which epsilon is reported"
     )
     privacy_at: Literal["server", "node"] = Field(
-        "server", description="client-level privacy: who adds the noise, the server or every client by itself"
+        "server", description="client-level privacy: who adds the noise: the server, or each client"
     )
 
     eval_every: int = Field(1, ge=0, le=MOST, description="evaluate every N rounds (0: only after the last)")
@@ -154,11 +156,11 @@ class Settings(BaseModel):
     save_personal: bool = Field(True, description="keep the personal models in the run folder")
     metric: str = Field(
         "auto",
-        description="what scores are: accuracy, balanced_accuracy, auroc, average_precision, f1, sensitivity, "
-        "specificity; of numbers mae, rmse or r2 (auto: accuracy, or balanced_accuracy where one class has more than "
-        "80 % of the test data; mae of numbers, auroc of several labels)",
+        description="measure behind the scores: accuracy, balanced_accuracy, auroc, average_precision, f1, "
+        "sensitivity, specificity; of numbers mae, rmse or r2 (auto: accuracy, or balanced_accuracy where one class "
+        "has more than 80 % of the test data; mae of numbers, auroc of several labels)",
     )
-    metric_at: Share = Field(0.9, description="specificity at which sensitivity is read off, and the reverse")
+    metric_at: Share = Field(0.9, description="specificity at which sensitivity is reported, and the other way round")
     positive: str | None = Field(
         None, description="of two classes, the one that auroc, sensitivity and the like are about (default: the second)"
     )
@@ -186,9 +188,12 @@ class Settings(BaseModel):
     workers: int | None = Field(
         None, ge=1, le=MOST, description="worker processes (default: one per core; 1: this process)"
     )
-    device: str = Field("cpu", description="cpu, cuda, cuda:1, several as cuda:0,cuda:1, mps, or auto: what is here")
+    device: str = Field(
+        "cpu", description="cpu, cuda, cuda:1, several as cuda:0,cuda:1, mps, or auto: the best one available"
+    )
     precision: Literal["float32", "bf16", "fp16"] = Field(
-        "float32", description="of the net's arithmetic: float32, bf16 or, on a GPU, fp16; weights stay float32"
+        "float32",
+        description="precision of the net's arithmetic: float32, bf16 or, on a GPU, fp16; weights stay float32",
     )
     vectorise: Literal["auto", "off"] = Field(
         "off", description="auto: clients with small nets of linear layers train together, where the method allows it"
@@ -331,7 +336,7 @@ def logger_names(text: str) -> list[str]:
 
 
 def check(values: dict[str, Any]) -> Settings:
-    """Settings from plain values; what is wrong is said in one sentence that names the setting."""
+    """Settings from plain values; an error is one sentence that names the setting."""
     for name in values:
         if name not in Settings.model_fields:
             raise SettingError(f"There is no setting {name!r}; {nearest(str(name), Settings.model_fields)}")
@@ -426,7 +431,7 @@ def parse_config(content: bytes, path: Path) -> dict[str, Any]:
         values = yaml.safe_load(content.decode())
     except UnicodeDecodeError as error:
         raise SettingError(
-            f"The config file {path} cannot be read: byte {error.start} is no text in UTF-8; save it as UTF-8."
+            f"The config file {path} cannot be read: byte {error.start} is not UTF-8 text; save it as UTF-8."
         ) from error
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1

@@ -231,7 +231,7 @@ def test_bare_name_of_a_setting_is_that_of_the_one_part_that_has_it() -> None:
 def test_device_that_is_not_here_is_one_sentence(device: str) -> None:
     if torch.cuda.is_available() or torch.backends.mps.is_available():
         pytest.skip("this machine has another device")
-    with pytest.raises(SettingError, match=f"device = '{device}' is not here; use cpu"):
+    with pytest.raises(SettingError, match=f"device = '{device}' is not available on this machine; use cpu"):
         run("fedavg", device=device)
 
 

@@ -1,8 +1,8 @@
-"""Commands in the pages: all of them parse, those of the tutorials run as they are printed, others say why not.
+"""Commands in the pages: all of them parse; they run as they are printed, or this file says why not.
 
-Every fenced sh block of every page is found here. A block is run (`RUN`), or its fedframe commands are parsed by the
-program, so that an option that was renamed shows. `<!-- not run: reason -->` above a block of a page that runs
-says why.
+Every fenced sh block of every page is found here, and its fedframe commands are parsed by the program, so that an
+option that was renamed shows. A page's blocks run (`RUN`), another test runs them (`ELSEWHERE`), or there is a reason
+why they do not (`NOT_RUN`). `<!-- not run: reason -->` above a block of a page that runs says why this one does not.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,43 @@ from tests.test_docs import ROOT
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
-# Run from top to bottom, in an empty folder, exactly as printed. docs/clinic.md has a test of its own, which takes
-# the steps of docs/tutorials/three-hospitals.md and more: two minutes of real processes need not be had twice.
-RUN = ["docs/tutorials/first-federation.md", "docs/tutorials/first-method.md", "docs/faq.md", "docs/which-method.md"]
+# Run from top to bottom, in an empty folder, exactly as printed.
+RUN = [
+    "docs/faq.md", "docs/index.md", "docs/tutorials/first-federation.md",
+    "docs/tutorials/first-method.md", "docs/which-method.md",
+]  # fmt: skip
+# Tests of their own run these. docs/clinic.md has the steps of docs/tutorials/three-hospitals.md and more: two minutes
+# of real processes need not be had twice.
+ELSEWHERE = {
+    "docs/clinic.md": "tests/federation/test_clinic_guide.py",
+    "docs/own-method.md": "tests/methods/test_own_method.py",
+    "docs/tutorials/three-hospitals.md": "tests/federation/test_clinic_guide.py",
+}
+# Why the commands of these pages are only parsed, and which tests do the same on a small scale.
+NOT_RUN = {
+    "README.md": "continuous integration runs its test command; the pages of each command have the others (.ci/run)",
+    "CONTRIBUTING.md": "continuous integration itself (.ci/run)",
+    "docs/audit.md": "needs a federation that has trained: tests/federation/test_audit.py",
+    "docs/bench.md": "minutes to a day: tests/experiments/bench",
+    "docs/compare.md": "several trainings each: tests/experiments/compare",
+    "docs/data.md": "needs downloads and the reader's own files: tests/data",
+    "docs/deploy.md": "needs Docker, a cluster or root: tests/federation/test_deploy.py",
+    "docs/export.md": "needs onnxruntime: tests/analysis/test_export.py",
+    "docs/federation/*": "needs several machines: tests/federation/test_clinic_guide.py plays the same steps on one",
+    "docs/gain.md": "every client trains alone, which takes minutes: tests/experiments/test_gain.py",
+    "docs/logging.md": "needs packages of others and a browser: tests/runs/test_loggers.py",
+    "docs/measures.md": "every measure in every round takes a minute: tests/analysis/test_examination.py",
+    "docs/methods/*": "papers' settings take minutes to hours: tests/methods/test_recipes.py runs every method",
+    "docs/nets.md": "downloads and short trainings: tests/models",
+    "docs/papers.md": "hours: tests/experiments/papers",
+    "docs/report.md": "watch does not end by itself: tests/report",
+    "docs/results/*": "hours; the page has the figures that came out (benchmarks)",
+    "docs/security.md": "needs a damaged run: tests/runs/test_damage.py",
+    "docs/speed.md": "needs a GPU: tests/engines/test_devices.py",
+    "docs/devices.md": "needs a GPU: tests/engines/test_devices.py",
+    "docs/survey.md": "needs several nodes: tests/federation/test_survey_commands.py",
+    "docs/tasks.md": "the same trainings on such tables: tests/runs/test_tasks.py",
+}
 # Programs that commands in the pages call besides ours.
 OTHERS = {
     ".", ".venv/bin/pytest", "cat", "cd", "cp", "curl", "do", "docker", "done", "echo", "for", "git", "mkdir", "mkdocs",
@@ -88,6 +123,35 @@ def check_parses(program: Any, words: list[str]) -> None:
         command, words = found, words[1:]
     if "--help" not in words:
         command.make_context("fedframe", list(words))
+
+
+def reason(page: str) -> str | None:
+    """Why the commands of a page are not run here; None if they are."""
+    return ELSEWHERE.get(page) or next((why for name, why in NOT_RUN.items() if fnmatch(page, name)), None)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if [*blocks(page)]], ids=lambda page: page.stem)
+def test_a_page_runs_or_says_why_not(page: Path) -> None:
+    why = reason(page.relative_to(ROOT).as_posix())
+    assert (page.relative_to(ROOT).as_posix() in RUN) == (why is None)
+    for place in re.findall(r"(?:tests/[\w/.]+|benchmarks|[.]ci/run)", why or ""):
+        assert (ROOT / place.rstrip(".")).exists()
+
+
+def test_no_reason_is_left_over() -> None:
+    for name in [*RUN, *ELSEWHERE]:
+        assert name in NAMES
+
+
+@pytest.mark.slow
+def test_the_python_page_runs_as_printed(tmp_path: Path) -> None:
+    code = "\n".join(re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "python.md").read_text(), re.DOTALL))
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=DEADLINE
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
 
 
 @pytest.mark.slow

@@ -25,7 +25,7 @@ READINGS: dict[str, str] = {
     "nc2_classifier_norms": "How unequal the class vectors of the classifier are in length; 0 means all alike.",
     "nc2_classifier_angles": "How far the classifier's angles are from the largest possible ones; 0 is a simplex ETF.",
     "nc3": "How far the classifier is from pointing where the class means are; 0 means both are the same up to scale.",
-    "nc4": "Share of samples that the nearest class mean would decide otherwise than the classifier; 0: they agree.",
+    "nc4": "Share of samples that the nearest class mean and the classifier decide differently; 0: they agree.",
     "prototypes": "How alike clients' mean features of one class are, 1 being the same: low means they do not mean the "
     "same by a class (shared: under the shared model; own: each under its own).",
     "prototype_cosine": "How alike clients' mean features of one class are (1: the same), under their models as "

@@ -120,7 +120,7 @@ def export(
         difference = float((found - expected).abs().max())
         if found.shape != expected.shape or not difference <= CLOSE * largest(expected, predictor):
             raise RunError(
-                f"The {format} file of {folder} predicts otherwise than the run's model (an output differs by "
+                f"The {format} file of {folder} predicts differently from the run's model (an output differs by "
                 f"{difference:.2g}); it is not kept. Try --format {'torch' if format != 'torch' else 'onnx'}."
             )
         partial.chmod(0o644)
@@ -141,7 +141,7 @@ def largest(expected: Tensor, predictor: Predictor) -> float:
 
 def checked_text(made: Exported) -> str:
     """How the file was checked, as a sentence."""
-    what = "real samples" if made.real else "random inputs, as no data are here,"
+    what = "real samples" if made.real else "random inputs, because the data are not available here,"
     return (
         f"Compared with Fedframe's own predictions on {made.samples} {what} before it was written: the largest "
         f"difference of an output is {made.difference:.1g}."

@@ -36,7 +36,7 @@ class ModelMeasures:
     def __init__(self, folder: Path, seed: int) -> None:
         self.run, self.seed = FinishedRun(folder, None, None), seed
         if not self.run.shares_a_model:
-            raise DataError(f"The run in {folder} shares no model, so that none can be measured.")
+            raise DataError(f"The run in {folder} has no shared model, so there is nothing to measure.")
 
     @cached_property
     def training(self) -> SharedFeatures:
@@ -48,7 +48,7 @@ class ModelMeasures:
         """Features and labels of test samples, drawn evenly over classes."""
         test = self.run.source.test
         if test is None or not len(test):
-            raise DataError(f"The data of {self.run.path} have no test set, on which this is measured.")
+            raise DataError(f"The data of {self.run.path} have no test set, which this measurement needs.")
         rows = balanced_rows(self.run.job.test_rows("test"), test.y, SAMPLES, self.seed, "degeneration")
         return embeddings(self.run.job, self.run.model, test, rows), test.y[rows]
 

@@ -22,10 +22,9 @@ OUTPUT = {
     "multilabel": "the probability of each of {} labels, which do not exclude each other",
 }
 KNOWS = {
-    "classification": "It knows the classes above and no other: an input of another kind gets one of them all the "
-    "same.",
-    "regression": "It gives a number for any input, also far outside of what it was trained on.",
-    "multilabel": "It knows the labels above and no other.",
+    "classification": "It knows only the classes above: an input of another kind still gets one of them.",
+    "regression": "It gives a number for any input, even one far from the data it was trained on.",
+    "multilabel": "It knows only the labels above.",
 }
 
 
@@ -80,7 +79,7 @@ def privacy_line(summary: Mapping[str, Any]) -> list[str]:
     """What is promised about single clients."""
     spent = summary.get("privacy")
     if not spent:
-        return ["- Differential privacy: none; a model can betray something about its training data."]
+        return ["- Differential privacy: none; a model can reveal something about its training data."]
     hidden = {"samples": "single samples"}.get(spent.get("protects", ""), "clients")  # runs of before do not say it
     return [f"- Differential privacy of {hidden}: epsilon {spent['epsilon']:.3g} at delta {spent['delta']:g}."]
 
@@ -227,19 +226,18 @@ def limits(summary: Mapping[str, Any], predictor: Predictor) -> list[str]:
     """What a user must know."""
     found = [
         KNOWS[predictor.schema.task],
-        "Scores are those of data like the training data: at another place, with other devices or people, measure "
-        "again.",
-        "Intervals speak of the number of test samples, not of other places.",
+        "The scores hold for data like the training data. At another site, or with other devices, measure again.",
+        "The intervals reflect the number of test samples, not differences between sites.",
     ]
     majority = next((table.get("majority") for table in summary.get("measures", {}).values()), None)
     if majority is not None and majority["share"] > 0.5:
         found.append(
-            f"{percent(majority['share'])} of the test samples are {majority['class']!r}: always naming that class "
-            "would have this accuracy."
+            f"{percent(majority['share'])} of the test samples are {majority['class']!r}: always predicting that "
+            "class would have this accuracy."
         )
     if predictor.columns is not None:
-        found.append("A text value that was not in the training data counts as none; a missing number as the mean.")
+        found.append("A text that was not in the training data counts as no category, a missing number as the mean.")
     return [
         *found,
-        "Not a medical device, and tested by nobody but those who made it: *add what was tested and by whom*",
+        "This is not a medical device. Only its makers have tested it: *add what was tested, and by whom*",
     ]

@@ -83,13 +83,13 @@ def options(
         bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version.")
     ] = False,
     traceback: Annotated[
-        bool, typer.Option(TRACEBACK, help="Show the whole traceback of an error; may stand anywhere in a command.")
+        bool, typer.Option(TRACEBACK, help="Show the full traceback of an error. Works anywhere in a command.")
     ] = False,
     allow: Annotated[
         Optional[list[str]],
         typer.Option(
             ALLOW_CODE,
-            help="Allow code that a run folder or a kit names: my_file.py or a module; may stand anywhere.",
+            help="Allow code that a run folder or a kit names: my_file.py or a module. Works anywhere in a command.",
             metavar="PLACE",
         ),
     ] = None,

@@ -21,7 +21,7 @@ def bench_command(
         Optional[list[str]],
         typer.Argument(help="only these rows of the scene, or methods of your own: mine.py:MyPart", show_default=False),
     ] = None,
-    list_: Annotated[bool, typer.Option("--list", help="list the scenes with about how long they take")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="list the scenes and roughly how long they take")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print rows and candidates, run nothing")] = False,
     rows: Annotated[str, typer.Option(help="only these rows, separated by ;  * stands for anything")] = "",
     cases: Annotated[str, typer.Option(help="only these cases, separated by ;  * stands for anything")] = "",
@@ -34,7 +34,7 @@ def bench_command(
         Optional[Path], typer.Option(help="folder of SCENE.json and SCENE.md (default: beside the runs)")
     ] = None,
     cells: Annotated[
-        Optional[Path], typer.Option(help="file of finished runs, to take from and to add to: SCENE.cells.zip")
+        Optional[Path], typer.Option(help="file of finished runs to reuse and to extend: SCENE.cells.zip")
     ] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:1")] = "cpu",
     data_dir: Annotated[Optional[str], typer.Option(help="folder of the public data sets (or FEDFRAME_DATA)")] = None,

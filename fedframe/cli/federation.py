@@ -48,7 +48,7 @@ def new_command(
     nodes: Annotated[str, typer.Option(help="names of the nodes, separated by commas: north,south,west")],
     host: Annotated[str, typer.Option(help="where nodes find this machine; several names separated by commas")],
     method: Annotated[str, typer.Option(help="method, or methods and parts joined with +")] = "fedavg",
-    port: Annotated[int, typer.Option(min=1, max=65535, help="the one port that nodes dial")] = 8443,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="the port that nodes connect to")] = 8443,
     like: Annotated[
         Optional[str], typer.Option(help="data of the same form (a public sample): classes, shape, normalisation")
     ] = None,
@@ -60,12 +60,14 @@ def new_command(
     ] = None,
     shape: Annotated[Optional[str], typer.Option(help="of a sample: 64x64x3, or a number for vectors")] = None,
     mean: Annotated[str, typer.Option(help="normalisation: mean, images as a share of white")] = "0.5",
-    std: Annotated[str, typer.Option(help="normalisation: standard deviation, as the mean")] = "0.25",
+    std: Annotated[str, typer.Option(help="normalisation: standard deviation, in the unit of --mean")] = "0.25",
     survey: Annotated[
-        bool, typer.Option("--survey", help="settle what data look like by a survey of the nodes, later")
+        bool, typer.Option("--survey", help="let a later survey of the nodes find out what the data look like")
     ] = False,
-    target_mean: Annotated[str, typer.Option(help="regression without --like: about the mean of the numbers")] = "",
-    target_std: Annotated[str, typer.Option(help="regression without --like: how far they spread")] = "",
+    target_mean: Annotated[str, typer.Option(help="regression without --like: approximate mean of the numbers")] = "",
+    target_std: Annotated[
+        str, typer.Option(help="regression without --like: their approximate standard deviation")
+    ] = "",
     with_weights: Annotated[
         bool, typer.Option("--with-weights", help="put the file of --weights into every kit")
     ] = False,
@@ -132,10 +134,12 @@ def serve(
 def survey_command(
     folder: Folder,
     columns: Annotated[
-        str, typer.Option(help="columns that become inputs: those of any, most or all members")
+        str, typer.Option(help="which columns become inputs: those that any, most or all members have")
     ] = "most",
     size: Annotated[Optional[int], typer.Option(min=8, max=4096, help="side of images (default: from theirs)")] = None,
-    new: Annotated[bool, typer.Option("--new", help="a new survey, where one was begun and not finished")] = False,
+    new: Annotated[
+        bool, typer.Option("--new", help="begin a new survey, even if the last one is not finished")
+    ] = False,
 ) -> None:
     """Ask all nodes what their data look like, and make the agreement from it."""
     require_flower()
@@ -148,7 +152,7 @@ def survey_command(
 
 @federation.command()
 def health(folder: Annotated[Path, typer.Argument(help="the folder of a federation or of a node")]) -> None:
-    """Whether this folder's server, or its node, runs on this machine: an error if not (for health checks)."""
+    """Check that this folder's server or node runs on this machine; it is an error if not (for health checks)."""
     from fedframe.federation.health import check_health
 
     echo(check_health(folder))
@@ -158,7 +162,7 @@ def health(folder: Annotated[Path, typer.Argument(help="the folder of a federati
 def start(
     folder: Folder,
     new: Annotated[
-        bool, typer.Option("--new", help="a new training, whether the last one was finished or not")
+        bool, typer.Option("--new", help="begin a new training, whether the last one is finished or not")
     ] = False,
     test_data: Annotated[
         Optional[str], typer.Option(help="test data of the organiser's own, for the generic score")
@@ -207,7 +211,9 @@ def status(folder: Folder) -> None:
 @federation.command()
 def stop(
     folder: Folder,
-    training: Annotated[bool, typer.Option("--training", help="only the training; the SuperLink goes on")] = False,
+    training: Annotated[
+        bool, typer.Option("--training", help="stop only the training; the SuperLink keeps running")
+    ] = False,
 ) -> None:
     """Stop the training and the SuperLink of this machine; finished rounds are kept."""
     from fedframe.federation.folder import FederationFolder
@@ -224,7 +230,7 @@ def stop(
 
 @federation.command()
 def add(folder: Folder, node: Annotated[str, typer.Argument(help="the new node's name, such as east-clinic")]) -> None:
-    """Take another node in: its key and kit, and a new version of the agreement for all."""
+    """Add a node: make its key and kit, and a new version of the agreement for all."""
     require_flower()
     from fedframe.federation.folder import FederationFolder
     from fedframe.federation.members import add_member
@@ -234,7 +240,7 @@ def add(folder: Folder, node: Annotated[str, typer.Argument(help="the new node's
 
 @federation.command()
 def remove(folder: Folder, node: Annotated[str, typer.Argument(help="the name of the node that leaves")]) -> None:
-    """Take a node out: it cannot connect any more, and all others get a new version of the agreement."""
+    """Remove a node: it cannot connect any more, and all others need the new version of the agreement."""
     require_flower()
     from fedframe.federation.folder import FederationFolder
     from fedframe.federation.members import remove_member
@@ -248,10 +254,10 @@ def audit(
     run: Annotated[Optional[str], typer.Option(help="only what belongs to this run")] = None,
     head: Annotated[Optional[str], typer.Option(help="a head that was noted earlier, NUMBER:HASH")] = None,
     against: Annotated[
-        Optional[Path], typer.Option(help="the organiser's folder, or a copy of its log: do both say the same?")
+        Optional[Path], typer.Option(help="compare with the organiser's folder, or with a copy of its log")
     ] = None,
 ) -> None:
-    """Verify the chain of the audit log, and say what left when."""
+    """Verify the chain of the audit log, and list what left and when."""
     from fedframe.federation.audit import check_head, compare, describe, verify
 
     found = verify(folder, check_head(head))
@@ -271,21 +277,21 @@ def join(
     data: Annotated[str, typer.Option(help="this node's own data, see 'fedframe list'")],
     out: Annotated[Optional[Path], typer.Option(help="folder of this node (default: named after the kit)")] = None,
     test_share: Annotated[
-        Optional[float], typer.Option(help="held-out share of the data that scores (default: as agreed)")
+        Optional[float], typer.Option(help="share of the data held out for testing (default: as agreed)")
     ] = None,
     label: Annotated[Optional[str], typer.Option(help="label column of tabular data (default: as agreed)")] = None,
     device: Annotated[str, typer.Option(help="where this node trains: cpu, cuda or cuda:1")] = "cpu",
     epsilon_limit: Annotated[
         Optional[float],
-        typer.Option(help="epsilon of all private runs together beyond which this node answers no more"),
+        typer.Option(help="largest epsilon of all private runs together; beyond it this node no longer answers"),
     ] = None,
     ledger: Annotated[
         Optional[Path],
-        typer.Option(help="file of what private runs have spent, for several federations with these data"),
+        typer.Option(help="file that counts the privacy spent; give federations on the same data the same one"),
     ] = None,
-    runs_limit: Annotated[int, typer.Option(help="runs in which this node takes part at most")] = 100,
+    runs_limit: Annotated[int, typer.Option(help="most runs that this node takes part in")] = 100,
     peers: Annotated[
-        str, typer.Option(help="codes of the others' keys, as they have read them out: south=AB12-...,west=CD34-...")
+        str, typer.Option(help="codes of the other members' keys, as they read them out: south=AB12-...,west=CD34-...")
     ] = "",
     agreement: Annotated[
         Optional[Path],
@@ -301,14 +307,14 @@ def join(
     yes: Annotated[
         bool, typer.Option("--yes", help="approve what a survey would report, which is printed first")
     ] = False,
-    least: Annotated[int, typer.Option(help="in a survey: tell nothing of fewer rows than this (5 or more)")] = 5,
-    check: Annotated[bool, typer.Option("--check", help="only check the data and say what would leave")] = False,
+    least: Annotated[int, typer.Option(help="in a survey: report nothing about fewer rows than this (5 or more)")] = 5,
+    check: Annotated[bool, typer.Option("--check", help="only check the data and print what would leave")] = False,
     once: Annotated[bool, typer.Option("--once", help="leave when a run is over, instead of staying for more")] = False,
     tell_gain: Annotated[
         bool, typer.Option("--tell-gain", help="train alone first, and tell the organiser what joining gives")
     ] = False,
 ) -> None:
-    """Take part with this node's own data: check them, say what leaves, join and stay."""
+    """Take part with this node's own data: check them, print what leaves, join and stay."""
     require_flower()
     with interruptible():
         from fedframe.federation.approval import MEMBERS, check_policy, settings_digest
@@ -350,7 +356,7 @@ def join(
         if tell_gain:
             from fedframe.federation.own_results import train_alone
 
-            echo("Training alone first, to be compared with (--tell-gain); it stays in this node's folder.")
+            echo("Training alone first, for comparison (--tell-gain). The result stays in this node's folder.")
             train_alone(member, progress=False)
         stay(node, own, member, once)
 

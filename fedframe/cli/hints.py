@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from typer.core import TyperGroup
+from typer.utils import get_params_from_function
 
 from fedframe.errors import nearest
 
@@ -66,8 +67,10 @@ class HintingGroup(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Find a command; its help names values as people do, whatever typer would call their types."""
         command = super().get_command(ctx, cmd_name)
+        texts = argument_texts(command)
         for parameter in getattr(command, "params", []):
             if parameter.param_type_name == "argument":
+                parameter.help = parameter.help or texts.get(parameter.name)
                 parameter.display_type_rich = lambda ctx: None  # newer typers print the type beside the name
             elif parameter.metavar is None:
                 parameter.metavar = plain_word(parameter)
@@ -90,6 +93,13 @@ class HintingGroup(TyperGroup):
             if hint is not None and hasattr(error, "possibilities"):
                 error.message, error.possibilities = hint, None  # type: ignore[attr-defined]
             raise
+
+
+def argument_texts(command: Any) -> dict[str, str]:
+    """The help of a command's arguments by name: click 8.5 overwrites what typer 0.20 has set."""
+    function = getattr(command, "callback", None)
+    found = get_params_from_function(function) if function is not None else {}
+    return {name: text for name, each in found.items() if (text := getattr(each.default, "help", None))}
 
 
 def plain_word(parameter: Any) -> str:

@@ -14,10 +14,12 @@ from fedframe.cli.options import ChangedCode
 @app.command()
 def measure(
     folder: Annotated[Path, typer.Argument(help="run folder")],
-    samples: Annotated[int, typer.Option(help="most samples whose features are looked at")] = 2000,
+    samples: Annotated[int, typer.Option(help="largest number of samples whose features are examined")] = 2000,
     seed: Annotated[int, typer.Option(help="draws them")] = 0,
     embedding: Annotated[str, typer.Option(help="picture of the features: tsne or pca")] = "tsne",
-    again: Annotated[bool, typer.Option("--again", help="also if there is an examination already")] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="examine again, even if there is an examination already")
+    ] = False,
     changed_code: ChangedCode = False,
 ) -> None:
     """Examine a finished run's models: accuracy, collapse, drift, cost, each with a sentence on how to read it."""
@@ -40,4 +42,4 @@ def measure(
                 typer.echo(textwrap.fill(value, width, initial_indent=f"  {name:<27}", subsequent_indent=margin))
                 text = textwrap.fill(reading, width, initial_indent=margin, subsequent_indent=margin)
                 typer.secho(text, dim=True)
-        typer.echo(f"All of it, also matrices and curves: {folder / EXAMINATION}")
+        typer.echo(f"Everything, with matrices and curves: {folder / EXAMINATION}")

@@ -34,7 +34,7 @@ def report(
     embedding: Annotated[
         Optional[str], typer.Option(help="picture of the features: tsne or pca (default: tsne, or what is there)")
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="do not look at models that were not examined yet")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="leave out models that were not examined yet")] = False,
     changed_code: ChangedCode = False,
 ) -> None:
     """Write one HTML page about a run, or about several side by side: scores, curves, clients, classes, cost."""
@@ -49,7 +49,9 @@ def report(
 def watch(
     folders: Folders,
     port: Annotated[int, typer.Option(min=0, max=65535, help="port to serve on (0: a free one)")] = 8765,
-    host: Annotated[str, typer.Option(help="address to serve on; any but this one is open to others")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(help="address to serve on; any other address can be reached from other machines")
+    ] = "127.0.0.1",
 ) -> None:
     """Serve the page of a run live in the browser while the run goes on; Ctrl-C ends it."""
     with interruptible():
@@ -60,7 +62,7 @@ def watch(
             if folder.is_file():
                 raise DataError(f"{folder} is a file; give a run folder, such as runs/fedavg-digits-1.")
             if not folder.exists():
-                typer.echo(f"{folder} is not there yet: the page fills itself when the run begins.")
+                typer.echo(f"{folder} does not exist yet. The page fills when the run begins.")
         with PageServer(folders, host, port) as server:
             if not is_loopback(host):
                 warning = f"Everybody who can reach {host} can see this page, names of clients and classes included."
@@ -68,7 +70,7 @@ def watch(
             with contextlib.suppress(KeyboardInterrupt):
                 typer.echo(f"Live at {server.url} (Ctrl-C ends it)")
                 server.serve_forever()
-            typer.echo("\nThe page is closed; a run that goes on is not touched by that.")
+            typer.echo("\nThe page is closed. A run that is under way continues.")
 
 
 @app.command()
@@ -79,7 +81,7 @@ def plot(
         typer.Option(help="curves, partition, confusion, gram, drift, collapse, clients or embedding"),
     ] = "curves",
     out: Annotated[Optional[Path], typer.Option(help="picture to write: .svg, .png or .pdf")] = None,
-    smooth: Annotated[int, typer.Option(help="draw means of so many evaluations (curves and collapse)")] = 1,
+    smooth: Annotated[int, typer.Option(help="average lines over this many evaluations (curves and collapse)")] = 1,
     changed_code: ChangedCode = False,
 ) -> None:
     """Draw a figure for a paper, by default accuracy over rounds as an SVG picture in the first run's folder."""

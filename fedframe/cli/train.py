@@ -104,7 +104,7 @@ def personalise(
     data: Annotated[str, typer.Option(help="the client's own data, see 'fedframe list'")],
     name: Annotated[Optional[str], typer.Option(help="what the client is called (default: after the data)")] = None,
     test_share: Annotated[
-        Optional[float], typer.Option(help="held-out share of the data that scores (default: the run's local_test)")
+        Optional[float], typer.Option(help="share of the data held out for testing (default: the run's local_test)")
     ] = None,
     set_: Annotated[
         Optional[list[str]], typer.Option("--set", help="setting of the client stage: --set fine_tune.epochs=10")
@@ -146,7 +146,7 @@ def join(
     data: Annotated[str, typer.Option(help="the client's own data, see 'fedframe list'")],
     name: Annotated[str, typer.Option(help="what the client is called")],
     test_share: Annotated[
-        Optional[float], typer.Option(help="held-out share of the data that scores (default: the run's local_test)")
+        Optional[float], typer.Option(help="share of the data held out for testing (default: the run's local_test)")
     ] = None,
     label: Annotated[Optional[str], typer.Option(help="label column of tabular data (default: the run's)")] = None,
     changed_code: ChangedCode = False,

@@ -21,6 +21,7 @@ class RunningMean:
     """The weighted mean of vectors, added one by one and in a fixed order."""
 
     def __init__(self, size: int) -> None:
+        self.size = size
         self.total = torch.zeros(size, dtype=torch.float64)
         self._wide = torch.empty(min(size, BLOCK), dtype=torch.float64)
         self.weight = 0.0
@@ -29,15 +30,23 @@ class RunningMean:
         """Add one vector."""
         # Widening into a buffer first is twice as fast as letting torch mix the two types in one addition; by blocks it
         # stays in the cache and takes no memory.
-        for start in range(0, len(self.total), BLOCK):
-            total = self.total[start : start + BLOCK]
-            self._wide[: len(total)].copy_(vector[start : start + BLOCK])
-            total.add_(self._wide[: len(total)], alpha=weight)
+        if 0 < self.size <= BLOCK:
+            self.total.add_(self._wide.copy_(vector), alpha=weight)
+        else:
+            for start in range(0, self.size, BLOCK):
+                total = self.total[start : start + BLOCK]
+                self._wide[: len(total)].copy_(vector[start : start + BLOCK])
+                total.add_(self._wide[: len(total)], alpha=weight)
         self.weight += weight
 
     def mean(self) -> Tensor:
         """The mean so far in float64; zero when nothing was added."""
         return self.total / self.weight if self.weight else self.total
+
+    def into_mean(self) -> Tensor:
+        """The same, in the memory of the sum: for a step that is the mean, and of a model that is large."""
+        total, self.total = self.total, torch.empty(0, dtype=torch.float64)
+        return total.div_(self.weight) if self.weight else total
 
 
 class MeanMerger:

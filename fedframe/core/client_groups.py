@@ -1,6 +1,7 @@
 """Requests to several clients at once, and their replies as one message.
 
-Where clients train together, a group of them is what an engine hands to a worker. The server sees single clients only.
+Where clients train together, a group of them is what an engine hands to a worker. So it does with clients that train
+one by one and take no longer than the messages about them. The server sees single clients only.
 """
 
 from __future__ import annotations
@@ -13,23 +14,41 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from fedframe.core.message import Message, Number
-from fedframe.core.stacked_training import stacks_of
+from fedframe.core.stacked_training import MOST_TOGETHER, MOST_WEIGHTS, stacks_of
 
 if TYPE_CHECKING:
     from fedframe.core.job import Job
 
 GROUPED = "train_group"  # the kind of a request that groups of clients train
 MEMBERS = "members"  # in such a request: the clients of every group, as JSON
+SHORT_WORK = 20_000_000  # samples times weights of a client's training: some milliseconds of a small net
+MESSAGES = 6  # to every worker in a round, at least: with fewer, workers would wait for the last
 
 
-def grouped(job: Job, request: Message) -> bool:
-    """Whether groups of clients perform a request."""
-    return request.kind == "train" and job.trains_together
+def joins_replies(job: Job) -> bool:
+    """Whether the replies of several clients travel as one message: with small nets, and clients of short work."""
+    if job.trains_together:
+        return True
+    settings, sizes = job.settings, job.federation.train.sizes()
+    samples = settings.epochs * int(sizes.max()) if len(sizes) else 0
+    if settings.steps is not None:
+        samples = settings.steps * settings.batch
+    weights = job.roles.layout.size
+    return weights <= MOST_WEIGHTS and weights * samples <= SHORT_WORK
 
 
-def group_request(request: Message, units: Sequence[int]) -> tuple[Message, range]:
+def groups_of(job: Job, request: Message, units: Sequence[int], workers: int) -> list[list[int]] | None:
+    """The clients of a request, in their order, as groups for a worker; None where it gets them one by one."""
+    if request.kind != "train":
+        return None
+    if job.trains_together:
+        return stacks_of(units)
+    size = min(len(units) // (MESSAGES * workers), MOST_TOGETHER) if joins_replies(job) else 1
+    return [list(units[start : start + size]) for start in range(0, len(units), size)] if size > 1 else None
+
+
+def group_request(request: Message, groups: Sequence[Sequence[int]]) -> tuple[Message, range]:
     """The request to groups of clients, and the groups' numbers."""
-    groups = stacks_of(units)
     numbers = {**request.numbers, MEMBERS: json.dumps(groups)}
     return replace(request, kind=GROUPED, numbers=numbers), range(len(groups))
 

@@ -23,6 +23,7 @@ from fedframe.core.culprit import find_culprit
 from fedframe.core.declared import client_memory, reply_numbers, reply_tensors
 from fedframe.core.feature_cache import FeatureCache, caches_features
 from fedframe.core.hook_errors import call_in_place, describe_hook_error
+from fedframe.core.imbalance import CLASSES
 from fedframe.core.job import personal_path
 from fedframe.core.measures import Predictions
 from fedframe.core.message import CULPRIT, STAGE, Message, Number, all_finite
@@ -74,6 +75,7 @@ class ClientRuntime:
             "personalise_group": self.personalise_group,
             "measure": self.measure,
             "end": self.end,
+            CLASSES: self.count_classes,
         }
         self.own_predictions: dict[int, Single] = {}  # of own models that were made here
 
@@ -110,9 +112,11 @@ class ClientRuntime:
         return self.reply_to_training(context, request, loss)
 
     def train_group(self, request: Message, group: int) -> Message:
-        """The rounds of several clients at once."""
+        """The rounds of several clients, together or one after the other."""
         single, clients = single_request(request, group)
-        return join_replies(request, group, self.train_together(single, clients))
+        together = self.job.trains_together
+        replies = self.train_together(single, clients) if together else [self.perform(single, c) for c in clients]
+        return join_replies(request, group, replies)
 
     def train_together(self, request: Message, clients: Sequence[int]) -> list[Message]:
         """The rounds of clients whose steps are taken together, each as if it were alone."""
@@ -126,13 +130,13 @@ class ClientRuntime:
             with self.errors_named(request, client):
                 seed_everything(seed_for(self.job.settings.seed, request.kind, request.round, client))
                 context = self.begin(request, client)
-            members.append(StackMember(context, copy_tensors(self.model, net.names)))
+            members.append(StackMember(context, net.take()))
             states.append(torch.get_rng_state())
         train_stack(self.job, net, members)
         replies = []
         for member, state in zip(members, states, strict=True):
             context = member.context
-            load_tensors(self.model, member.tensors)
+            net.give_back(member.tensors)
             torch.set_rng_state(state)
             context.named = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
             with self.errors_named(request, context.client):
@@ -254,6 +258,13 @@ class ClientRuntime:
     def end(self, request: Message, client: int) -> Message:
         """Nothing is left to do: a node keeps the model that comes with this request."""
         return Message(request.kind, request.round, client)
+
+    def count_classes(self, request: Message, client: int) -> Message:
+        """How many of its own test samples the client has of each class."""
+        labels = self.job.local_test(client)[2]
+        counts = labels.bincount(minlength=self.model.classes).double()
+        numbers: dict[str, Number] = {"samples": max(1, len(self.job.federation.train[client])), "loss": 0.0}
+        return Message(request.kind, request.round, client, {CLASSES: counts}, numbers)
 
     def personalise_group(self, request: Message, group: int) -> Message:
         """The same for a group of clients."""

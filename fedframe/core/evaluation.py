@@ -5,7 +5,7 @@ client     accuracy of the shared model on each client's own test data, mean ove
 personal   accuracy of each client's own model on its own test data, mean over clients
 
 Means over clients are unweighted; the mean weighted by test samples is given beside them. The setting `metric` puts
-another measure (`measures.py`) in the place of accuracy.
+another measure (`measures.py`) instead of accuracy.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 SCORE_NAMES = ("generic", "client", "personal")
 EASIER_TASK = (
-    "personal is no match for generic: a client with two classes has an easier task than telling all classes apart; "
-    "compare it with client, which is on the same test data"
+    "do not compare personal with generic: a client with two classes has an easier task than telling all classes "
+    "apart; compare it with client, which uses the same test data"
 )
 NEED_BOTH = ("auroc", "average_precision", "sensitivity", "specificity")  # a client with one class has none of these
 DEFINITIONS = {
@@ -45,20 +45,20 @@ DEFINITIONS = {
     "(personal: over at most personal_clients)",
     "weighted": "like final, but the mean is weighted by the clients' test samples",
     "f1": "F1 of each client's own model on its own test data, unweighted mean over its classes, then over "
-    "clients; not where only sums over clients are known",
+    "clients; missing where only sums over clients are known",
     "f1_weighted": "like f1, but a client's classes weigh as many as their test samples",
     "spread": "over clients: standard deviation, mean of the worst tenth (rounded up), worst and best",
     "per_group": "like generic final, mean over the classes that are frequent (many: those with the first 75 % of "
     "the training samples), middling (medium: up to 95 %) or rare (few) in the training data",
-    "clients": "how many clients the final mean is over: those that have test data and have answered (unheard: how "
-    "many have not, over a network)",
-    "bytes": "of all clients together: bytes_up and bytes_down in all rounds, bytes_once what a client gets only once "
-    "(a frozen classifier), stages what the stages after the last round add, bytes_up_total and bytes_down_total all "
-    "of it; evaluation is not counted",
-    "low": "lower end of the 95 % interval of the final score: how far it may be off because the test samples are "
-    "these and no others; of a mean over clients, because each client's are (another draw of clients would vary more)",
+    "clients": "number of clients in the final mean: those that have test data and have answered (unheard: how many "
+    "have not, over a network)",
+    "bytes": "of all clients together; bytes_up and bytes_down: in all rounds; bytes_once: what clients get only once "
+    "(a frozen classifier); stages: what the stages after the last round add; bytes_up_total and bytes_down_total: "
+    "the sum of all; evaluation is not counted",
+    "low": "lower end of the 95 % interval of the final score, which reflects that the test samples are a random draw "
+    "(for a mean over clients: those of each client; another draw of clients would vary more)",
     "high": "its upper end",
-    "samples": "test samples that a score is made of",
+    "samples": "number of test samples behind a score",
     "comparing": EASIER_TASK,
     "none": "null means not measured: the method has no such model between rounds, or there are no test data",
 }

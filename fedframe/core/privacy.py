@@ -55,7 +55,7 @@ def check_private(settings: Settings, method: Method, averages_buffers: bool) ->
     """Refuse what would leave a client unprotected, or protect nothing."""
     if settings.privacy_clip is None:
         if settings.privacy_noise:
-            raise SettingError("privacy_noise needs a bound on updates; add privacy_clip = 1, or another.")
+            raise SettingError("privacy_noise needs a bound on updates; add one, such as privacy_clip = 1.")
         return
     if not settings.privacy_noise:
         raise SettingError("privacy_clip alone protects nobody; add privacy_noise = 1, or leave it out.")
@@ -63,7 +63,7 @@ def check_private(settings: Settings, method: Method, averages_buffers: bool) ->
         raise SettingError("privacy_noise needs dp-accounting; install it with: pip install 'fedframe[privacy]'.")
     if settings.weighting != "uniform":
         raise SettingError(
-            "privacy_clip bounds every client alike, so that all must weigh alike; use weighting = uniform."
+            "privacy_clip gives all clients the same bound, so all need the same weight; use weighting = uniform."
         )
     if averages_buffers:
         raise SettingError("privacy_clip does not cover BatchNorm's statistics; use buffers = private or fixed.")

@@ -181,7 +181,7 @@ class RemoteEvaluation:
             most = sum(len(job.federation.local_test[client]) for client in represented)
             if not all(is_plausible_sum(target, reply.tensors[name], classes, bins, most) for name in TALLIES):
                 who = reply.unit if reply.unit != ALL else "all, summed,"
-                server.note(f"The score histograms of client {who} were refused: they count what cannot be.")
+                server.note(f"The score histograms of client {who} were refused: their counts are impossible.")
                 continue
             for name in TALLIES:
                 sums[name] += reply.tensors[name].double()
@@ -215,7 +215,7 @@ def summed_scores(server: Server, scores: Scores, what: str, replies: Iterable[M
         fine = within(found["scores"], low, high, count, slack) and -slack <= count <= most + slack
         fine = fine and within(found["weighted"], low, high, samples, slack) and 0 <= found["diverged"] <= most
         if not fine:
-            server.note(f"Round {reply.round}, {reply.kind}: the clients' counts, summed, were refused.")
+            server.note(f"Round {reply.round}, {reply.kind}: the summed counts of the clients were refused.")
             continue
         count = round(found["scored"])
         if not count:

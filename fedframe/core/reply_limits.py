@@ -19,8 +19,8 @@ initial model: if it is out of proportion, the round is given up, and the run go
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from statistics import median, median_low
 
 import numpy as np
@@ -28,12 +28,38 @@ import torch
 from torch import Tensor
 
 from fedframe.core.job import Job
+from fedframe.core.kept_updates import KeptUpdates
 from fedframe.core.layout import named_tensors
 from fedframe.core.message import Message
 
-WINDOW = 16  # replies that are held back where there is no median yet: as many models in memory
+WINDOW = 16  # replies that are held back where there is no median yet; large ones wait in a file
 UPLOAD_SLACK = 100.0  # uploads may be sums over samples, of which clients have more or fewer: their bound is wider
-PIECE = 2**16  # numbers that are widened at once: a float64 copy of a large model would not fit the cache
+PIECE = 2**16  # numbers whose squares are summed in float32; the sums of the pieces are added in float64
+
+
+@dataclass(frozen=True)
+class HeldReply:
+    """A reply that is held back, without its tensors: those are with others of their kind."""
+
+    reply: Message
+    places: dict[str, tuple[int, torch.Size]]  # by name: which of the kept vectors it is, and its shape
+
+    @classmethod
+    def of(cls, reply: Message, kept: KeptUpdates) -> HeldReply:
+        """Keep a reply whose tensors are lent."""
+        places, rest = {}, {}
+        for name, tensor in reply.tensors.items():
+            if tensor.dtype == torch.float32:
+                places[name] = len(kept.updates), tensor.shape
+                kept.add(tensor.reshape(-1).clone())
+            else:
+                rest[name] = tensor.clone()
+        return cls(replace(reply, tensors=rest), places)
+
+    def load(self, kept: KeptUpdates) -> Message:
+        """The whole reply."""
+        found = {name: kept.updates[place][:].view(shape) for name, (place, shape) in self.places.items()}
+        return replace(self.reply, tensors={**self.reply.tensors, **found})
 
 
 class ReplyLimits:
@@ -51,14 +77,15 @@ class ReplyLimits:
         self._told: set[int] = set()
         self._seen: list[dict[str, float]] = []  # the norms of this round's replies, by the tensors' names
         self._merged: list[dict[str, float]] = []  # of those that are merged
-        self._held: list[tuple[Message, dict[str, float]]] = []
+        self._held: list[tuple[HeldReply, dict[str, float]]] = []
+        self._kept = KeptUpdates(job.folder)  # the tensors of what is held: in a file, where they are large
         self._most = float("inf")
 
     # -- samples -------------------------------------------------------------------------------------------------------
     def begin(self, clients: Sequence[int]) -> None:
         """A round begins with these clients."""
         self.dropped, self.bounded = [], set()
-        self._seen, self._merged, self._held = [], [], []
+        self._seen, self._merged, self._held, self._kept = [], [], [], KeptUpdates(self.job.folder)
         self._most = most_samples(self.job.federation.train.sizes()[list(clients)], self.job.settings.samples_bound)
 
     def samples(self, reply: Message) -> float:
@@ -82,10 +109,11 @@ class ReplyLimits:
         return float(sizes.double().clamp_max(most_samples(sizes, self.job.settings.samples_bound)).sum())
 
     # -- updates -------------------------------------------------------------------------------------------------------
-    def admit(self, reply: Message) -> list[Message]:
-        """Take a reply that is valid; returns those that can now be merged, in the order in which they came."""
+    def admit(self, reply: Message) -> Iterator[Message]:
+        """Take a reply that is valid; gives those that can now be merged, in the order in which they came."""
         if not self.bound:
-            return [reply]
+            yield reply
+            return
         norms = {name: norm(tensor) for name, tensor in reply.tensors.items()}
         self._seen.append(norms)
         if reply.unit < 0 and not self.usual.get("update") and self.job.settings.privacy_clip is None:
@@ -94,26 +122,30 @@ class ReplyLimits:
         known = bool(self.usual.get("update"))
         if known and self._exceeded(norms) is None:
             self._merged.append(norms)
-            return [reply]
-        if known and (reply.unit < 0 or len(self._held) == WINDOW):  # there is nothing, or no room, to compare it with
-            return [reply] if self._fits(reply, norms) else []
-        lent = reply.tensors
-        self._held.append((replace(reply, tensors={name: tensor.clone() for name, tensor in lent.items()}), norms))
-        return self._release(median) if not known and len(self._held) == WINDOW else []
+            yield reply
+        elif known and (reply.unit < 0 or len(self._held) == WINDOW):  # there is nothing, or no room, to compare with
+            if self._fits(reply, norms):
+                yield reply
+        else:
+            self._held.append((HeldReply.of(reply, self._kept), norms))
+            if not known and len(self._held) == WINDOW:
+                yield from self._release(median)
 
-    def close(self) -> list[Message]:
+    def close(self) -> Iterator[Message]:
         """No more replies come: those that are still held back and can be merged."""
         # Of two norms the smaller, where history says that the larger is in doubt.
-        rest = self._release(median_low if self.usual.get("update") else median)
+        yield from self._release(median_low if self.usual.get("update") else median)
         self.usual |= medians(self._merged, median)  # as if those that were dropped had not been there
-        return rest
 
-    def _release(self, middle: Callable[[Iterable[float]], float]) -> list[Message]:
-        held, self._held = self._held, []
+    def _release(self, middle: Callable[[Iterable[float]], float]) -> Iterator[Message]:
+        held, self._held, kept = self._held, [], self._kept
+        self._kept = KeptUpdates(self.job.folder)
         if held:
             usual = medians(self._seen, middle)
             self.usual = {name: max(value, self.usual.get(name, 0.0)) for name, value in usual.items()}
-        return [reply for reply, norms in held if self._fits(reply, norms)]
+        for each, norms in held:
+            if self._fits(each.reply, norms):
+                yield each.load(kept)
 
     def _exceeded(self, norms: Mapping[str, float]) -> str | None:
         """The tensor of a reply that is out of proportion, if any is."""
@@ -133,7 +165,7 @@ class ReplyLimits:
         self.dropped.append(f"{name} is out of proportion")
         self.note(
             f"Round {reply.round}: the reply of {whose} was dropped: the norm of its {name} is {norms[name]:.3g}, and "
-            f"{self.usual[name]:.3g} is usual: out of all proportion (update_bound = {self.bound:g})."
+            f"{self.usual[name]:.3g} is usual: far too large (update_bound = {self.bound:g})."
         )
         return False
 
@@ -148,9 +180,16 @@ class ReplyLimits:
 
 
 def norm(tensor: Tensor) -> float:
-    """The Euclidean norm in float64, in which squares of the largest float32 are finite."""
-    pieces = torch.split(tensor.reshape(-1), PIECE)
-    return math.hypot(*(float(torch.linalg.vector_norm(piece, dtype=torch.float64)) for piece in pieces))
+    """The Euclidean norm: a bound of a hundred medians does not need more of it than float32 gives."""
+    if tensor.numel() <= PIECE:
+        return piece_norm(tensor)
+    return math.hypot(*map(piece_norm, torch.split(tensor.reshape(-1), PIECE)))
+
+
+def piece_norm(piece: Tensor) -> float:
+    """The same of a piece; in float64, which takes several times as long, where squares would leave float32."""
+    size = torch.linalg.vector_norm(piece).item()
+    return size if 1e-15 < size < 1e15 else torch.linalg.vector_norm(piece, dtype=torch.float64).item()
 
 
 def medians(replies: Sequence[Mapping[str, float]], middle: Callable[[Iterable[float]], float]) -> dict[str, float]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import torch
+import numpy as np
 from torch import Tensor
 
 from fedframe.core.aggregation import RunningMean
@@ -32,8 +32,7 @@ class RoundMerge:
         self.prepares = bool(server.job.method.parts_with("before_merge"))
         self.keeps = self.prepares or not server.sums_updates
         self.buffers = RunningMean(server.layout.size - server.layout.trainable)
-        self.losses = RunningMean(1)
-        self._has_losses = False  # clients whose every figure would need noise send none
+        self._loss, self._loss_weight = 0.0, 0.0  # clients whose every figure would need noise send none
         self.clients = 0  # whose updates are merged
         self.diverged = 0  # of them, those that count as no change: sums say how many, and not who
         self._summed = False  # whether a reply stands for several clients
@@ -62,13 +61,13 @@ class RoundMerge:
     @property
     def mean_loss(self) -> float:
         """The mean loss of the clients' training; NaN where none was sent."""
-        return float(self.losses.mean()) if self._has_losses else float("nan")
+        return self._loss / self._loss_weight if self._loss_weight else float("nan")
 
     def step(self) -> tuple[Tensor, Tensor]:
         """The step of the trainable weights and that of the buffers."""
         for reply, weight in prepared(self.server, self._waiting):
             self._merge(reply, weight)
-        return self.server.checked_step(self.merger.finish(), self.buffers.mean())
+        return self.server.checked_step(self.merger.finish(), self.buffers.into_mean())
 
     def _take(self, reply: Message) -> None:
         server = self.server
@@ -83,8 +82,9 @@ class RoundMerge:
         else:
             self._merge(kept, weight)
         if "loss" in reply.numbers:
-            self.losses.add(torch.tensor([float(reply.numbers["loss"])]), self.limits.samples(reply))
-            self._has_losses = True
+            samples = self.limits.samples(reply)
+            self._loss += float(np.float32(reply.numbers["loss"])) * samples
+            self._loss_weight += samples
         server.uploads.add(reply, weight)
         for observer in server.observers:
             observer.on_reply(reply)

@@ -67,10 +67,12 @@ class Server(ServerView):
         """Run the rounds that are left; `finished` is called after each, `progress` after each client."""
         settings = self.job.settings
         for round in range(self.round + 1, settings.rounds + 1):
-            self.culprit, before = None, self.model.clone()
+            self.culprit = None
+            before, version = self.model, self.model._version  # a step makes a new vector; a part may change the old
             with named_errors(f"Round {round}, server"):
                 record = self.run_round(round, progress)
-            if len(before) and record.dropped < record.clients and torch.equal(before, self.model):
+            still = before._version == version and torch.equal(before, self.model)
+            if len(before) and record.dropped < record.clients and still:
                 self.note(f"Round {round}: the shared model has not changed at all: every update, or their mean, is 0.")
             self.state.check_all(round)
             self.round = round

@@ -159,11 +159,24 @@ class StackedNet:
 
     def __init__(self, model: Model, chain: Sequence[Step]) -> None:
         self.chain, self.names = chain, stacked_names(model)
+        # Found once: looking through a model for every client would take as long as its steps in the stack.
+        self._single = {name: tensor for name, tensor in named_tensors(model).items() if name in {*self.names}}
         self.model = Model(batched_copy(model.backbone, TrainedLinear), model.dim, model.classes)
         self.model.extras = nn.ModuleDict({n: batched_copy(each, TrainedLinear) for n, each in model.extras.items()})
         self.model.head = batched_copy(model.head, TrainedLinear)
         self.tensors: dict[str, Tensor] = {}
         self.padded: dict[str, Tensor] = {}  # the same memory as (clients, numbers)
+
+    @torch.no_grad()
+    def take(self) -> dict[str, Tensor]:
+        """Copies of the single model's tensors, of which every client of a stack has its own."""
+        return {name: self._single[name].detach().clone() for name in self.names}
+
+    @torch.no_grad()
+    def give_back(self, tensors: Mapping[str, Tensor]) -> None:
+        """Write a client's tensors into the single model."""
+        for name, value in tensors.items():
+            self._single[name].copy_(value)
 
     def load(self, model: Model, clients: Sequence[Mapping[str, Tensor]]) -> None:
         """Stack the clients' tensors; the rest, which is the same for all, is the model's."""

@@ -34,7 +34,7 @@ def array_inputs(values: Any, what: str) -> ArrayInputs:
         x = x.to(torch.uint8)
     elif x.dtype != torch.uint8:
         if x.is_complex():
-            raise DataError(f"{what} holds complex numbers; numbers of type uint8 or float32 would do.")
+            raise DataError(f"{what} holds complex numbers; use numbers of type uint8 or float32.")
         x = x.to(torch.float32)
     if x.dim() == 1:
         x = x[:, None]
@@ -43,7 +43,7 @@ def array_inputs(values: Any, what: str) -> ArrayInputs:
     elif x.dim() == 4 and not _channels_last(tuple(x.shape)):
         x = x.permute(0, 2, 3, 1)
     elif x.dim() not in (2, 4):
-        raise DataError(f"{what} has shape {tuple(x.shape)}; (n, d), (n, H, W) or (n, H, W, C) would do.")
+        raise DataError(f"{what} has shape {tuple(x.shape)}; use (n, d), (n, H, W) or (n, H, W, C).")
     if x.numel() == 0:
         raise DataError(f"{what} has shape {tuple(x.shape)} and so holds no samples.")
     return ArrayInputs(x.contiguous())
@@ -52,7 +52,7 @@ def array_inputs(values: Any, what: str) -> ArrayInputs:
 def _tensor(array: npt.NDArray[Any], what: str) -> torch.Tensor:
     """Convert a numpy array of numbers to a tensor."""
     if array.dtype.kind not in "buif":
-        raise DataError(f"{what} holds values of type {array.dtype}; numbers of type uint8 or float32 would do.")
+        raise DataError(f"{what} holds values of type {array.dtype}; use numbers of type uint8 or float32.")
     if array.dtype.kind != "b" and array.dtype != np.uint8:
         array = array.astype(np.float32, copy=False)
     # torch cannot hold negative strides, foreign byte order or read-only arrays.
@@ -92,10 +92,10 @@ def _column(values: Any, what: str) -> npt.NDArray[Any]:
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.ndim != 1:
-        raise DataError(f"{what} has shape {array.shape}; one value per sample, shape (n,), would do.")
+        raise DataError(f"{what} has shape {array.shape}; give one value per sample, shape (n,).")
     if array.dtype.kind == "f":
         if not np.all(array == np.floor(array)):  # NaN is unequal to itself
-            raise DataError(f"{what} holds fractions or NaN; whole numbers or texts would do.")
+            raise DataError(f"{what} holds fractions or NaN; use whole numbers or texts.")
         return array.astype(np.int64)
     if array.dtype.kind in "bui":
         return array.astype(np.int64)
@@ -103,13 +103,13 @@ def _column(values: Any, what: str) -> npt.NDArray[Any]:
         try:
             return np.char.decode(array, "utf-8")
         except UnicodeDecodeError as error:
-            raise DataError(f"{what} holds bytes that are no text in UTF-8 ({error.object[:20]!r}).") from None
+            raise DataError(f"{what} holds bytes that are not UTF-8 text ({error.object[:20]!r}).") from None
     if array.dtype.kind == "O" and all(isinstance(value, str) for value in array.tolist()):
         array = array.astype(str)
     if array.dtype.kind == "U":
         check_text(array, what)
     if array.dtype.kind != "U":
-        raise DataError(f"{what} holds values of type {array.dtype}; whole numbers or texts would do.")
+        raise DataError(f"{what} holds values of type {array.dtype}; use whole numbers or texts.")
     return array
 
 
@@ -119,7 +119,7 @@ def check_text(array: npt.NDArray[Any], what: str) -> None:
         try:
             value.encode()
         except UnicodeEncodeError:
-            raise DataError(f"{what} holds {value[:40]!a}, which is no text in Unicode; decode it anew.") from None
+            raise DataError(f"{what} holds {value[:40]!a}, which is not valid Unicode; decode it again.") from None
 
 
 def from_arrays(name: str, arrays: Mapping[str, Any], where: str, task: str = "auto") -> RawData:
@@ -185,9 +185,9 @@ def make_samples(x: ArrayInputs, y: Ints, user: Ints | None, what: str) -> Sampl
 
 
 ACCEPTED_DATA = (
-    "a spec like 'digits' or 'npz:my.npz', (x_train, y_train), (x_train, y_train, x_test, y_test), a dict "
-    "with those names, a torch Dataset, a (training Dataset, test Dataset) pair or a fedframe Source would "
-    "do."
+    "give a spec like 'digits' or 'npz:my.npz', (x_train, y_train), (x_train, y_train, x_test, y_test), a dict "
+    "with those names, a torch Dataset, a (training Dataset, test Dataset) pair or a fedframe "
+    "Source."
 )
 
 
@@ -239,11 +239,11 @@ def load_npz(spec: DataSpec) -> RawData:
     spec.allow_options(("val",))
     path = spec.file
     if path.is_file() and path.stat().st_size and path.open("rb").read(2) not in (b"PK", b"\x93N"):
-        raise DataError(f"{path} is no npz file; np.savez(path, x_train=..., y_train=...) writes one.")
+        raise DataError(f"{path} is not an npz file; np.savez(path, x_train=..., y_train=...) writes one.")
     try:
         file = np.load(path, allow_pickle=False)
         if not isinstance(file, np.lib.npyio.NpzFile):
-            raise DataError(f"{path} is no npz file; np.savez(path, x_train=..., y_train=...) writes one.")
+            raise DataError(f"{path} is not an npz file; np.savez(path, x_train=..., y_train=...) writes one.")
         with file:
             arrays = {name: file[name] for name in file.files}
     except (
@@ -263,7 +263,7 @@ def load_npz(spec: DataSpec) -> RawData:
             raise DataError(
                 f"{path} holds Python objects, which are never opened; save plain arrays of numbers or texts."
             ) from None
-        raise DataError(f"{path} is damaged or no npz file ({error}).") from None
+        raise DataError(f"{path} is damaged, or not an npz file ({error}).") from None
     choice, task = val_choice(spec), spec.schema.task if spec.schema is not None else spec.task
     if is_medmnist(arrays):
         arrays, notes = rename_medmnist(arrays, choice, str(path))

@@ -77,7 +77,9 @@ class TableReading:
             name for name in {*dates, *sum(named.values(), ())} if sum(map(has(name), (*named.values(), dates))) > 1
         ]
         if twice:
-            raise SettingError(f"The column {min(twice)!r} stands in several of drop, numeric, categorical and date.")
+            raise SettingError(
+                f"The column {min(twice)!r} is named in more than one of drop, numeric, categorical and date."
+            )
         return cls(**named, date=dates, missing=missing, encoding=encoding, decimal=decimal)
 
     def otherwise(self, options: Mapping[str, str]) -> TableReading:
@@ -212,7 +214,7 @@ def judge_numbers(name: str, here: Values, different: Values) -> tuple[str, str,
     looks = each_another and (in_turn or ID_NAME.search(name) or len(here) >= MANY_ROWS)
     called = SURELY_ID.search(name) and len(different) >= max(FEW_ROWS, len(here) / 10)
     if whole and (looks or called):
-        many = "every row has another number" if each_another else f"{len(different):,} different numbers"
+        many = "every row has a different number" if each_another else f"{len(different):,} different numbers"
         problem = (
             f"{name!r} looks like an id: {many}. Leave it out with {say('drop', name)}, or keep it with "
             f"{say('numeric', name)}."

@@ -52,6 +52,7 @@ class Federation:
     # Rows of source.train that the server holds.
     server_rows: torch.Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
     with_new_clients: Federation | None = None  # also the clients that are held out of training, last
+    told_counts: torch.Tensor | None = None  # of clients elsewhere: how many test samples they have of each class
     left: frozenset[int] = frozenset()  # clients that have left: they keep their number and have no samples
 
     def __len__(self) -> int:

@@ -318,7 +318,7 @@ def _read_list(file: Path, root: Path | None) -> _ListFile:
     try:
         text = read_bytes(file).decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise DataError(f"{file} is no text in UTF-8; lines of path, label and user are expected.") from None
+        raise DataError(f"{file} is not UTF-8 text; lines of path, label and user are expected.") from None
     lines = [line.strip() for line in text.splitlines()]
     numbered = [(i, line) for i, line in enumerate(lines, 1) if line and not line.startswith("#")]
     if not numbered:

@@ -66,7 +66,7 @@ class DataSpec:
         """Refuse options that this source does not have."""
         for option in self.options:
             if option not in known:
-                hint = nearest(option, known) if known else "it takes no options."
+                hint = nearest(option, known) if known else "it has no options."
                 raise SettingError(f"data {self.text!r} has the unknown option {option!r}: {hint}")
 
     def positive_int(self, option: str) -> int | None:

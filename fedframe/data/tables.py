@@ -197,8 +197,8 @@ def check_label(spec: DataSpec, values: npt.NDArray[Any], name: str) -> None:
     if different > max(100, rows / 2) or different == rows > 20:
         if spec.task == "regression":
             return
-        how = "it is called so" if name.lower() in LABEL_NAMES else "the last column"
-        guessed = "" if spec.label else f", which is taken for the label as {how},"
+        how = "by its name" if name.lower() in LABEL_NAMES else "as the last column"
+        guessed = "" if spec.label else f", which is taken for the label {how},"
         measured = "; if it is a quantity to predict, set task = regression" if numbers else ""
         raise DataError(
             f"{spec.file}: the column {name!r}{guessed} has {different:,} different values in {rows:,} rows, so it is "

@@ -63,8 +63,8 @@ class EncodedTarget:
         """What the task is, for the user."""
         names = ", ".join(self.target.names[:5]) + (", ..." if len(self.target.names) > 5 else "")
         if self.target.task == "regression":
-            return f"The task is regression: what is learned are the numbers {names}."
-        return f"The task is multilabel: what is learned is which of {names} a sample has."
+            return f"The task is regression: the model learns the numbers {names}."
+        return f"The task is multilabel: the model learns which of {names} a sample has."
 
 
 def find_task(asked: str, first: Any, what: str) -> Task:

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from fedframe.core.client_groups import group_request, grouped, single_request
 from fedframe.core.client_runtime import ClientRuntime
 from fedframe.core.engine import Engine
 from fedframe.core.job import Job
 from fedframe.core.message import Message
+from fedframe.core.stacked_training import stacks_of
 from fedframe.engines.placement import place_data
 
 
@@ -26,10 +26,9 @@ class InlineEngine(Engine):
 
     def run(self, request: Message, units: Sequence[int]) -> Iterator[Message]:
         """Perform the request for every unit, lazily."""
-        if grouped(self.runtime.job, request):
-            joined, groups = group_request(request, units)
-            for group in groups:
-                yield from self.runtime.train_together(*single_request(joined, group))
+        if self.runtime.job.trains_together and request.kind == "train":
+            for group in stacks_of(units):
+                yield from self.runtime.train_together(request, group)
             return
         for unit in units:
             yield self.runtime.perform(request, unit)

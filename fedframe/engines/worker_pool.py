@@ -20,7 +20,14 @@ from multiprocessing.context import ForkProcess
 import torch
 from torch import nn
 
-from fedframe.core.client_groups import group_request, grouped, single_request, split_replies
+from fedframe.core.client_groups import (
+    GROUPED,
+    group_request,
+    groups_of,
+    joins_replies,
+    single_request,
+    split_replies,
+)
 from fedframe.core.engine import Engine
 from fedframe.core.job import Job
 from fedframe.core.message import Message
@@ -43,6 +50,7 @@ class WorkerHandle:
     device: str = "cpu"
     slot: int = 0
     unit: int | None = None
+    written: list[int] = field(default_factory=lambda: [-1, -1])  # whose replies lie in the outboxes
     process: ForkProcess = field(init=False)
     pipe: Connection = field(init=False)
 
@@ -54,7 +62,7 @@ class WorkerEngine(Engine):
         self.job = job
         self.notify = notify
         self._context = multiprocessing.get_context("fork")
-        models = HEADROOM + (MOST_TOGETHER if job.trains_together else 0)
+        models = HEADROOM + (MOST_TOGETHER if joins_replies(job) else 0)
         capacity = models * 4 * job.roles.layout.size + (1 << 20)
         self._inbox = Slab(capacity)
         # Threads of this process would take time from the workers: waiting threads of torch spin.
@@ -65,6 +73,7 @@ class WorkerEngine(Engine):
         release_free_memory()
         self._announcement: list[bytes] = []
         self._held_bytes = 0
+        self._early: dict[int, Message] = {}  # replies that came before their turn
         self.devices = device_names(job.settings.device)
         self.sharing = -(-count // len(self.devices))
         self.workers: list[WorkerHandle] = []
@@ -76,21 +85,21 @@ class WorkerEngine(Engine):
 
     def run(self, request: Message, units: Sequence[int]) -> Iterator[Message]:
         """Have the request performed for every unit; a reply's tensors are valid until the next one is asked for."""
-        if not grouped(self.job, request):
+        groups = groups_of(self.job, request, units, len(self.workers))
+        if groups is None:
             yield from self._run_units(request, units)
             return
-        joined, groups = group_request(request, units)
-        for reply in self._run_units(joined, groups):
+        joined, numbers = group_request(request, groups)
+        for reply in self._run_units(joined, numbers):
             yield from split_replies(reply, single_request(joined, reply.unit)[1])
 
     def _run_units(self, request: Message, units: Sequence[int]) -> Iterator[Message]:
         expected = deque(units)
-        early: dict[int, Message] = {}  # replies that came before their turn
+        early = self._early = {}
         self._held_bytes = 0
         for reply in self._replies_as_completed(request, units):
             if reply.unit != expected[0]:
-                own = {name: tensor.clone() for name, tensor in reply.tensors.items()}
-                early[reply.unit] = replace(reply, tensors=own)
+                early[reply.unit] = reply
                 self._held_bytes += reply.nbytes
                 continue
             expected.popleft()
@@ -143,8 +152,16 @@ class WorkerEngine(Engine):
         """Give idle workers their next unit, unless too many replies wait for one that is late."""
         for worker in self.workers:
             if worker.unit is None and waiting and self._held_bytes < MAX_HELD_BYTES:
+                self._clear_slot(worker)
                 worker.unit = waiting.popleft()
                 self._send(worker, json.dumps({"unit": worker.unit, "slot": worker.slot}).encode())
+
+    def _clear_slot(self, worker: WorkerHandle) -> None:
+        """Copy the reply that lies where the worker will write, if it still waits for its turn; most have had it."""
+        reply = self._early.get(worker.written[worker.slot])
+        if reply is not None:
+            own = {name: tensor.clone() for name, tensor in reply.tensors.items()}
+            self._early[reply.unit] = replace(reply, tensors=own)
 
     def _next_reply(self, request: Message, retried: set[int]) -> Message:
         """The next reply of any worker; one that died on the way is replaced."""
@@ -173,6 +190,7 @@ class WorkerEngine(Engine):
         except (EOFError, OSError):  # it died while idle, or in the middle of a message
             self._replace(worker, request, retried)
             return None
+        worker.written[worker.slot] = reply.unit
         worker.slot, worker.unit = 1 - worker.slot, None
         return reply
 
@@ -181,7 +199,8 @@ class WorkerEngine(Engine):
         unit = worker.unit
         assert unit is not None
         reason = exit_reason(worker.process)
-        died = f"the worker process of round {request.round}, {request.kind}, unit {unit} died ({reason})"
+        what = f"train, group {unit} of clients" if request.kind == GROUPED else f"{request.kind}, unit {unit}"
+        died = f"the worker process of round {request.round}, {what} died ({reason})"
         if unit in retried:
             raise RunError(
                 f"Twice, {died}; with fewer --workers or a smaller --batch it needs less memory. "

@@ -111,9 +111,9 @@ class Agreement:
         check_members(self.members)
         mean, std = self.form.mean, self.form.std
         if plain_host(self.host) is None or not 1 <= self.port <= 65535:
-            raise ValueError("its host or port cannot be dialled")
+            raise ValueError("nobody can connect to its host and port")
         if len(self.form.shape) not in (1, 3) or min(self.form.shape) < 1:
-            raise ValueError("no samples have its shape")
+            raise ValueError("its shape is impossible")
         if not bool(mean.isfinite().all() and std.isfinite().all() and (std > 0).all()):
             raise ValueError("its mean is not finite, or its std not above 0")
 
@@ -169,6 +169,6 @@ def check_members(names: tuple[str, ...]) -> None:
         if not NAME.fullmatch(name) or name.isdecimal():
             raise SettingError(f"nodes: {name[:60]!r} is no name; use letters, digits, - and _, such as north-clinic.")
     if len(set(map(str.lower, names))) < len(names):
-        raise SettingError("nodes: a name comes twice; give each node its own.")
+        raise SettingError("nodes: two nodes have the same name; give each node its own.")
     if len(names) < 2:
         raise SettingError("nodes: a federation has at least two; write --nodes north,south,west.")

@@ -54,7 +54,7 @@ class Head:
 
     @classmethod
     def parse(cls, text: str) -> Head | None:
-        """Read NUMBER:HASH; None if it is none."""
+        """Read NUMBER:HASH; None if the text has another form."""
         number, _, value = text.strip().partition(":")
         fine = number.isdecimal() and len(value) == 64 and set(value) <= set("0123456789abcdef")
         return cls(int(number), value) if fine else None
@@ -93,7 +93,7 @@ class AuditLog:
         self._known = size, new
 
     def _open_end(self) -> Head:
-        """The last line; if another process, or somebody, has changed the file since, its end is looked at anew."""
+        """The last line; if anything else has changed the file since, its end is examined again."""
         size = self.path.stat().st_size if self.path.exists() else 0
         if self._known is not None and self._known[0] == size:
             return self._known[1]
@@ -182,7 +182,11 @@ def verify(folder: Path, noted: Head | None = None) -> Audit:
     lines = read_lines(folder / LOG)
     hashes = [digest_of(line) for line in lines]
     found = [read_line(line) for line in lines]
-    faults = [f"line {i} was changed: it is not as a log writes it" for i, each in enumerate(found, 1) if each is None]
+    faults = [
+        f"line {i} was changed: it does not have the form of a log line"
+        for i, each in enumerate(found, 1)
+        if each is None
+    ]
     numbers = [each["number"] if each is not None else i for i, each in enumerate(found, 1)]
     faults += order_faults(numbers)
     if not faults:
@@ -195,13 +199,13 @@ def verify(folder: Path, noted: Head | None = None) -> Audit:
         if each is not None and each["event"] == BROKEN
     ]
     if noted is not None and (noted.number > len(lines) or noted.number < 1 or hashes[noted.number - 1] != noted.hash):
-        faults.append(f"line {noted.number} is not the one whose head was noted: the log was made anew, or cut off")
+        faults.append(f"line {noted.number} is not the one whose head was noted: the log was rewritten, or cut off")
     head = Head(len(lines), hashes[-1]) if lines else Head()
     return Audit([each for each in found if each is not None], faults, head)
 
 
 def read_line(line: bytes) -> Record | None:
-    """A line as a record; None if it is not as a log writes it, to the byte."""
+    """A line as a record; None if it does not have the form of a log line, to the byte."""
     try:
         record = json.loads(line)
         fine = isinstance(record, dict) and set(FIELDS) <= set(record) and type(record["number"]) is int
@@ -263,7 +267,7 @@ def describe(folder: Path, audit: Audit, run: str | None = None) -> list[str]:
         more = f", and {len(audit.faults) - MAX_NAMED} more" if len(audit.faults) > MAX_NAMED else ""
         lines.append(f"{folder / LOG} is not as it was written: {'; '.join(audit.faults[:MAX_NAMED])}{more}.")
     else:
-        lines.append(f"The chain of {plural(audit.head.number, 'line')} holds. Its head: {audit.head}")
+        lines.append(f"The chain of {plural(audit.head.number, 'line')} is intact. Its head: {audit.head}")
     return lines
 
 
@@ -274,7 +278,7 @@ def compare(node: Audit, organiser: Audit) -> list[str]:
     """
     name = next((str(each["node"]) for each in node.records if each["event"] == "joined"), None)
     if name is None:
-        raise DataError("This is no log of a node: it has no line of when it joined; give the node's folder first.")
+        raise DataError("This is not a node's log: it has no 'joined' line; give the node's folder first.")
     left = {each["digest"]: each for each in node.records if each["event"] in ("left", "survey left")}
     arrived = {
         each["digest"]: each for each in organiser.records if each["event"] == "arrived" and each.get("node") == name

@@ -17,7 +17,9 @@ import torch
 from filelock import FileLock
 
 from fedframe.core.batches import plain_batches
+from fedframe.core.imbalance import IMBALANCED, majority, may_choose, tells_counts
 from fedframe.core.job import Job, agreeing
+from fedframe.core.measures import metric_name
 from fedframe.core.message import STAGE, Message, Number
 from fedframe.core.privacy import withholds_figures
 from fedframe.core.server import Server
@@ -46,12 +48,13 @@ from fedframe.settings import Settings
 from fedframe.util.allowed_code import check_named
 from fedframe.util.files import write_json
 from fedframe.util.locate import resolve_paths
+from fedframe.util.text import percent
 from fedframe.util.version import __version__
 
 if TYPE_CHECKING:
     from fedframe.network.masker import Masker
 
-WHEN = {"train": "a round", "statistics": "at last"}
+WHEN = {"train": "each round", "statistics": "at the end"}
 OUTGOING_LOG = "leaves.log"  # what left this node, answer by answer
 LEDGER = "epsilon.jsonl"  # what private runs have spent, in the node's folder unless --ledger says otherwise
 DEFAULT_TEST_SHARE = 0.25
@@ -177,8 +180,20 @@ class Membership:
             f"{len(rows):,} training and {len(job.federation.local_test[client]):,} test samples of shape "
             f"{' x '.join(map(str, source.train.x.shape))}: {held}.",
             f"A batch of {len(inputs)} went through {self.settings.model}: the data fit.",
+            *self.describe_imbalance(),
             *job.federation.notes,
         ]
+
+    def describe_imbalance(self) -> list[str]:
+        """What accuracy hides at this node, where one class has nearly all of its test data."""
+        name, share = majority(self.federation)
+        if share <= IMBALANCED:
+            return []
+        said = f"{percent(share)} of this node's test samples are {name!r}: the majority class alone would score "
+        said += f"{percent(share)} in accuracy."
+        if may_choose(self.settings.metric, self.federation):
+            said += " Scores are balanced accuracy if the same holds over all nodes, as far as that may be known."
+        return [said]
 
     def describe_outgoing(self) -> list[str]:
         """Names, shapes and sizes of all that leaves this node: those of replies that it makes for a test."""
@@ -196,7 +211,10 @@ class Membership:
         noised = withholds_figures(self.settings)
         once = "the versions of Fedframe and torch, digests of the net and of the list of members"
         once = once if noised else f"the numbers of training and test samples, {once}"
-        lines.append(f"  once     {once}{', public keys' if self.settings.secure else ''}")
+        lines.append(f"  once        {once}{', public keys' if self.settings.secure else ''}")
+        if tells_counts(self.settings, self.federation):
+            hidden = ", which only the sum over clients shows" if self.settings.secure else ""
+            lines.append(f"  once        how many of this node's test samples each class has{hidden}")
         for reply in replies:
             lines += [f"  {WHEN[reply.kind]}  {text}" for text in self.describe_reply(reply)]
         if noised:
@@ -206,12 +224,12 @@ class Membership:
                 self.settings.score_bins,
                 ", which only the sum over clients shows" if self.settings.secure else "",
             )
-            lines.append(f"  a round  right predictions and samples of the own test data{summed}")
+            lines.append(f"  each round  right predictions and samples of this node's test data{summed}")
             histograms = f", and histograms of the scores of both models there in {bins:,} bins{summed}" if bins else ""
-            lines.append(f"  at last  right predictions of the own model on the own test data{histograms}")
+            lines.append(f"  at the end  right predictions of this node's own model on its test data{histograms}")
             if self.tell_gain:
                 lines.append(
-                    "  at last  what this node has alone and gains by joining: two scores with intervals (--tell-gain)"
+                    "  at the end  what this node has alone and gains by joining: two scores with intervals (--tell-gain)"
                 )
         if job.remembers:
             lines.append("What stays here between rounds: this client's private state, and at the end its own model.")
@@ -226,8 +244,8 @@ class Membership:
             names = ", ".join([*reply.tensors, *([] if withholds_figures(self.settings) else ["loss"])])
             names += " and whether the training has diverged"
             return [
-                f"{describe_tensor('masked', size, 8)}: {names}, which only the sum over clients shows; what masks "
-                "were made of, in encrypted shares, and once enough members have signed who is left",
+                f"{describe_tensor('masked', size, 8)}: {names}, which only the sum over clients shows; the seeds of "
+                "the masks, in encrypted shares, and openly once enough members have signed who is left",
                 "numbers: none" if withholds_figures(self.settings) else "numbers: samples",
             ]
         tensors = [describe_tensor(name, t.shape, t.element_size()) for name, t in reply.tensors.items()]
@@ -268,6 +286,7 @@ class Membership:
                 parts=reply_contents(replies),
             )
             if runtime.client_runtime is not None:
+                self.note_metric(runtime.client_runtime.job, notify)
                 record_replies(runtime.client_runtime.job, replies, len(payload), len(content))
             if set(node_request.tasks) != {HELLO}:
                 took = f"{', '.join(node_request.tasks)} in {time.monotonic() - began:.1f} s"
@@ -280,6 +299,16 @@ class Membership:
             return content
 
         return handle
+
+    def note_metric(self, job: Job, notify: Callable[[str], None]) -> None:
+        """Keep the metric that the organiser has named, so that this node's own report shows the same."""
+        folder, metric = RunFolder(job.folder), job.settings.metric
+        if metric != self.settings.metric and folder.settings().metric != metric:
+            folder.write_settings(job.settings)
+            notify(
+                f"Scores of this run are {metric_name(metric)}: over all nodes, one class has more than "
+                f"{100 * IMBALANCED:.0f} % of the test samples."
+            )
 
     def ledger(self) -> EpsilonLedger | None:
         """What private runs have spent; none where the agreement has no privacy."""
@@ -294,13 +323,16 @@ class Membership:
 
         made = Masker(self.folder, notify, self.limits.peers)
         code = fingerprint(made.public)
-        notify(f"This node's key for adding up: {code}. Tell the others, and join with theirs (--peers).")
+        notify(
+            f"This node's key for secure aggregation: {code}. Read it to the other members, and join with theirs "
+            "(--peers)."
+        )
         members = len(self.kit.agreement.members)
         everyone = " and participation = 1" if self.settings.participation < 1 else ""
         if everyone or max(self.settings.min_clients or 0, agreeing(members)) < members:
             notify(
-                "Sums without some members may be unmasked: an organiser that lies about who is away can tell an "
-                f"update from those of two rounds. Agree on min_clients = {members}{everyone} to rule that out."
+                "A sum may leave members out, so an organiser that lies about who is away can work out one member's "
+                f"update from two rounds. Agree on min_clients = {members}{everyone} to rule that out."
             )
         return made
 

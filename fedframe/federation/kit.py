@@ -31,7 +31,7 @@ DAMAGE = (
 README = """This is the kit of the node "{name}" of the federation "{federation}".
 
 It holds this node's private key: whoever has it can join in your name. Keep it as you keep a password. Your data never
-leave your machine; docs/federation.md says what does.
+leave your machine; docs/federation/trust.md says what does.
 
     pip install '.[flower]'          (in a clone of Fedframe, of the version that the organiser has)
     fedframe federation join {name}-kit.zip --data imagefolder:scans/

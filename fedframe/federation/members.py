@@ -48,7 +48,7 @@ def add_member(folder: FederationFolder, name: str, notify: Callable[[str], None
         finally:
             private.unlink(missing_ok=True)  # from here on only the kit has it
         told = tell_superlink(folder)
-    notify(f"{name} is a member of {changed.name}; its kit is {archive}: hand it over a safe way, then delete it.")
+    notify(f"{name} is a member of {changed.name}; its kit is {archive}: hand it over safely, then delete it.")
     say_what_to_do(folder, changed, agreement.members, told, notify)
     return changed
 
@@ -71,7 +71,7 @@ def remove_member(folder: FederationFolder, name: str, notify: Callable[[str], N
         folder.kit(name).unlink(missing_ok=True)
         told = tell_superlink(folder)
     notify(
-        f"{name} is no member of {changed.name} any more, and cannot connect. Models that were trained with its data "
+        f"{name} is no longer a member of {changed.name}, and cannot connect. Models that were trained with its data "
         "stay as they are."
     )
     say_what_to_do(folder, changed, left, told, notify)
@@ -91,7 +91,7 @@ def while_not_training(folder: FederationFolder) -> Iterator[None]:
     if (process := folder.process("start")) is not None:
         stop = f"fedframe federation stop {shlex.quote(str(folder.path))} --training"
         raise RunError(
-            f"A training of {folder.path} goes on (process {process}), and its members cannot change meanwhile; wait "
+            f"A training of {folder.path} is under way (process {process}), so its members cannot change; wait "
             f"for its end, or stop it with: {stop}"
         )
     with folder.exclusive("start", "changes the members of"):
@@ -120,8 +120,8 @@ def say_what_to_do(
     path = shlex.quote(str(folder.path))
     notify(f"The agreement is version {changed.version} now, with {', '.join(changed.members)}.")
     notify(
-        f"Hand {folder.path / AGREEMENT} to {', '.join(others)} (nothing in it is secret); there, once: fedframe "
-        f"federation join NAME-node --agreement {AGREEMENT} --data ..."
+        f"Hand {folder.path / AGREEMENT} to {', '.join(others)} (nothing in it is secret); each of them runs once: "
+        f"fedframe federation join NAME-node --agreement {AGREEMENT} --data ..."
     )
     if not told:
         notify(f"The SuperLink learns of it when it starts: fedframe federation serve {path}")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from fedframe.core.client_runtime import ClientRuntime
+from fedframe.core.imbalance import METRIC
 from fedframe.core.job import Job
 from fedframe.core.model import load_tensors
 from fedframe.core.target_measures import Single
@@ -14,7 +16,7 @@ from fedframe.federation.join import Membership
 from fedframe.federation.kit import Kit
 from fedframe.federation.own_results import keep_gain, train_alone
 from fedframe.runs.federated import OWN, home
-from fedframe.runs.folder import CLIENT_SCORES
+from fedframe.runs.folder import CLIENT_SCORES, RunFolder
 from fedframe.runs.gain import compare_client, write_gain
 from fedframe.runs.predictor import Predictor
 from fedframe.runs.round_files import SUMMARY
@@ -30,6 +32,7 @@ def own_gain(run: Path, progress: bool = True) -> dict[str, Any]:
     member = Membership(Kit.read(folder), notes["data"], folder, notes["test_share"], notes["label"], notes["device"])
     train_alone(member, progress)
     job = member.maker.make(run)
+    job = replace(job, settings=job.settings.model_copy(update={METRIC: RunFolder(run).settings().metric}))
     table = read_json(run / CLIENT_SCORES)
     if not table["clients"]:
         raise DataError(f"{run} has no test data of its own, so that there is nothing to compare.")

@@ -21,7 +21,7 @@ from fedframe.core.told_gain import tell
 from fedframe.jobs.build import JobMaker
 from fedframe.runs.alone import NOT_ALONE, alone_settings
 from fedframe.runs.folder import CLIENT_SCORES, RunFolder
-from fedframe.runs.gain import ALONE, compare_client, score_at, with_pairs, write_gain
+from fedframe.runs.gain import ALONE, compare_client, with_pairs, write_gain
 from fedframe.runs.progress import choose_display
 from fedframe.runs.round_files import SUMMARY
 from fedframe.runs.session import execute
@@ -108,7 +108,7 @@ def own_scores(job: Job, client: int, found: Mapping[str, Single]) -> Scores:
 
 # -- alone -------------------------------------------------------------------------------------------------------------
 def settings_alone(settings: Settings) -> Settings:
-    """The federation's settings for training alone: as many visits, with nobody to share anything with."""
+    """The federation's settings for training alone: as many rounds, without the others."""
     usual = Settings().model_dump(include={*NOT_ALONE, "log", "measure"})
     visits = max(1, round(settings.rounds * settings.participation)) if settings.rounds else 0
     changed = {"method": "local", "clients": 1, "participation": 1.0, "rounds": visits, "workers": 1}
@@ -148,8 +148,8 @@ def fresh(folder: Path) -> Path:
     return folder
 
 
-def predictions_alone(member: Membership) -> tuple[Single, dict[str, float] | None] | None:
-    """What the model that was trained alone predicts for the own test data, and its score; None if there is none."""
+def predictions_alone(member: Membership) -> Single | None:
+    """What the model that was trained alone predicts for the own test data; None if there is none."""
     folder = member.folder / ALONE
     if not (folder / SUMMARY).exists():
         return None
@@ -158,17 +158,18 @@ def predictions_alone(member: Membership) -> tuple[Single, dict[str, float] | No
         return None
     runtime = ClientRuntime(job)
     load_tensors(runtime.model, read_tensors(RunFolder(folder).personal_model(0))[0])
-    return runtime.predict_local(0), score_at(read_json(folder / CLIENT_SCORES), "personal", 0)
+    return runtime.predict_local(0)
 
 
 # -- gain --------------------------------------------------------------------------------------------------------------
 def keep_gain(member: Membership, job: Job, joined: Mapping[str, Single]) -> dict[str, Any] | None:
     """Write the node's gain, if it has trained alone; returns its row."""
-    found = predictions_alone(member)
+    alone = predictions_alone(member)
     table = read_json(job.folder / CLIENT_SCORES)
-    if found is None or not table["clients"]:
+    if alone is None or not table["clients"]:
         return None
-    alone, score = found
+    found = job.score(alone)  # the federation's metric, which may have been chosen after the training alone
+    score = {end: getattr(found, end) for end in ("value", "low", "high")} if found is not None else None
     row = compare_client(table, score, 0, job.settings.score_metric)
     name = member.kit.name
     by_model = {kind: {name: each} for kind, each in {**joined, "alone": alone}.items()}

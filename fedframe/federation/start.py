@@ -8,13 +8,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from fedframe.core.imbalance import tells_counts, told_metric
 from fedframe.core.job import Job
 from fedframe.core.message import Message, Number
 from fedframe.errors import RunError, SettingError, nearest
 from fedframe.federation.agreement import Agreement
 from fedframe.federation.approval import settings_digest
 from fedframe.federation.audited import AuditedTransport
-from fedframe.federation.folder import FederationFolder
+from fedframe.federation.folder import OUTCOME, FederationFolder
 from fedframe.federation.serve import connect_superlink
 from fedframe.jobs.build import JobMaker
 from fedframe.methods.recipes import make_method
@@ -28,7 +31,7 @@ from fedframe.network.node_request import HELLO
 from fedframe.network.transport import Transport
 from fedframe.runs.federated import NOTES, start_command
 from fedframe.runs.folder import RunFolder
-from fedframe.runs.organiser import ABSENT, nodes_federation
+from fedframe.runs.organiser import ABSENT, COUNTS, nodes_federation
 from fedframe.runs.progress import Display, choose_display
 from fedframe.runs.result import RunResult
 from fedframe.runs.session import execute, sanitize_log_line
@@ -77,7 +80,8 @@ def start(
         path = last
         if path is not None:
             check_same_members(agreement, path)
-        notes = read_json(path / NOTES) if path is not None else {"run": secrets.token_hex(8)}
+        begun: dict[str, Any] = {"run": secrets.token_hex(8), COUNTS: None}
+        notes = read_json(path / NOTES) if path is not None else begun
         if test_data is not None:
             if path is not None and notes.get("test_data") != resolve_paths(test_data):
                 raise SettingError(
@@ -100,10 +104,13 @@ def start(
         resume_command = f"fedframe federation start {shlex.quote(str(folder.path))}"
 
         def open_engine(job: Job, notify: Callable[[str], None]) -> NetworkEngine:
-            engine = NetworkEngine(job, transport, agreement.members, notes["run"], notify)
+            metric = told_metric(agreement.settings, job.settings)
+            engine = NetworkEngine(job, transport, agreement.members, notes["run"], notify, metric)
             engine.keys = {client: member["key"] for client, member in enumerate(notes["members"]) if "key" in member}
             if path is not None:
                 check_members_again(engine)
+            if COUNTS in notes and notes[COUNTS] is None:  # a run of an earlier version goes on without
+                settle_metric(engine, folder, notes)
             return engine
 
         folder.audit.add(
@@ -117,6 +124,36 @@ def start(
     return RunResult(run.path, job.settings)
 
 
+def settle_metric(engine: NetworkEngine, folder: FederationFolder, notes: dict[str, Any]) -> None:
+    """Learn before the first round how frequent the classes are, as far as is agreed, and keep what follows from it."""
+    job, known = engine.job, surveyed_counts(folder, engine.job)
+    try:
+        if tells_counts(job.settings, job.federation):
+            engine.count_classes()
+        else:
+            engine.choose_metric(torch.tensor(known) if known else None)
+    except BaseException:
+        engine.close()
+        raise
+    counts, settings = engine.job.federation.told_counts, engine.job.settings
+    notes |= {COUNTS: [] if counts is None else counts.tolist()}
+    run = RunFolder(job.folder)
+    run.write_settings(settings, start_command("../..", notes.get("test_data")))
+    write_json(job.folder / NOTES, notes)
+    if job.target is None and job.settings.metric == "auto" and not job.settings.score_bins and not known:
+        engine.notify(
+            "With score_bins = 0 nodes do not tell how frequent their classes are; scores are accuracy, which says "
+            "little where one class is nearly all. Another one is agreed with: federation new ... --metric auroc."
+        )
+
+
+def surveyed_counts(folder: FederationFolder, job: Job) -> list[int]:
+    """Rows by class over all members, if a survey has settled the agreement."""
+    found = read_json(folder.state / OUTCOME).get("classes", {}) if (folder.state / OUTCOME).exists() else {}
+    classes = job.federation.source.classes
+    return [int(found[name]) for name in classes] if set(found) == set(classes) else []
+
+
 def check_members_again(engine: NetworkEngine) -> None:
     """Before a run is resumed, ask the connected members again who they are: a program may have been replaced."""
     job = engine.job
@@ -126,8 +163,9 @@ def check_members_again(engine: NetworkEngine) -> None:
         for client, key in masking_keys(replies).items():
             if key != engine.keys.get(client):
                 raise RunError(
-                    f"{job.federation.names[client]} has another key for adding up than when this training began (was "
-                    "its folder deleted?); put that folder back, or begin a new training with --new."
+                    f"{job.federation.names[client]} has a different key for secure aggregation than when this "
+                    "training began (was its folder deleted?); put that folder back, or begin a new training with "
+                    "--new."
                 )
     except BaseException:
         engine.close()
@@ -141,8 +179,8 @@ def check_agreements(agreement: Agreement, replies: Mapping[int, Message]) -> No
         if reply.numbers.get("members", own) != own:
             name = agreement.members[client]
             raise RunError(
-                f"{name} has an agreement with other members: hand it the new federation.yaml; there, once: fedframe "
-                f"federation join {name}-node --agreement federation.yaml --data ..."
+                f"{name} has an agreement with other members: hand it the new federation.yaml, and have it run once: "
+                f"fedframe federation join {name}-node --agreement federation.yaml --data ..."
             )
 
 
@@ -258,4 +296,5 @@ def prepare_run(
         write_json(run.path / NOTES, notes)
     else:
         run = RunFolder.open(path)
+        maker.settings = maker.settings.model_copy(update={"metric": run.settings().metric})
     return maker.make(run.path), run

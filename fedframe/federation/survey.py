@@ -13,12 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from fedframe.core.imbalance import IMBALANCED
 from fedframe.errors import DataError, RunError, SettingError
 from fedframe.federation.agreement import Agreement
 from fedframe.federation.approval import settings_digest
 from fedframe.federation.audited import AuditedTransport
 from fedframe.federation.create import check_federation
-from fedframe.federation.folder import FederationFolder
+from fedframe.federation.folder import OUTCOME, FederationFolder
 from fedframe.federation.serve import connect_superlink
 from fedframe.federation.start import SuperLinkTransport
 from fedframe.federation.survey_messages import (
@@ -33,8 +34,9 @@ from fedframe.federation.survey_plan import MEANS, SPREADS, Findings, around_of,
 from fedframe.network.masks import KEY, RingVector
 from fedframe.network.transport import REPEAT_DELAY, Transport
 from fedframe.util.files import read_json, write_json
+from fedframe.util.text import percent
 
-STATE, OUTCOME = "survey.json", "survey-outcome.json"  # in the folder's state/
+STATE = "survey.json"  # in the folder's state/
 POLL_INTERVAL = 0.25  # seconds
 RETRY_INTERVAL = 5.0  # seconds before a member whose answer was lost is asked again
 REMINDER_INTERVAL = 60.0
@@ -69,7 +71,8 @@ def survey(
                 folder.audit.add("survey begins", survey=state["id"], members=list(agreement.members))
                 findings, agreement = settle(asking, agreement, state)
                 lines = outcome_lines(findings)
-                write_json(folder.state / OUTCOME, {"survey": state["id"], "lines": lines})
+                outcome = {"survey": state["id"], "lines": lines, "classes": findings.counts}
+                write_json(folder.state / OUTCOME, outcome)
                 for line in lines:
                     notify(line)
                 folder.change(agreement)
@@ -115,11 +118,22 @@ def settle(asking: Survey, draft: Agreement, state: Mapping[str, Any]) -> tuple[
     around = around_of(plan, means)
     spreads = asking.sums(SPREADS, {**body, "around": around}, names_of(plan, SPREADS))
     form = make_form(findings, means, spreads, len(forms))
-    counts = ", ".join(f"{name} {means[f'class {name}']:.0f}" for name in plan.classes)
-    findings.notes.insert(0, f"Rows by class over all members (rounded down at each): {counts}.")
+    findings.counts = {name: round(means[f"class {name}"]) for name in plan.classes}
+    findings.notes[:0] = class_lines(findings.counts)
     settings = check_federation(draft.settings, form, draft.members)
     least = max(int(each["least"]) for each in forms.values())
     return findings, replace(draft, form=form, settings=settings, version=draft.version + 1, surveyed=least)
+
+
+def class_lines(counts: Mapping[str, int]) -> list[str]:
+    """How frequent the classes are, and what always naming the most frequent one would score."""
+    named = ", ".join(f"{name} {count}" for name, count in counts.items())
+    lines = [f"Rows by class over all members (rounded down at each): {named}."]
+    most, total = max(counts, key=lambda name: counts[name]), sum(counts.values())
+    if total and counts[most] / total > IMBALANCED:
+        share = percent(counts[most] / total)
+        lines.append(f"{share} of the rows are {most!r}: the majority class alone would score {share} in accuracy.")
+    return lines
 
 
 def check_form(member: str, form: Mapping[str, Any]) -> None:

@@ -42,7 +42,9 @@ BYTE_SCALE = 8  # pixels of one byte are below 2^8
 def check_least(least: int) -> int:
     """Refuse a bound below the one that all have."""
     if least < LEAST:
-        raise SettingError(f"least = {least}: nothing is told of fewer than {LEAST} rows; use {LEAST} or more.")
+        raise SettingError(
+            f"least = {least}: a survey reports nothing about fewer than {LEAST} rows; use {LEAST} or more."
+        )
     return least
 
 

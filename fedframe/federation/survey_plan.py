@@ -163,6 +163,7 @@ class Findings:
     plan: Plan
     rows: list[tuple[str, str, str, str]] = field(default_factory=list)  # what, kind, who has it, what follows
     notes: list[str] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)  # rows by class, once they are summed
 
 
 def make_plan(forms: Forms, columns: str = "most", size: int | None = None) -> Findings:
@@ -183,7 +184,7 @@ def make_plan(forms: Forms, columns: str = "most", size: int | None = None) -> F
             raise RunError(
                 "The members' arrays are of different shapes: "
                 + "; ".join(f"{name} has {' x '.join(map(str, shape))}" for name, shape in shapes.items())
-                + "; agree on one, and survey anew."
+                + "; agree on one, and begin a new survey."
             )
         scale = max(int(form["scale"]) for form in forms.values())
         shape = next(iter(shapes.values()))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedframe.core.engine import Engine
+from fedframe.core.imbalance import told_metric
 from fedframe.core.job import Job
 from fedframe.core.kept_statistics import SUMS, statistics_path
 from fedframe.errors import SettingError
@@ -119,7 +120,8 @@ class FederationChange(Change):
     def network(self, job: Job) -> NetworkEngine:
         """The nodes; requests are numbered in the run's own folder, so that none is taken for an old one."""
         there = replace(job, folder=self.folder.path)
-        return NetworkEngine(there, self.transport, self.agreement.members, self.notes["run"], self.note)
+        metric = told_metric(self.agreement.settings, self.settings)
+        return NetworkEngine(there, self.transport, self.agreement.members, self.notes["run"], self.note, metric)
 
     def open_engine(self, job: Job) -> Engine:
         """The nodes that are connected."""

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from fedframe.core.hook_errors import call_in_place, named_errors
+from fedframe.core.imbalance import choose_metric
 from fedframe.core.job import Job
 from fedframe.core.method import Method
 from fedframe.core.model import count_parameters, has_batch_norm
@@ -31,7 +32,6 @@ from fedframe.models.weights import load_weights, weights_digest
 from fedframe.settings import FROM_PYTHON, METRICS, NUMBER_METRICS, USUAL_METRICS, Settings
 from fedframe.util.seeds import seed_for
 
-IMBALANCED = 0.8  # of the test samples in one class: more than this share, and accuracy says little
 Net = str | nn.Module | Callable[..., nn.Module]
 
 
@@ -104,10 +104,7 @@ class JobMaker:
 
     def choose_metric(self) -> None:
         """Where scores are no metric in particular: accuracy, unless one class alone would give a good one."""
-        if self.settings.metric == "auto":
-            imbalanced = majority(self.federation)[1] > IMBALANCED
-            found = "balanced_accuracy" if imbalanced else self.settings.score_metric
-            self.settings = self.settings.model_copy(update={"metric": found})
+        self.settings = self.settings.model_copy(update={"metric": choose_metric(self.settings, self.federation)})
 
     def make(self, folder: Path, home: Path | None = None) -> Job:
         """The job, once its folder is known, and for a node the one that it has for all runs."""
@@ -145,21 +142,6 @@ def check_parts(method: Method, settings: Settings) -> None:
     with named_errors(f"method = {settings.method!r}"):
         for part in method.parts:
             call_in_place(part, "check_settings", settings)
-
-
-def majority(federation: Federation) -> tuple[str, float]:
-    """The most frequent class of the test data, and its share: the accuracy of a model that knows no other."""
-    source = federation.source
-    if source.target is not None:
-        return "", 0.0
-    if source.test is not None and len(source.test):
-        labels = source.test.y
-    else:
-        labels = source.train.y[federation.local_test.values] if len(source.train) else source.train.y
-    if not len(labels):
-        return "", 0.0
-    counts = labels.bincount(minlength=len(source.classes))
-    return source.classes[int(counts.argmax())], float(counts.max()) / len(labels)
 
 
 def check_scoring(job: Job) -> None:

@@ -67,13 +67,13 @@ def check_device(device: str, several: bool = False) -> None:
     kind = kinds.pop()
     count = count_devices(kind)
     if not count:
-        raise SettingError(f"device = {device!r} is not here; use cpu.")
+        raise SettingError(f"device = {device!r} is not available on this machine; use cpu.")
     for name in names:
         _, colon, number = name.partition(":")
         if colon and not (number.isdecimal() and int(number) < count):
             works = kind if count == 1 else f"{kind}, or a number from {kind}:0 to {kind}:{count - 1}"
             which = f": {name}" if len(names) > 1 else ""
-            raise SettingError(f"device = {device!r}{which} is not here; use {works}.")
+            raise SettingError(f"device = {device!r}{which} is not available on this machine; use {works}.")
         if not colon and len(names) > 1:
             raise SettingError(f"device = {device!r}: give every device its number, as in {kind}:0,{kind}:1.")
     if len(set(names)) < len(names):

@@ -93,7 +93,7 @@ def paired(ours: Sequence[float | None], baseline: Sequence[float | None]) -> Di
     if statistics.stdev(differences) <= NO_SPREAD * scale:
         if abs(mean) <= NO_SPREAD * scale:
             return Difference(count, 0.0, p=1.0, remark="Equal to the baseline in every seed: there is no interval.")
-        remark = "The same difference in every seed: without spread there is no interval, and the t test has no answer."
+        remark = "The difference is the same in every seed. Without variation there is no interval and no p-value."
         return Difference(count, mean, remark=remark)
     result = stats.ttest_rel([a for a, _ in both], [b for _, b in both])
     interval = result.confidence_interval(CONFIDENCE)

@@ -7,7 +7,7 @@ bit. Of a round a node answers one training and one scoring of each kind, for on
 is on the disk before the work begins, and the same request gets the same answer or none.
 
 What a node cannot check is that a later model is what the members' updates make of the last one: it does not know
-theirs. docs/federation.md says what follows from that.
+theirs. docs/federation/trust.md says what follows from that.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pathlib import Path
 
 import torch
 
+from fedframe.core.imbalance import CLASSES, METRIC, tells_counts
 from fedframe.core.job import Job
 from fedframe.core.layout import named_tensors
 from fedframe.core.message import LAST, STAGE, Message
@@ -31,6 +32,7 @@ from fedframe.util.durable import append_record, read_records
 
 FOLDER = "answers"  # in a node's folder: what it was asked in every run, for ever
 IN_ROUNDS, AFTER_ROUNDS = ("train", "client", "own"), ("statistics", "personalise", "measure", "client", "own", "end")
+BEFORE = 0  # the round in which nodes are asked how frequent the classes are
 SCORES = ("client", "own", "measure")  # kinds that are nothing but counts of the own test data
 FREE = (HELLO, AGREE, UNMASK, "end")  # what has rules of its own, or tells nothing
 STAGE_TRIES = 4  # models that may come out of the server stage: an organiser that was killed in it does it again
@@ -171,11 +173,12 @@ class Admission:
     def check(self, kind: str, request: Message, tasks: Tasks) -> None:
         """Refuse a request that the agreed program does not send."""
         settings, round = self.job.settings, request.round
-        if kind not in (IN_ROUNDS if round <= settings.rounds else AFTER_ROUNDS):
+        usual = IN_ROUNDS if round <= settings.rounds else AFTER_ROUNDS
+        if kind not in ((CLASSES,) if round == BEFORE else usual):
             raise ProtocolError(f"{kind} is not asked in round {round} of {settings.rounds}.")
         if kind not in self.agreed_kinds():
             raise ProtocolError(f"{kind} is no work of this agreement.")
-        if odd := set(request.numbers) - {"lr", LAST, STAGE}:
+        if odd := set(request.numbers) - {"lr", LAST, STAGE, METRIC}:
             raise ProtocolError(f"The request has a number {sorted(odd)[0][:40]!r}, which no request has.")
         agreed = self.job.learning_rate(round) if request.kind == "train" else settings.lr
         if request.numbers.get("lr") != agreed:
@@ -197,6 +200,7 @@ class Admission:
         kinds |= {"statistics"} if self.job.stages else set()
         kinds |= {"personalise"} if settings.personal else set()
         kinds |= {"measure"} if settings.score_bins else set()
+        kinds |= {CLASSES} if tells_counts(settings, self.job.federation) else set()
         return kinds - set(SCORES) if self.withholds else kinds
 
     def most(self, slot: Slot) -> int:

@@ -17,8 +17,9 @@ import torch
 
 from fedframe.core.client_runtime import ClientRuntime
 from fedframe.core.engine import Engine
+from fedframe.core.imbalance import CLASSES, choose_metric, told_metric
 from fedframe.core.job import Job
-from fedframe.core.message import Message, has_numbers, validate_reply
+from fedframe.core.message import LOST, Message, Number, has_numbers, validate_reply
 from fedframe.core.privacy import withholds_figures
 from fedframe.core.remote_evaluation import RemoteEvaluation
 from fedframe.core.target_measures import evidence_size
@@ -35,6 +36,7 @@ RETRY_INTERVAL = 5.0  # seconds between two attempts to reach enough clients
 REMINDER_INTERVAL = 60.0  # seconds between two sentences that say what is awaited
 NO_REPLY = "its node's answer leaves it out"
 MAX_REASON_LENGTH = 200  # characters of each, where the reasons of all nodes stand in one sentence
+COUNT_SLACK = 1e-6  # sums under masks are rounded
 REPLY_SIZE_FACTOR = 4  # a reply is at most so many times what is expected of the largest client's, plus a little
 
 
@@ -42,10 +44,12 @@ class NetworkEngine(Engine):
     """Has requests performed by nodes; only the server's own test data are used here."""
 
     def __init__(
-        self, job: Job, transport: Transport, node_of_client: Sequence[str], run: str, notify: Callable[[str], None]
-    ) -> None:
+        self, job: Job, transport: Transport, node_of_client: Sequence[str], run: str, notify: Callable[[str], None],
+        metric: Mapping[str, Number] | None = None,
+    ) -> None:  # fmt: skip
         self.job, self.transport, self.run_name, self.notify = job, transport, run, notify
         self.node_of_client = tuple(node_of_client)
+        self.metric = metric or {}  # what every request tells of it: see `told_metric`
         self.numbers = RequestNumbers(job.folder)
         # The last round in which a client's reply was merged.
         self.seen = torch.zeros(len(node_of_client), dtype=torch.int64)
@@ -68,6 +72,8 @@ class NetworkEngine(Engine):
             for unit in units:
                 yield self._runtime.perform(request, unit)
             return
+        if request.kind != CLASSES:
+            request = replace(request, numbers={**request.numbers, **self.metric})
         piggybacked, self._piggybacked = self._piggybacked, {}
         self._piggyback_replies = {kind: [] for kind in piggybacked}
         if self.job.settings.secure and (piggybacked or units):
@@ -118,6 +124,37 @@ class NetworkEngine(Engine):
         asked = range(len(self.node_of_client)) if clients is None else clients
         found, _ = self.gather_replies(request, {HELLO: list(asked)}, min_clients)
         return {client: reply for (_, client), reply in found.items()}
+
+    def server_job(self, job: Job) -> Job:
+        """The job with the metric that was chosen once the nodes had told how frequent their classes are."""
+        return self.job
+
+    def count_classes(self) -> None:
+        """Ask all nodes how many of their test samples each class has, and choose the metric by it."""
+        job, shape = self.job, torch.Size([self.job.template.classes])
+        self.expect(CLASSES, {CLASSES: shape})
+        request = Message(CLASSES, 0, numbers={"lr": job.settings.lr})
+        total = torch.zeros(shape, dtype=torch.float64)
+        for reply in self.run(request, job.everyone):
+            if reply.kind == LOST:
+                continue
+            problem = validate_reply(reply, request, {CLASSES: shape}, self.sample_limit(reply.unit))
+            most = sum(len(job.federation.local_test[client]) for client in self.represented_clients(reply))
+            if problem is None and not is_plausible_count(reply.tensors[CLASSES], most):
+                problem = f"they are no counts of {most:,} samples"
+            if problem is not None:
+                self.notify(f"Counts of test samples by class were refused: {problem}.")
+                continue
+            total += reply.tensors[CLASSES].double()
+        self.choose_metric(total.round().long().clamp(min=0))
+
+    def choose_metric(self, counts: torch.Tensor | None) -> None:
+        """Choose the metric, if that is open, by what is known of samples by class."""
+        job = self.job
+        federation = replace(job.federation, told_counts=counts)
+        chosen = job.settings.model_copy(update={"metric": choose_metric(job.settings, federation)})
+        self.metric = told_metric(job.settings, chosen)
+        self.job = replace(job, federation=federation, settings=chosen)
 
     def expect(self, kind: str, shapes: Mapping[str, torch.Size]) -> None:
         """Take note of the names and shapes that replies to a kind of request have."""
@@ -309,7 +346,7 @@ class NetworkEngine(Engine):
 
     def merged_rounds(self, request: Message, asked: Mapping[str, Sequence[int]]) -> dict[int, int]:
         """The last round of each client that was merged: its node forgets the states of later ones."""
-        if request.kind in (HELLO, AGREE, UNMASK):  # asked before a resumed run knows which rounds it has
+        if request.kind in (HELLO, AGREE, UNMASK, CLASSES):  # asked before a resumed run knows which rounds it has
             return {}
         return {client: int(self.seen[client]) for clients in asked.values() for client in clients}
 
@@ -333,6 +370,11 @@ class NetworkEngine(Engine):
             )
 
 
+def is_plausible_count(counts: torch.Tensor, most: int) -> bool:
+    """Whether these can be the samples of each class, of so many at most."""
+    return float(counts.min()) >= -COUNT_SLACK and float(counts.sum()) <= most + COUNT_SLACK
+
+
 def addressed(request: Message, asked: Mapping[str, Sequence[int]]) -> Message:
     """A request for seeds with the shares that are for these clients alone; any other as it is."""
     if request.kind != UNMASK:
@@ -343,6 +385,8 @@ def addressed(request: Message, asked: Mapping[str, Sequence[int]]) -> Message:
 
 def request_title(request: Message) -> str:
     """Name what is awaited, for people."""
+    if request.kind == CLASSES:
+        return "How frequent the classes are"
     return "The nodes' first reply" if request.kind == HELLO else f"Round {request.round}, {request.kind}"
 
 

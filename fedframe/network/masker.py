@@ -145,7 +145,7 @@ class Masker:
         return self.signing.sign(survivors_text(group, client)).hex()
 
     def answered(self, client: int, group: MaskingGroup, threshold: int) -> dict[str, Any]:
-        """What was sent for this request; a list of survivors that nobody may be asked to help with is refused."""
+        """What was sent for this request; a list of survivors that may not be unmasked is refused."""
         if client not in group.alive or len(group.alive) < max(2, threshold):
             raise ProtocolError(f"Masks are revealed for at least {max(2, threshold)} clients, this one among them.")
         path = self.folder / "sent" / f"{group.context}.json"
@@ -207,7 +207,7 @@ class Masker:
         return derive_seed(self.shared(other, group), f"shares {group.context} {low} {high} {sender}")
 
     def shared(self, other: int, group: MaskingGroup) -> bytes:
-        """What this node and another can compute, and nobody else."""
+        """A secret that only this node and the other one can compute."""
         try:
             return self.key.exchange(X25519PublicKey.from_public_bytes(bytes.fromhex(group.keys[other][:64])))
         except ValueError as error:  # a point of small order

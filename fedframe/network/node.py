@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from fedframe.core.client_runtime import NO_SCORE, ClientRuntime
+from fedframe.core.imbalance import BALANCED, CLASSES, METRIC, may_choose
 from fedframe.core.job import Job
 from fedframe.core.layout import named_tensors
 from fedframe.core.message import CULPRIT, LAST, STAGE, Message, Number, all_finite
@@ -61,6 +62,7 @@ class NodeRuntime:
         self.admission: Admission | None = None  # the rules of the run under way
         self.masker: Masker | None = None
         self.run, self.client_runtime = "", None  # type: tuple[str, ClientRuntime | None]
+        self.agreed_metric, self.metric = "", None  # type: tuple[str, object]
         self.last_answer = (b"", b"")  # a digest of the last request, and its answer
 
     def handle(self, content: bytes) -> tuple[NodeRequest, list[Message], bytes]:
@@ -74,8 +76,9 @@ class NodeRuntime:
         if strangers:
             raise ProtocolError(f"The clients {sorted(strangers)[:5]} are not at this node.")
         runtime = self.runtime_for(node_request.run)
-        if set(node_request.tasks) - {HELLO, AGREE, UNMASK}:
+        if set(node_request.tasks) - {HELLO, AGREE, UNMASK, CLASSES}:
             check_request(runtime.job, node_request.request)
+            runtime = self.with_metric(runtime, node_request.request)
         if set(node_request.tasks) != {HELLO}:
             refuse_stale(runtime.job.folder, self.clients, node_request.number)
         digest = hashlib.blake2b(replace(node_request, number=0).to_bytes()).digest()
@@ -120,11 +123,28 @@ class NodeRuntime:
         """The runtime of this run; another run starts from nothing."""
         if self.client_runtime is None or run != self.run:
             if not run.isalnum() or len(run) > 64:
-                raise ProtocolError("A run is named by letters and digits.")
+                raise ProtocolError("The name of a run has letters and digits only.")
             job = replace(self.make_job(run), run=run)
             self.admission = Admission(job, run, self.ledger, self.most_runs)
             self.run, self.client_runtime = run, ClientRuntime(job)
+            self.agreed_metric, self.metric = job.settings.metric, None
         return self.client_runtime
+
+    def with_metric(self, runtime: ClientRuntime, request: Message) -> ClientRuntime:
+        """The runtime with the metric that the organiser names, where the agreement leaves it open."""
+        asked = request.numbers.get(METRIC, self.agreed_metric)
+        if asked == self.metric:
+            return runtime
+        job = runtime.job
+        if asked != self.agreed_metric and not (asked == BALANCED and may_choose(self.agreed_metric, job.federation)):
+            raise ProtocolError(f"The metric {str(asked)[:40]!r} is not agreed; it is {self.agreed_metric!r} here.")
+        if self.metric is not None:
+            raise ProtocolError(f"This run's metric is {self.metric!r}, and a run has one.")
+        self.metric = asked
+        if asked != self.agreed_metric:
+            job = replace(job, settings=job.settings.model_copy(update={METRIC: asked}))
+            self.client_runtime = runtime = ClientRuntime(job)
+        return runtime
 
     def masking_group(self, job: Job, node_request: NodeRequest) -> MaskingGroup | None:
         """With whom replies are summed; None if the federation has not agreed on secure aggregation."""
@@ -135,7 +155,7 @@ class NodeRuntime:
 
         if self.masker is None:
             if self.make_masker is None:
-                raise ProtocolError("This node cannot add up securely.")
+                raise ProtocolError("This node does not support secure aggregation.")
             self.masker = self.make_masker()
         asking = set(node_request.tasks) & {AGREE, UNMASK}
         summed = set(node_request.tasks) & set(summed_kinds(job))
@@ -146,7 +166,7 @@ class NodeRuntime:
         group = MaskingGroup.from_json(node_request.group)
         names = job.federation.names
         if max(group.keys) >= len(names):
-            raise ProtocolError("Somebody would be added up who is no member.")
+            raise ProtocolError("The group includes a client that is not a member.")
         self.masker.check_keys(group, self.clients, lambda client: str(names[client]))
         if summed:
             main = main_kind(node_request.request, summed)

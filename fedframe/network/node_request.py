@@ -18,13 +18,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fedframe.core.imbalance import CLASSES
 from fedframe.core.message import Message
 from fedframe.errors import DataError, ProtocolError
 from fedframe.network.envelope import decode_envelope, encode_envelope, invalid_envelope
 from fedframe.util.files import read_json, write_json
 
-# What nodes and organiser say to each other; 1 had no signed lists of survivors, and 2 told who had diverged.
-PROTOCOL = 3
+# What nodes and organiser say to each other; 1 had no signed lists of survivors, 2 told who had diverged, and with 3
+# nobody asked for counts by class before the first round.
+PROTOCOL = 4
 HELLO = "hello"  # asks who a client is: no model, no work
 AGREE = "agree"  # asks for a signature under the list of those whose masked replies have arrived
 UNMASK = "unmask"  # asks for the seeds of masks once masked replies have arrived: with secure aggregation only
@@ -32,6 +34,7 @@ KINDS = (
     HELLO,
     AGREE,
     UNMASK,
+    CLASSES,
     "client",
     "own",
     "train",
@@ -66,7 +69,7 @@ class NodeRequest:
 
     @classmethod
     def from_bytes(cls, content: bytes) -> NodeRequest:
-        """Decode a request, or refuse what is none."""
+        """Decode a request, or refuse anything else."""
         messages, notes = decode_envelope(content)
         run, tasks, seen, number = (notes.get(name) for name in ("run", "tasks", "seen", "number"))
         if len(messages) != 1 or not isinstance(run, str) or not isinstance(tasks, dict) or not isinstance(seen, dict):
@@ -77,7 +80,7 @@ class NodeRequest:
             raise invalid_envelope("its number cannot be read")
         for kind, clients in tasks.items():
             if kind not in KINDS:
-                raise invalid_envelope(f"nobody here does {kind[:80]!r}")
+                raise invalid_envelope(f"there is no kind of work {kind[:80]!r}")
             if not isinstance(clients, list) or not all(type(client) is int for client in clients):
                 raise invalid_envelope(f"whose {kind} it wants cannot be read")
         merged = {int(client): round for client, round in seen.items()}

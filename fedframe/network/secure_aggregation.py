@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedframe.core.imbalance import CLASSES
 from fedframe.core.job import Job
 from fedframe.core.message import ALL, DIVERGED, LOST, Message, has_numbers
 from fedframe.core.method import Method
@@ -66,7 +67,7 @@ def summed_kinds(job: Job) -> tuple[str, ...]:
     """The kinds of work of which only sums over clients are revealed; where noise is promised no scores leave."""
     if withholds_figures(job.settings):
         return ("train", "statistics") if release_of(job.method) is not None else ("train",)
-    return ("train", "statistics", "measure", *COUNT_KINDS)
+    return ("train", "statistics", "measure", CLASSES, *COUNT_KINDS)
 
 
 def main_kind(request: Message, kinds: Collection[str]) -> str:
@@ -78,7 +79,7 @@ def sum_weighting(job: Job, kind: str, name: str) -> Literal["weighted", "plain"
     """Whether a tensor of a reply is weighted in the sum, or plain."""
     if name == "update":
         return "weighted"
-    if (kind == "measure" and name in TALLIES) or name.startswith(COUNTS):
+    if (kind == "measure" and name in TALLIES) or name.startswith(COUNTS) or kind == name == CLASSES:
         return "plain"
     upload = job.uploads.get(name)
     if upload is None or upload.aggregate in ("each", "number"):
@@ -331,7 +332,7 @@ def patience_of(engine: NetworkEngine) -> float:
 
 
 def masked_vector(reply: Message, size: int, max_samples: int, group: MaskingGroup) -> RingVector | str:
-    """The vector of a masked reply, or why it is none."""
+    """The vector of a masked reply, or why it is not valid."""
     if not has_numbers(reply):
         return "its update holds NaN or infinite values"
     if set(reply.tensors) != {MASKED, SHARES} or set(reply.numbers) != {"samples"}:

@@ -24,7 +24,7 @@ def how_to_go_on(
         return f"{kept}; go on with: {again}"
     code = own_code(folder)
     if is_own_fault(error, folder):  # the same code would fail again
-        return f"{kept}; mend that, then go on with: {changed}"
+        return f"{kept}; fix that, then go on with: {changed}"
     if code:
         return f"{kept}; go on with: {again} (after a change of your own code: {changed})"
     return f"{kept}; go on with: {again}"

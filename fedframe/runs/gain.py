@@ -38,7 +38,7 @@ def write_gain(folder: Path, metric: str, rows: Sequence[dict[str, Any]]) -> dic
 def told_rows(
     table: dict[str, Any], names: Sequence[str], told: Mapping[int, ToldGain], metric: str = "accuracy"
 ) -> list[dict[str, Any]]:
-    """A federation's rows: what nodes have told of themselves, beside the scores that are known of all."""
+    """A federation's rows: what nodes have reported about themselves, beside the scores that are known for all."""
     said = {names[client]: each for client, each in told.items()}
     table, rows = with_everyone(table, names), []
     for place, name in enumerate(table["clients"]):
@@ -121,8 +121,12 @@ def overall(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     if not known:
         return {"mean": None, "counts": {}}
     error = math.sqrt(sum(standard_error(each) ** 2 for each in known)) / len(known)
+    if len(known) == 1:  # its own interval, which need not be even around it
+        mean = {**known[0], "error": error}
+    else:
+        mean = interval_of(sum(each["value"] for each in known) / len(known), error)
     counts = {word: sum(direction(each) == way for each in known) for way, word in VERDICTS.items()}
-    return {"mean": interval_of(sum(each["value"] for each in known) / len(known), error), "counts": counts}
+    return {"mean": mean, "counts": counts}
 
 
 # -- in words ----------------------------------------------------------------------------------------------------------
@@ -154,11 +158,11 @@ def points(gained: Score, share: bool = True) -> str:
     return f"{value} [{low}, {high}]"
 
 
-def verdict(content: dict[str, Any]) -> str:
-    """Who gains and who loses, in a sentence."""
+def verdict(content: dict[str, Any], who: str = "client") -> str:
+    """Who gains and who loses, in a sentence; `who` says what clients are called."""
     if content["mean"] is None:
         return (
-            "What clients would have alone is not known here: their data stay at the nodes. A node that joins with "
+            f"What {who}s would have alone is not known here: their data stay at the nodes. A node that joins with "
             "--tell-gain trains alone first and tells the difference; 'fedframe gain' on its own run folder shows it "
             "there."
         )
@@ -166,18 +170,24 @@ def verdict(content: dict[str, Any]) -> str:
     silent, metric = len(content["clients"]) - total, content["metric"]
     share = is_share(metric)
     unclear = counts["no clear difference"]
+    mean = f"{points(content['mean'], share)}{counted(share)} of {metric_name(metric)}"
     joining = (
-        f"none of {plural(total, 'client')} gains or loses clearly"
+        f"none of {plural(total, who)} gains or loses clearly"
         if unclear == total > 1
-        else f"{counts['gains']} of {plural(total, 'client')} {'gains' if total == 1 else 'gain'} clearly, "
+        else f"{counts['gains']} of {plural(total, who)} {'gains' if total == 1 else 'gain'} clearly, "
         f"{counts['loses']} {'loses' if counts['loses'] == 1 else 'lose'}, for {unclear} there is no clear difference"
     )
-    mean = f"{points(content['mean'], share)}{counted(share)}"
-    text = f"By joining, {joining}; mean {mean} of {metric_name(metric)}."
+    text = f"By joining, {joining}; mean {mean}."
+    if len(content["clients"]) == total == 1:
+        one = content["clients"][0]
+        name = f"{who} {one['client']}" if str(one["client"]).isdecimal() else one["client"]
+        clear = "" if unclear else "clearly "
+        text = f"By joining, {name} {clear}{'loses' if counts['loses'] else 'gains'} {mean}"
+        text += ", which is no clear difference." if unclear else "."
     if sign_of(metric) < 0:
         text += " Gains are errors that became smaller."
     if unclear:
         text += " With few test samples only large differences are clear."
     if silent:
-        text += f" {plural(silent, 'client')} {'has' if silent == 1 else 'have'} not said what they would have alone."
+        text += f" {plural(silent, who)} {'has' if silent == 1 else 'have'} not said what they would have alone."
     return text

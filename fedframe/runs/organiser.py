@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
+
+import torch
 
 from fedframe.core.client_runtime import ClientRuntime
 from fedframe.core.engine import DirectEvaluation, Engine
@@ -19,6 +22,7 @@ from fedframe.network.node_data import federation_without_data
 from fedframe.runs.federated import load_test_set
 from fedframe.settings import Settings
 
+COUNTS = "test_samples_by_class"  # of all members together, as they have told before the first round
 ABSENT = "absent"  # of a member's record: it was not there yet, and none of its sums are in the model
 
 
@@ -31,12 +35,14 @@ def nodes_federation(
     test = load_test_set(schema, notes.get("test_data"), settings.label)
     names = [member["name"] for member in members]
     federation = federation_without_data(schema, names, train, tested, test)
+    if counts := notes.get(COUNTS):
+        federation = replace(federation, told_counts=torch.tensor(counts))
     absent = {number for number, member in enumerate(members) if member.get(ABSENT)}
     return without_clients(federation, absent | set(left), settings.seed)
 
 
 class SharedModelOnly(DirectEvaluation):
-    """Scores the shared model on the organiser's own test data: clients' data are not here."""
+    """Scores the shared model on the organiser's own test data: the clients' data are not available."""
 
     def final(self, server: Server, progress: Callable[[int, int], None]) -> Scores:
         """The generic score; without test data of the organiser's own there is none."""

@@ -63,8 +63,7 @@ class PlainDisplay(Display):
             return
         per_round = (time.perf_counter() - self.began) / (record.round - self.first)
         left = duration(per_round * (self.rounds - record.round))
-        scores = f"  {scores_text(record.scores, self.share)}" if record.scores else ""
-        text = f"{loss_text(record.loss)}{scores}{privacy_text(record)}"
+        text = f"{loss_text(record.loss)}{round_scores(record, self.share)}{privacy_text(record)}"
         print_line(f"round {record.round}/{self.rounds}  {text}  {left} left of the rounds")
 
     def stage(self, text: str) -> None:
@@ -111,9 +110,8 @@ class LiveDisplay(Display):
     def round(self, record: RoundRecord) -> None:
         """Show the round's loss and scores."""
         self.finished = record.round
-        if record.scores is not None:
-            self.scores = scores_text(record.scores, self.share)
-        text = f"{loss_text(record.loss)}  {self.scores}{privacy_text(record)}"
+        self.scores = round_scores(record, self.share) or self.scores
+        text = f"{loss_text(record.loss)}{self.scores}{privacy_text(record)}"
         self.bar.update(self.task, completed=record.round, scores=text)
 
     def stage(self, text: str) -> None:
@@ -277,7 +275,14 @@ def learned_text(source: Source) -> str:
     return plural(len(source.outputs), *(("number", "numbers") if source.task == "regression" else ("label", "labels")))
 
 
+def round_scores(record: RoundRecord, share: bool = True) -> str:
+    """The scores of a round in one line, and those that nodes have sent since of the model of the round before."""
+    now = scores_text(record.scores, share) if record.scores is not None else ""
+    late = scores_text(record.late, share) if record.late is not None else ""
+    return f"{now}{late} after round {record.round - 1}" if late else now
+
+
 def scores_text(scores: Scores, share: bool = True) -> str:
-    """The scores of a round in one line; personal ones where clients have models of their own between rounds."""
-    shared = f"generic {figure(scores.generic, share)}  client {figure(scores.client, share)}"
-    return shared if scores.personal is None else f"{shared}  personal {figure(scores.personal, share)}"
+    """Those that there are; personal ones where clients have models of their own between rounds."""
+    named = {"generic": scores.generic, "client": scores.client, "personal": scores.personal}
+    return "".join(f"  {name} {figure(value, share)}" for name, value in named.items() if value is not None)

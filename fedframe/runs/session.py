@@ -10,12 +10,12 @@ from dataclasses import fields
 from typing import Any
 
 from fedframe.core.evaluation import Scores, gentler
+from fedframe.core.imbalance import IMBALANCED, imbalance_text, majority
 from fedframe.core.job import Job, check_names, count_personal
 from fedframe.core.measures import is_share, metric_name, sign_of
 from fedframe.core.round_record import RoundRecord
 from fedframe.core.server import Server
 from fedframe.errors import DataError, DivergedError, FedframeError
-from fedframe.jobs.build import IMBALANCED, majority
 from fedframe.metrics.cost import cpu_seconds, memory_bytes
 from fedframe.metrics.observers import observers
 from fedframe.runs.advice import how_to_go_on, is_own_fault
@@ -31,7 +31,7 @@ from fedframe.runs.progress import Display
 from fedframe.runs.round_files import CHECKPOINT, DRIFT, METRICS, SUMMARY
 from fedframe.runs.summary import client_table, spreads, summarise
 from fedframe.util.files import write_json, write_sealed
-from fedframe.util.text import figure, percent
+from fedframe.util.text import figure
 
 COLLAPSED = 0.5  # of its best accuracy: less than this share is no swing from round to round
 HARM = 0.02  # personal accuracy this far below that of the shared model is not chance
@@ -221,16 +221,8 @@ def imbalance(job: Job) -> list[str]:
     return [imbalance_text(name, share, job.settings.score_metric)] if share > IMBALANCED else []
 
 
-def imbalance_text(name: str, share: float, metric: str) -> str:
-    """The same as a sentence."""
-    begins = f"{percent(share)} of the test samples are {name!r}: the majority class alone would score {percent(share)}"
-    if metric == "accuracy":
-        return f"{begins}. Read accuracies against that, or choose --metric balanced_accuracy or auroc."
-    return f"{begins} in accuracy. Scores of this run are {metric_name(metric)}."
-
-
 def warn_of_imbalance(session: Session, final: Scores) -> None:
-    """The same at the end of a federation's run, in which only sums over the nodes show it."""
+    """The same at the end of a federation's run, where nodes have not told it before the first round."""
     if session.job.target is not None or majority(session.job.federation)[0] or "client" not in final.pooled:
         return
     counts = final.pooled["client"].confusion.sum(1)

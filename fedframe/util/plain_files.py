@@ -37,7 +37,7 @@ def read_text(path: Path) -> str:
     try:
         return read_bytes(path).decode()
     except UnicodeDecodeError as error:
-        raise DamageError(f"{path} is damaged: byte {error.start} is no text in UTF-8.", path) from error
+        raise DamageError(f"{path} is damaged: byte {error.start} is not UTF-8 text.", path) from error
 
 
 def explained(error: Exception) -> str:

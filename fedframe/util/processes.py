@@ -87,10 +87,10 @@ class ChildProcess:
         """How it ended, as part of a sentence; a process that was killed could log no error."""
         code = self.process.poll()
         if code is not None and code < 0:
-            memory = ", perhaps by the system for want of memory" if -code == signal.SIGKILL else ""
+            memory = ", perhaps by the system because memory ran out" if -code == signal.SIGKILL else ""
             return f"was killed by signal {-code}{memory}"
         error = self.last_error()
-        return f"ended: {error}" if error else f"ended with code {code}, without a word"
+        return f"ended: {error}" if error else f"ended with code {code} and printed nothing"
 
 
 def _die_with_parent() -> None:

@@ -99,5 +99,5 @@ def test_f1_over_clients_is_the_mean_of_scikit_learns() -> None:
 def test_run_that_shares_no_model_is_refused(tmp_path: Path) -> None:
     settings = {"data": "digits", "model": "mlp:8", "clients": 2, "rounds": 1, "epochs": 1}
     fedframe.run("local", out=tmp_path / "run", workers=1, progress=False, **settings)  # type: ignore[arg-type]
-    with pytest.raises(DataError, match="shares no model"):
+    with pytest.raises(DataError, match="has no shared model"):
         ModelMeasures(tmp_path / "run", 0)

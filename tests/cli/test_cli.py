@@ -134,7 +134,7 @@ def test_list_and_show_name_what_there_is(tmp_path: Path) -> None:
         (["run", "fedavg", "--round", "3"], "--rounds"),
         (["run", "fedavg", "--set", "epochs=3"], "--set fine_tune.epochs=3"),
         (["run", "fedavg", "--set", "fine_tune="], "set = {'fine_tune': None} cannot be read"),
-        (["run", "fedavg", "--device", "mps:9"], "device = 'mps:9' is not here"),
+        (["run", "fedavg", "--device", "mps:9"], "device = 'mps:9' is not available on this machine"),
         (["run", "--config", "no.yaml"], "There is no config file no.yaml"),
         (["show", "nothing_like_it"], "choose one of"),
         (["resume", "nowhere"], "nowhere is not a run folder"),
@@ -174,7 +174,7 @@ def test_error_in_ones_own_part_is_one_sentence_with_file_and_line(tmp_path: Pat
         assert piece in said
     assert "Traceback" not in said
     assert len(said.splitlines()) <= 2
-    assert said.endswith("No round is finished yet; mend that, then go on with: fedframe resume first --changed-code\n")
+    assert said.endswith("No round is finished yet; fix that, then go on with: fedframe resume first --changed-code\n")
     assert "Traceback" in (tmp_path / "first" / "log.txt").read_text()
     assert "Traceback" in fedframe("--traceback", *asked, "second", folder=tmp_path, ok=False)
     assert "Traceback" in fedframe(*asked, "third", "--traceback", folder=tmp_path, ok=False)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
+import typer.main
 from typer.testing import CliRunner
 
 from fedframe.cli import app
+from fedframe.cli.federation import federation
 from fedframe.cli.hints import COMMANDS, OPTIONS, option_hint
 from fedframe.errors import SettingError
 from fedframe.methods.parts import PARTS
@@ -70,6 +73,16 @@ def test_every_setting_of_a_part_has_a_sentence(name: str) -> None:
 
 def test_show_explains_settings() -> None:
     assert "Strength of the pull towards the server's model" in RUN.invoke(app, ["show", "fedprox"]).output
+
+
+def test_help_explains_every_argument() -> None:
+    commands = [(app, "run"), (app, "predict"), (federation, "join"), (federation, "add")]
+    for owner, name in commands:
+        group: Any = typer.main.get_command(owner)
+        context = group.make_context("fedframe", [], resilient_parsing=True)
+        arguments = [each for each in group.get_command(context, name).params if each.param_type_name == "argument"]
+        assert arguments
+        assert all(each.help for each in arguments), name
 
 
 def test_help_has_no_names_of_types() -> None:

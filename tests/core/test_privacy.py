@@ -216,7 +216,7 @@ def test_metrics_and_summary_tell_what_is_spent(tmp_path: Path, at: str) -> None
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"privacy_noise": 1.0}, "add privacy_clip"),
+        ({"privacy_noise": 1.0}, "such as privacy_clip"),
         ({"privacy_clip": 1.0}, "add privacy_noise"),
         ({"privacy_clip": 1.0, "privacy_noise": 1.0, "weighting": "samples"}, "weighting = uniform"),
         ({"privacy_clip": 1.0, "privacy_noise": 1.0, "method": "scaffold"}, "'scaffold'"),

@@ -132,7 +132,7 @@ BAD[7, 1] = np.nan
         ((X, np.stack([Y, Y], axis=1).astype(str)), "one value per sample"),
         ((np.array([object()] * 40), Y), "type object"),
         ((X.astype(complex), Y), "type complex128"),
-        ((np.zeros((40, 1, 2, 3, 4)), Y), "would do"),
+        ((np.zeros((40, 1, 2, 3, 4)), Y), "use (n, d), (n, H, W)"),
         ({"x_train": X}, "lacks y_train"),
         ({"x_train": X, "y_train": Y, "x_test": X}, "lacks y_test"),
         ({"x_train": X, "y_train": Y, "user_train": Y[:3]}, "user has 3"),

@@ -224,7 +224,7 @@ def test_a_file_that_is_not_utf8_says_which_option_reads_it(tmp_path: Path) -> N
     [
         ({"decimal": ";"}, "decimal"),
         ({"encoding": "klingon"}, "latin-1"),
-        ({"drop": "a", "numeric": "a"}, "several of drop, numeric"),
+        ({"drop": "a", "numeric": "a"}, "more than one of drop, numeric"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, str], says: str) -> None:

@@ -41,11 +41,11 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("device", "said"),
     [
-        ("tpu", "device = 'tpu' is not here; use cpu"),
-        ("mps", "device = 'mps' is not here; use cpu"),
-        ("cuda:2", "device = 'cuda:2' is not here; use cuda, or a number from cuda:0 to cuda:1"),
-        ("cuda:0,cuda:x", "device = 'cuda:0,cuda:x': cuda:x is not here"),
-        ("cpu:1", "device = 'cpu:1' is not here; use cpu"),
+        ("tpu", "device = 'tpu' is not available on this machine; use cpu"),
+        ("mps", "device = 'mps' is not available on this machine; use cpu"),
+        ("cuda:2", "device = 'cuda:2' is not available on this machine; use cuda, or a number from cuda:0 to cuda:1"),
+        ("cuda:0,cuda:x", "device = 'cuda:0,cuda:x': cuda:x is not available on this machine"),
+        ("cpu:1", "device = 'cpu:1' is not available on this machine; use cpu"),
         ("cuda:0,cpu", "mixes kinds of devices; use one kind, as in cuda:0,cuda:1"),
         ("cuda,cuda", "give every device its number, as in cuda:0,cuda:1"),
         ("cuda:1,cuda:1", "names a device twice; use workers"),
@@ -201,5 +201,5 @@ def test_cells_run_one_by_one_where_they_cannot_be_spread(monkeypatch: pytest.Mo
     monkeypatch.setattr(grid, "can_fork", lambda: False)
     assert isinstance(grid.make_runner({"cuda"}, 2, False), grid.SequentialRunner)
     monkeypatch.setattr(grid, "can_fork", lambda: True)
-    with pytest.raises(SettingError, match="device = 'cuda:7' is not here"):
+    with pytest.raises(SettingError, match="device = 'cuda:7' is not available on this machine"):
         grid.make_runner({"cuda:7"}, 2, False)

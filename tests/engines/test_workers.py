@@ -6,11 +6,13 @@ import contextlib
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from fedframe.core.client_groups import groups_of
 from fedframe.core.evaluation import score_shared
 from fedframe.core.job import PIECE
 from fedframe.core.message import Message
@@ -70,6 +72,46 @@ def test_one_two_and_three_workers_give_the_same_bits(tmp_path: Path, net: str) 
         models.append(server.model)
     assert torch.equal(models[0], models[1])
     assert torch.equal(models[0], models[2])
+
+
+@pytest.mark.slow
+def test_many_clients_of_short_work_travel_in_groups_and_the_bits_stay(tmp_path: Path) -> None:
+    job = make_job(tmp_path, blobs(clients=26))
+    models = []
+    for engine in (InlineEngine(job), WorkerEngine(job, 2, nothing)):
+        server = Server(job, engine)
+        request = server.build_request("train", 1)
+        if isinstance(engine, WorkerEngine):
+            assert groups_of(job, request, range(26), 2) == [[2 * n, 2 * n + 1] for n in range(13)]
+        seen = [reply.unit for reply in engine.run(request, range(26))]
+        assert seen == [*range(26)]
+        for round in (1, 2):
+            server.run_round(round, nothing)
+        engine.close()
+        models.append(server.model)
+    assert torch.equal(*models)
+
+
+@pytest.mark.parametrize(
+    ("settings", "workers", "size"),
+    [
+        ({}, 1, 4),
+        ({}, 2, 2),
+        ({}, 8, None),  # too few clients for more than one message per group to every worker
+        ({"model": "mlp:600x600"}, 1, None),  # a large net
+        ({"epochs": 100_000}, 1, None),  # long work
+        ({"steps": 100_000}, 1, None),
+        ({"vectorise": "auto"}, 2, 4),  # groups of the round, whatever the number of workers
+    ],
+)
+def test_clients_travel_in_groups_where_their_work_is_short(
+    settings: dict[str, Any], workers: int, size: int | None, tmp_path: Path
+) -> None:
+    job = make_job(tmp_path, blobs(clients=26), **settings)
+    groups = groups_of(job, Message("train", 1), range(26), workers)
+    assert (groups and len(groups[0])) == size
+    assert groups is None or [client for group in groups for client in group] == [*range(26)]
+    assert groups_of(job, Message("score", 1), range(26), workers) is None
 
 
 @pytest.mark.slow

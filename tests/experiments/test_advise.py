@@ -52,9 +52,9 @@ def test_what_is_asked_for_comes_first() -> None:
     assert methods()[0] == "analytic"
     assert methods(attackers=True) == ["rfa", "trimmed_mean+nnm", "norm_bound"]
     assert "rfa" not in methods(attackers=True, privacy="secure")
-    assert methods(tail=50.0)[1:] == ["fedrod", "fedetf"]
+    assert methods(tail=50.0)[1:] == ["fedrod", "fedavg+balanced_ce"]
     assert "fedloge" in methods(tail=50.0, wish="personal")
-    assert methods(rounds=10)[1:] == ["spherefed", "fedyogi"]
+    assert methods(rounds=10)[1:] == ["fedyogi", "fedadam"]
     assert "local" in methods(wish="personal", per_client=2000, skew=0.1)
     assert methods(new_clients=True, skew=0.0)[0] == "analytic"
 

@@ -51,9 +51,9 @@ def write_table(path: Path, rows: Sequence[Row], names: Mapping[str, str | None]
     return f"csv:{path}"
 
 
-def three_tables(folder: Path) -> dict[str, str]:
+def three_tables(folder: Path, sick: float = 0.3) -> dict[str, str]:
     """North has all; south has no crp, and a lactate that nobody else has; west has other wards and sick children."""
-    north, south, west = patients(1, 150), patients(2, 120), patients(3, 90)
+    north, south, west = patients(1, 150, sick), patients(2, 120, sick), patients(3, 90, sick)
     for row in south:
         row["lactate"] = round(float(np.random.default_rng(row["patient_id"]).gamma(4, 0.4)), 2)
     for number, row in enumerate(west):

@@ -115,7 +115,7 @@ def test_members_do_not_change_while_a_training_goes_on(tmp_path: Path, monkeypa
     made, _ = make_clinic(tmp_path, monkeypatch)
     with made.exclusive("start", "trains"):
         for change, name in ((add_member, "east"), (remove_member, "south")):
-            with pytest.raises(RunError, match=r"goes on \(process \d+\).*federation stop .*clinic --training"):
+            with pytest.raises(RunError, match=r"is under way \(process \d+\).*federation stop .*clinic --training"):
                 change(made, name, print)
     assert made.agreement().version == 1
 

@@ -74,8 +74,8 @@ def test_what_is_printed_is_what_leaves(tmp_path: Path, method: str, secure: boo
     job = node.maker.make(tmp_path / "server")
     federation = federation_without_data(form, node.kit.agreement.members, [30, 30], [10, 10], None)
     server = Server(type(job)(job.settings, job.method, federation, job.template, job.folder), NoEngine(), print)
-    assert ("at last  " in "\n".join(lines[:-3])) == (method == "spherefed")  # FFC's sums, beside the last scores
-    for kind, when in (("train", "a round"), ("statistics", "at last")):
+    assert ("at the end  " in "\n".join(lines[:-3])) == (method == "spherefed")  # FFC's sums, beside the last scores
+    for kind, when in (("train", "each round"), ("statistics", "at the end")):
         if kind == "statistics" and method != "spherefed":
             continue
         request = server.build_request(kind, 1 if kind == "train" else 3)  # after 2 rounds
@@ -117,7 +117,7 @@ def test_a_nodes_key_is_printed_before_any_request(tmp_path: Path, secure: bool)
     node = member(tmp_path, "fedavg", secure=secure)
     make_node(node, said.append)
     assert (tmp_path / "node" / "masks.key").exists() == secure
-    assert [text.partition(":")[0] for text in said] == ["This node's key for adding up"] * secure
+    assert [text.partition(":")[0] for text in said] == ["This node's key for secure aggregation"] * secure
     if secure:
         assert fingerprint(Masker(tmp_path / "node", print).public) in said[0]
 
@@ -173,7 +173,7 @@ def test_what_is_printed_is_what_leaves_where_noise_is_promised(tmp_path: Path) 
     pytest.importorskip("dp_accounting")
     node = member(tmp_path, "fedavg", **PRIVATE)
     lines = node.describe_outgoing()
-    assert "  a round  numbers: none" in lines
+    assert "  each round  numbers: none" in lines
     assert any("No loss, no number of samples and no score" in line for line in lines)
     assert not any("right predictions" in line for line in lines)
 
@@ -249,7 +249,7 @@ def test_data_that_do_not_fit_are_refused_before_anything_is_made(tmp_path: Path
 def test_a_node_chooses_its_own_device(tmp_path: Path) -> None:
     node = member(tmp_path, "scaffold")
     data = f"npz:{tmp_path / 'own.npz'}"
-    with pytest.raises(SettingError, match="device = 'abacus' is not here; use cpu"):
+    with pytest.raises(SettingError, match="device = 'abacus' is not available on this machine; use cpu"):
         Membership(node.kit, data, tmp_path / "new", device="abacus")
     (tmp_path / "new").mkdir()
     other = Membership(node.kit, data, tmp_path / "new", device="cpu:0")

@@ -43,7 +43,7 @@ def test_a_run_does_not_go_on_with_a_member_whose_key_is_another(tmp_path: Path,
         check_members_again(engine)
         return
     engine.keys = {**engine.keys, 2: "0" * 64}
-    with pytest.raises(RunError, match=r"2 has another key for adding up .* new training with --new"):
+    with pytest.raises(RunError, match=r"2 has a different key for secure aggregation .* new training with --new"):
         check_members_again(engine)
 
 

@@ -50,10 +50,10 @@ def test_a_process_that_was_killed_is_said_to_be_and_not_what_it_was_doing(tmp_p
     one = child(tmp_path / "log", "import time; print('ERROR: of before', flush=True); time.sleep(3600)")
     one.process.kill()
     one.process.wait(LONG)
-    assert one.how_it_ended() == "was killed by signal 9, perhaps by the system for want of memory"
+    assert one.how_it_ended() == "was killed by signal 9, perhaps by the system because memory ran out"
     two = child(tmp_path / "log", "raise SystemExit(3)")
     two.process.wait(LONG)
-    assert two.how_it_ended() == "ended with code 3, without a word"
+    assert two.how_it_ended() == "ended with code 3 and printed nothing"
 
     class SuperLinkClient:
         def nodes(self) -> dict[str, object]:

@@ -53,7 +53,7 @@ def test_the_report_shows_the_organisers_test_data_and_is_calm_about_the_rest(
     page = (trained / "report.html").read_text()
     assert "fedavg on the nodes&#x27; data" in page or "fedavg on the nodes' data" in page
     assert "on none" not in page
-    assert "could not be looked at" not in page
+    assert "could not be examined" not in page
     matrix = np.array(examine(trained)["confusion"])
     public = np.load(trained.parents[2] / "public.npz")
     predicted = fedframe.Predictor.load(trained).predict(public["x"])

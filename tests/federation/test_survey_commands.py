@@ -12,6 +12,7 @@ pytest.importorskip("flwr")
 from fedframe.errors import DataError, RunError
 from fedframe.federation.audit import verify
 from fedframe.federation.health import check_health
+from fedframe.util.files import read_json
 from fedframe.util.processes import free_ports
 from tests.federation.commands import LONG, MEMBERS, Commands, commands, until
 from tests.federation.surveyed import make_draft, three_tables
@@ -22,7 +23,7 @@ __all__ = ["commands"]
 
 def test_three_hospitals_with_other_tables_train_after_a_survey(commands: Commands) -> None:
     folder, (port,) = commands.folder, free_ports(1)
-    data = {name: text.replace(f"{folder}/", "") for name, text in three_tables(folder).items()}
+    data = {name: text.replace(f"{folder}/", "") for name, text in three_tables(folder, sick=0.12).items()}
     commands.run(
         "federation", "new", "clinic", "--nodes", "south,north,west", "--host", "127.0.0.1", "--port", str(port),
         "--survey", "--method", "fedavg", "--rounds", "2", "--model", "mlp:8",
@@ -39,9 +40,17 @@ def test_three_hospitals_with_other_tables_train_after_a_survey(commands: Comman
     said = commands.run("federation", "survey", "clinic")
     assert re.search(r"crp +number +all but south +median", said)
     assert "All members have the agreement now" in said
-    commands.run("federation", "start", "clinic")
+    assert re.search(r"(\d\d\.\d %) of the rows are 'no sepsis': the majority class alone would score \1", said)
+    trained = commands.run("federation", "start", "clinic")
+    assert re.search(
+        r"(\d\d\.\d %) of the test samples are 'no sepsis': the majority class alone would score \1", trained
+    )
+    assert trained.index("Scores of this run are balanced accuracy") < trained.index("round 1/2")
+    assert read_json(folder / "clinic/runs/1/summary.json")["metric"] == "balanced_accuracy"
     until("all have their models", lambda: all("The run is over" in commands.text(f"{m}.log") for m in MEMBERS))
     (run,) = (folder / "south-node" / "runs").iterdir()
+    assert read_json(run / "summary.json")["metric"] == "balanced_accuracy"
+    assert "Scores of this run are balanced accuracy" in " ".join(commands.text("south.log").split())
     assert len(commands.run("predict", str(run), "south.csv").splitlines()) == 120  # it has no crp, and needs none
 
     for name in MEMBERS:  # what was printed is what left, and the chain of it holds

@@ -46,6 +46,7 @@ def run_together(folder: Path, test_data: str | None = None) -> RunFolder:
     where = test_data.replace("npz:", f"npz:{folder}/") if test_data is not None else None
     federation, member = together(folder, where)
     maker = JobMaker(member.settings.model_copy(update={"engine": "local", "workers": 1}), federation, None)
+    maker.choose_metric()
     here = RunFolder.create(folder / "here", maker.settings)
     execute(maker.make(here.path), here, Recorder())
     return here

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from torch import Tensor
@@ -81,6 +82,16 @@ def test_it_takes_the_place_of_other_server_and_client_stages(method: str, gone:
 def test_what_cannot_work_is_refused(tmp_path: Path, settings: dict[str, Any], sentence: str) -> None:
     with pytest.raises(SettingError, match=sentence):
         fedframe.run(data=blobs(), out=tmp_path / "run", progress=False, **settings)
+
+
+def test_more_features_than_the_machine_has_memory_for_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_job(tmp_path, **ALONE)
+    dim = closed_form(job.template).features.dim
+    monkeypatch.setattr(module, "memory_needed", lambda _: 4 * psutil.virtual_memory().total)
+    with pytest.raises(SettingError, match=rf"{dim:,} features take .* GB .*use analytic.width=512\."):
+        concluded(job)
 
 
 def test_rounds_in_which_nothing_could_learn_are_left_out_with_a_note(tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ def test_a_group_is_as_large_as_agreed_and_of_members(tmp_path: Path) -> None:
         organiser.ask(0, request, ["train"], small)
     keys = {**{i: organiser.engine.keys[i] for i in range(3)}, 7: organiser.engine.keys[3]}
     foreign = MaskingGroup(keys, mask_context("run1", request, keys, ["train"]))
-    with pytest.raises(ProtocolError, match="no member"):
+    with pytest.raises(ProtocolError, match="not a member"):
         organiser.ask(0, request, ["train"], foreign)
 
 

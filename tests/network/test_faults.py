@@ -365,7 +365,7 @@ def test_a_node_refuses_requests_that_do_not_fit(tmp_path: Path, change: dict[st
 
 def test_a_node_does_only_what_it_knows(tmp_path: Path) -> None:
     payload = encode_envelope([Message("train", 1)], {"run": "run1", "tasks": {"score": [0]}, "seen": {}, "number": 1})
-    with pytest.raises(DataError, match="nobody here does 'score'"):
+    with pytest.raises(DataError, match="there is no kind of work 'score'"):
         NodeRequest.from_bytes(payload)
 
 

@@ -19,7 +19,7 @@ from fedframe.network.flower.environment import PIECE_BYTES, VARIABLES, environm
 from fedframe.util.processes import free_ports
 from tests.federation.proxy import SlowLine
 
-SLOWEST = 0.3e6 / 8  # bytes per second: what docs/federation.md says
+SLOWEST = 0.3e6 / 8  # bytes per second: what docs/federation/troubleshooting.md says
 ASK = "from fedframe.network.flower.environment import require_packages; require_packages('flwr'); {}"
 
 

@@ -74,7 +74,7 @@ def test_a_federation_names_its_sites_and_says_what_left_them(tmp_path: Path) ->
     assert page["subtitle"].startswith("3 sites: north, south and west")
     left = found["essentials"]["data"]["left"]
     assert "72.1 kB of model updates left the 3 sites in all, 24 kB a site" in left
-    assert "no sample and no label" in left
+    assert "no sample and no sample's label" in left
     spread = found["spread"]
     assert spread["title"] == "Site by site"
     assert spread["data"]["few"]

@@ -40,7 +40,7 @@ def advice(run: Callable[[], Any]) -> str:
 def test_forgotten_return_is_mended_and_the_run_goes_on(own: Path) -> None:
     (own / "mine.py").write_text(FLAWED)
     said = advice(lambda: fedframe.run("mine.py:Decay", data="npz:mine.npz", out="run", **SMALL))
-    assert said == "No round is finished yet; mend that, then go on with: fedframe resume run --changed-code"
+    assert said == "No round is finished yet; fix that, then go on with: fedframe resume run --changed-code"
     assert said in (own / "run" / "log.txt").read_text()
     (own / "mine.py").write_text(PART)
     assert len(fedframe.resume("run", changed_code=True, progress=False).history) == 2
@@ -66,7 +66,7 @@ def test_objects_are_given_again_in_python() -> None:
     data = blobs()
     said = advice(lambda: fedframe.run(make_part(0), data=data, model="mlp:4", out="run", **SMALL))
     assert said == (
-        "1 of 2 rounds are finished and kept; mend that, then go on with: "
+        "1 of 2 rounds are finished and kept; fix that, then go on with: "
         "fedframe.resume('run', method=..., data=..., changed_code=True)"
     )
     mended = make_part(1)

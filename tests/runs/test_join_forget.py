@@ -159,6 +159,17 @@ def test_a_client_that_joins_counts_as_if_it_had_been_there(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
+def test_join_says_once_what_is_odd_about_the_data(run: Path) -> None:
+    first, later = Recorder(), Recorder()
+    odd = {**NEW, "x_train": 40 * NEW["x_train"]}
+    fedframe.join(run, odd, name="odd", run_data=DATA, progress=first)
+    assert any("are they in the same units?" in note for note in first.notes)
+    assert "are they in the same units?" in (run / "log.txt").read_text()
+    fedframe.join(run, NEW, name="usual", run_data=DATA, progress=later)
+    assert not any("units" in note for note in later.notes)
+
+
+@pytest.mark.slow
 def test_what_has_joined_stays_when_another_is_forgotten(run: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "new.npz", x=NEW["x_train"], y=NEW["y_train"])
     spec = f"npz:{tmp_path / 'new.npz'}"

@@ -119,7 +119,7 @@ def test_the_report_has_every_measure_with_its_interval(tmp_path: Path) -> None:
     assert '"metric":"F1"' in page.replace('": ', '":')
     for name in ("AUROC", "average precision", "sensitivity at 90 % specificity", "Brier score", "calibration error"):
         assert name in page
-    assert "always to say so" in page
+    assert "always saying so" in page
 
 
 @pytest.mark.parametrize(

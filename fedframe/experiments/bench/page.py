@@ -65,7 +65,7 @@ def about_notes(record: Json) -> list[str]:
         f"Every row chose its rate from {rates} (times its factor), {rounds}; up to {tuning['extend']} more where the "
         f"best was at an end; then {tuning['refine']} candidates around the best: its main setting, or rates between.",
         f"Choices were made on {100 * tuning['share']:g} % of each client's training data with "
-        f"{plural(tuning['seeds'], 'seed')}; test data had no say.",
+        f"{plural(tuning['seeds'], 'seed')}; no test data were used.",
         f"The control with a rate cut has lr_schedule = {record['rate_cut']}; no other row has another schedule.",
         f"Fedframe {record['version']}{commit}; {record['runs']} runs, {record['cpu_hours']:.2f} CPU hours{guess}. "
         "Runs that diverged are not in the hours.",

@@ -13,7 +13,7 @@ from fedframe.methods.recipes import outline_method
 from fedframe.util.text import sentence
 
 FEW_SEEDS = 3
-NORMAL = "It takes for granted that differences scatter normally over seeds, which few seeds cannot show."
+NORMAL = "It assumes that differences are normally distributed over seeds, which few seeds cannot show."
 
 
 def notes(comparison: ComparisonStatistics) -> list[str]:
@@ -81,13 +81,13 @@ def tuning(comparison: ComparisonStatistics) -> list[str]:
     about = tuned.tuning
     found = [
         f"Candidates were chosen by {explain_select(about.select)}, on {100 * about.share:g} % of each client's "
-        "training data; neither the test set nor the clients' own test data had a say. The chosen setting was then run "
+        "training data; neither the test set nor the clients' own test data were used. The chosen setting was then run "
         "on all training data, and only it was scored on the test data."
     ]
     counts = {row.label: len(row.candidates) for row in comparison.plan.rows}
     if len(set(counts.values())) > 1:
         listed = ", ".join(f"{label} {count}" for label, count in counts.items())
-        found.append(f"Not the same tuning budget for all: candidates of {listed}.")
+        found.append(f"Tuning budgets differ; numbers of candidates: {listed}.")
     for row in comparison.plan.rows:
         for state in ("diverged", "failed"):
             names = "; ".join(str(trial.candidate) for trial in tuned.of(row) if state in trial.states)

@@ -34,7 +34,7 @@ def make_document(comparisons: Sequence[ComparisonStatistics]) -> Document:
     chapters = [Chapter(each.plan.case, [*tables(each)], notes(each)) for each in comparisons]
     if len(comparisons) > 1:
         cases = ", ".join(each.plan.case for each in comparisons)
-        note = f"Each of {cases} is a case of its own: all methods were tuned (if at all) and scored in it anew."
+        note = f"Each of {cases} is a separate case: all methods were tuned (if at all) and scored in each one."
         chapters.insert(0, Chapter("All cases", [*overview(comparisons)], [note]))
     return Document(TITLE, comparisons[0].command, chapters)
 

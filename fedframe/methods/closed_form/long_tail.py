@@ -12,6 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fedframe.methods.closed_form.cholesky import mirror_
 from fedframe.methods.closed_form.ridge import Problem, solve_ridge
 
 
@@ -52,8 +53,8 @@ def equal_priors(problem: Problem, ridge: float) -> tuple[Tensor, Tensor]:
     inverse = torch.where(known, 1 / problem.counts.clamp_min(1e-300), 0.0)
     # B holds sums of x y' - x n_c / n, and the sum of x is zero: its columns are the sums of x by class.
     means = problem.cross * inverse
-    scatter = problem.gram - (problem.cross * inverse) @ problem.cross.T
-    columns = solve_ridge(scatter / problem.total, means, ridge)
+    scatter = mirror_(torch.addmm(problem.gram, means, problem.cross.T, alpha=-1).div_(problem.total))
+    columns = solve_ridge(scatter, means, ridge)
     bias = -0.5 * (means * columns).sum(0)
     lowest = bias[known].min() if bool(known.any()) else bias.new_zeros(())
     return columns, torch.where(known, bias, lowest - 1)

@@ -36,21 +36,20 @@ def sums_from_means(counts: Tensor, means: Tensor, shrinkage: float = 0.1) -> Su
     sums = (counts[:, :, None] * means).sum(0)  # (classes, dim), exact
     totals = counts.sum(0)
     centres = sums / totals.clamp_min(1.0)[:, None]
-    within = torch.zeros(dim, dim, dtype=torch.float64)
+    second = torch.zeros(dim + 1, dim + 1, dtype=torch.float64)
+    within = second[:dim, :dim]  # the only matrix of this size
     freedom, samples = 0.0, 0.0
     for c in range(classes):
         holders = counts[:, c] > 0
         apart = (means[holders, c] - centres[c]) * counts[holders, c].sqrt()[:, None]
-        within += apart.T @ apart
+        within.addmm_(apart.T, apart)
         freedom += max(float(holders.sum()) - 1, 0.0)
         samples += max(float(totals[c]) - 1, 0.0)
-    covariance = within / max(freedom, 1.0)
-    variance = covariance.diagonal().mean()
-    covariance = (1 - shrinkage) * covariance + shrinkage * variance * torch.eye(dim, dtype=torch.float64)
-    second = torch.zeros(dim + 1, dim + 1, dtype=torch.float64)
-    second[:dim, :dim] = samples * covariance + (centres * totals[:, None]).T @ centres
+    variance = float(within.diagonal().mean()) / max(freedom, 1.0)
+    within.mul_((1 - shrinkage) * samples / max(freedom, 1.0))
+    within.diagonal().add_(shrinkage * samples * variance)
+    within.addmm_((centres * totals[:, None]).T, centres)
     second[dim, :dim] = sums.sum(0)
-    second[:dim, dim] = second[dim, :dim]
     second[dim, dim] = totals.sum()
     cross = torch.cat([sums.T, totals[None]])
-    return Sums(pack(second), cross)
+    return Sums(pack(second), cross)  # which reads the lower triangle

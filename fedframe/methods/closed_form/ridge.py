@@ -11,12 +11,14 @@ error of leave-one-out with every sample's leverage replaced by the mean. With A
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from fedframe.methods.closed_form.cholesky import factored, mirror_, solve_factored, trace_of_inverse
 from fedframe.methods.closed_form.sums import Sums
 
 RIDGES: tuple[float, ...] = tuple(
@@ -24,7 +26,6 @@ RIDGES: tuple[float, ...] = tuple(
 )  # of the diagonal of A, which is n
 HALF_DECADE = 5  # steps in `RIDGES`
 LARGEST_EIGH = 8192  # features: beyond, eigenvectors take more memory and time than a few Cholesky factors
-BLOCK = 1024  # of the blocked Cholesky factor
 CONSTANT = 1e-6  # a feature whose deviation is below this share of its size is constant, up to float32's rounding
 
 
@@ -62,47 +63,31 @@ def standardise(sums: Sums) -> Problem:
     variance = gram.diagonal() / total
     changes = variance > CONSTANT**2 * raw
     inverse = torch.where(changes, variance.clamp_min(1e-300).rsqrt(), 0.0)
-    gram.mul_(inverse[:, None]).mul_(inverse)
+    mirror_(gram.mul_(inverse[:, None]).mul_(inverse))  # which rounding has made all but symmetric
     cross = (u[:-1] - torch.outer(mean, u[-1])) * inverse[:, None]
     return Problem(gram, cross, mean, inverse, u[-1].clone(), total)
 
 
 # -- the solution ------------------------------------------------------------------------------------------------------
-def blocked_cholesky_(matrix: Tensor) -> bool:
-    """Put the Cholesky factor into the lower triangle, in place and block by block; False if there is none.
-
-    torch's own makes two copies, which for 16,384 features are 4 GB. What is above the diagonal is not touched.
-    """
-    size = len(matrix)
-    for a in range(0, size, BLOCK):
-        b = min(a + BLOCK, size)
-        factor, info = torch.linalg.cholesky_ex(matrix[a:b, a:b])
-        if int(info):
-            return False
-        matrix[a:b, a:b] = factor
-        if b == size:
-            break
-        below = torch.linalg.solve_triangular(factor, matrix[b:, a:b].mT, upper=False).mT
-        matrix[b:, a:b] = below
-        for c in range(b, size, BLOCK):
-            d = min(c + BLOCK, size)
-            matrix[c:, c:d].addmm_(below[c - b :], below[c - b : d - b].mT, alpha=-1)
-    return True
-
-
 def solve_ridge(gram: Tensor, cross: Tensor, penalty: float) -> Tensor:
-    """W with (A + penalty I) W = B; with a penalty below rounding the smallest of the least-squares solutions."""
-    factor = gram.clone()
-    factor.diagonal().add_(penalty)
-    if penalty > 0 and blocked_cholesky_(factor):
-        half = torch.linalg.solve_triangular(factor, cross, upper=False)  # reads the lower triangle only
-        solution: Tensor = torch.linalg.solve_triangular(factor.mT, half, upper=True)
-        return solution
+    """W with (A + penalty I) W = B; with a penalty below rounding the smallest of the least-squares solutions.
+
+    A is used as working memory, and is afterwards what it was.
+    """
+    if penalty > 0:
+        with factored(gram, penalty) as factor:
+            if factor is not None:
+                return solve_factored(factor, cross)
     values, vectors = torch.linalg.eigh(gram)
     kept = values > max(float(values[-1]), 0.0) * len(values) * torch.finfo(values.dtype).eps
     inverse = torch.where(kept, 1 / (values.clamp_min(0) + penalty), 0.0).nan_to_num(0.0, 0.0, 0.0)
     smallest: Tensor = vectors @ (inverse[:, None] * (vectors.mT @ cross))
     return smallest
+
+
+def memory_needed(dim: int) -> int:
+    """About how many bytes sums and solution take: A and the triangle of V, or what eigenvectors take."""
+    return (12 if dim > LARGEST_EIGH else 32) * dim**2
 
 
 # -- the penalty -------------------------------------------------------------------------------------------------------
@@ -118,7 +103,7 @@ class Fit:
 def criterion(problem: Problem, residual: float, freedom: float) -> float:
     """GCV from the squared residuals and tr(H); infinite where nothing is left of either but rounding."""
     left = 1 - freedom / problem.total
-    return residual / problem.total / left**2 if left > 1e-9 and residual > 0 else float("inf")
+    return residual / problem.total / left**2 if left > 1e-9 and residual > 0 else math.inf
 
 
 class ByEigenvalues:
@@ -147,40 +132,43 @@ class ByEigenvalues:
 
 
 class ByCholesky:
-    """Every ridge from a factor of its own, F F' = A + lambda n I: tr(H) = 1 + dim - lambda n |F^-1|^2."""
+    """Every ridge from a factor of its own, F F' = A + lambda n I: tr(H) = 1 + dim - lambda n tr (F F')^-1.
+
+    Of all solutions the best is kept.
+    """
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self.seen: dict[float, tuple[float, Fit | None]] = {}
+        self.seen: dict[float, float] = {}
+        self.best: Fit | None = None
 
     def gcv(self, ridge: float) -> float:
         """The criterion."""
         if ridge not in self.seen:
-            self.seen[ridge] = self.solve(ridge)
-        return self.seen[ridge][0]
+            found, fit = self.solve(ridge)
+            if fit is not None and found <= min(self.seen.values(), default=math.inf):
+                self.best = fit
+            self.seen[ridge] = found
+        return self.seen[ridge]
 
     def fit(self, ridge: float) -> Fit:
         """The solution."""
         self.gcv(ridge)
-        found = self.seen[ridge][1]
+        found = self.best if self.best is not None and self.best.ridge == ridge else self.solve(ridge)[1]
         return found or Fit(solve_ridge(self.problem.gram, self.problem.cross, ridge * self.problem.total), ridge, 0.0)
 
     def solve(self, ridge: float) -> tuple[float, Fit | None]:
         """The criterion and the solution; none where the ridge is below rounding."""
         problem, dim = self.problem, len(self.problem.gram)
         penalty = ridge * problem.total
-        factor = problem.gram.clone()
-        factor.diagonal().add_(penalty)
-        if not penalty > 0 or not blocked_cholesky_(factor):
-            return float("inf"), None
-        half = torch.linalg.solve_triangular(factor, problem.cross, upper=False)
-        w = torch.linalg.solve_triangular(factor.mT, half, upper=True)
+        if not penalty > 0:
+            return math.inf, None
+        with factored(problem.gram, penalty) as factor:
+            if factor is None:
+                return math.inf, None
+            w, inverse = solve_factored(factor, problem.cross), trace_of_inverse(factor)
         # w'(A + penalty I) w = w'b, so that 2 w'b - w'A w = w'b + penalty w'w.
         residual = problem.spread - float((w * problem.cross).sum() + penalty * w.square().sum())
-        inverse = 0.0
-        for a in range(0, dim, BLOCK):  # column blocks of F^-1, which are zero above the diagonal
-            unit = torch.eye(dim - a, min(BLOCK, dim - a), dtype=torch.float64)
-            inverse += float(torch.linalg.solve_triangular(factor[a:, a:], unit, upper=False).square().sum())
         freedom = 1 + dim - penalty * inverse
         return criterion(problem, residual, freedom), Fit(w, ridge, freedom / problem.total)
 

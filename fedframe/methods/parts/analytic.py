@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
+import psutil
 import torch
 from pydantic import Field
 from torch import Tensor, nn
@@ -32,7 +33,7 @@ from fedframe.methods.closed_form.long_tail import class_weights, equal_priors, 
 from fedframe.methods.closed_form.means_only import sums_from_crosses
 from fedframe.methods.closed_form.personal import fit_personal, log_scores
 from fedframe.methods.closed_form.private import LONGEST, bounded, from_release, solve_noisy, to_release
-from fedframe.methods.closed_form.ridge import fit_ridge, standardise
+from fedframe.methods.closed_form.ridge import fit_ridge, memory_needed, standardise
 from fedframe.methods.closed_form.sums import Sums, stream_cross, stream_sums
 from fedframe.models.feature_maps import FeatureMap, Knows, Raw, fixed, make_map
 from fedframe.settings import Settings
@@ -40,7 +41,7 @@ from fedframe.util.triangles import triangle_size
 
 MODULE = "analytic"  # of the model's extras
 STREAM = 0x5EED  # sets the map's random numbers apart from those of the net
-MOST_EXACT = 1 << 20  # numbers of V that are summed and sent in float64: with few samples, rounding would show
+MOST_EXACT = 1 << 20  # numbers of V that are sent in float64: with few samples, rounding would show
 MOST_KEPT = 2 << 30  # bytes of single clients' sums that are kept without being asked for
 
 
@@ -66,6 +67,10 @@ class ClosedFormHead(nn.Module):
         """Features as the classifier sees them."""
         found: Tensor = (self.features(inputs) - self.mean) * self.inverse
         return bounded(found) if bool(self.bounded) else found
+
+    def centred(self, inputs: Tensor) -> Tensor:
+        """Features minus what the server takes for their mean, as they are summed up."""
+        return self.features(inputs).to("cpu", torch.float64) - self.mean.to("cpu", torch.float64)
 
     def bound(self, clip: float) -> None:
         """Features as privacy needs them: about where they lie without a look at data, and of bounded length."""
@@ -95,7 +100,7 @@ class Analytic(Part):
     """What random features know of the data: nothing (`fixed`), or sums over all clients (`data`)."""
     width: Annotated[int, Field(ge=0, le=65536)] | None = None  # random features; None: by the data's shape
     """Number of random features; empty goes by the data's shape (none behind a net), 0 means none."""
-    # Class means in the place of V, which the server then estimates from how clients' means differ: for wide features.
+    # Class means instead of V, which the server then estimates from how clients' means differ: for wide features.
     send: Literal["sums", "means"] = "sums"
     """What clients send: `sums` (second moments), or class `means` alone."""
     ridge: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None  # None: by generalised cross-validation
@@ -208,7 +213,7 @@ class Analytic(Part):
         dim = head.features.dim
         exact = triangle_size(dim + 1) <= MOST_EXACT
         kind = torch.float64 if exact else torch.float32
-        batches = ((head.features(inputs).to("cpu", kind), labels) for inputs, labels in embedded(context))
+        batches = ((head.centred(inputs), labels) for inputs, labels in embedded(context))
         if self.send == "means":
             return {f"{MODULE}/u": stream_cross(batches, dim, context.model.classes).to(kind)}
         sums = stream_sums(batches, dim, context.model.classes, weights)
@@ -261,20 +266,27 @@ class Analytic(Part):
         for name, tensor in head.features.fit(sums).items():
             set_tensor(server, f"features.{name}", tensor)
 
-    def set_fixed_map(self, server: Server) -> None:
-        """A map that knows nothing of the data, before clients are asked, with the first of their replies."""
+    def prepare(self, server: Server) -> Tensor:
+        """Set what clients need for their sums, before they are asked; gives about where features lie.
+
+        Features are summed up from there: squares of small numbers lose less when they are rounded.
+        """
         features = closed_form(server.job.template).features
-        if not features.sums_size:
+        check_memory(features.dim)
+        if not features.sums_size:  # a map that knows nothing of the data
             for name, tensor in features.fit(torch.zeros(0, dtype=torch.float64)).items():
                 set_tensor(server, f"features.{name}", tensor)
+        middle = features.usual()
+        if bool(middle.any()):
+            set_tensor(server, "mean", middle)
+        return middle
 
     def fit_classifier(self, server: Server, replies: Iterable[Message]) -> None:
         """Solve for the classifier."""
         head = closed_form(server.job.template)
-        self.set_fixed_map(server)
+        middle = self.prepare(server)
         clip = server.job.settings.privacy_clip
         if clip is not None:
-            set_tensor(server, "mean", head.features.usual())
             set_tensor(server, "inverse", torch.full((head.features.dim,), LONGEST / clip))
             set_tensor(server, "bounded", torch.ones(()))
         total = Sums.zeros(head.features.dim, server.job.template.classes)
@@ -306,7 +318,7 @@ class Analytic(Part):
         elif self.tail == "equal_priors":
             coefficients, bias = equal_priors(problem, fit.ridge)
         tensors = {
-            "mean": problem.mean,
+            "mean": middle.double() + problem.mean,
             "inverse": problem.inverse_deviation,
             "weight": coefficients.T,
             "bias": bias,
@@ -376,6 +388,17 @@ def closed_form(model: Model) -> ClosedFormHead:
     head = model.extras[MODULE]
     assert isinstance(head, ClosedFormHead)
     return head
+
+
+def check_memory(dim: int) -> None:
+    """Refuse more features than can be solved for: the system would end the process without a message."""
+    needed, there = memory_needed(dim), psutil.virtual_memory().total
+    if needed > there:
+        fewer = 1 << int(math.log2(dim * math.sqrt(there / needed)))
+        raise SettingError(
+            f"{dim:,} features take {needed / 2**30:,.0f} GB of memory to solve for, and this machine has "
+            f"{there / 2**30:,.0f}; use analytic.width={fewer}."
+        )
 
 
 def set_tensor(server: Server, name: str, value: Tensor) -> None:

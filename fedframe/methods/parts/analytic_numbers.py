@@ -64,15 +64,14 @@ class AnalyticNumbers(Analytic):
             return {f"{MODULE}/counts": torch.zeros(context.model.classes).double(), f"{MODULE}/map": found}
         dim = head.features.dim
         exact = triangle_size(dim + 1) <= MOST_EXACT
-        kind = torch.float64 if exact else torch.float32
-        batches = ((head.features(inputs).to("cpu", kind), y) for inputs, y in embedded_numbers(context))
+        batches = ((head.centred(inputs), y) for inputs, y in embedded_numbers(context))
         sums, squares = stream_numbers(batches, dim, context.model.classes)
         sums = sums if exact else sums.rounded()
         return {f"{MODULE}/v": sums.second, f"{MODULE}/u": sums.cross, f"{MODULE}/squares": squares}
 
     def fit_classifier(self, server: Server, replies: Iterable[Message]) -> None:
         """Solve for the regression."""
-        self.set_fixed_map(server)
+        middle = self.prepare(server)
         dim, outputs = closed_form(server.job.template).features.dim, server.job.template.classes
         total, squares = Sums.zeros(dim, outputs), torch.zeros(outputs, dtype=torch.float64)
         keeps, received = self.keeps_sums(server), 0
@@ -88,7 +87,8 @@ class AnalyticNumbers(Analytic):
         problem = number_problem(total, squares)
         fit = fit_ridge(problem, self.ridge)
         bias = problem.counts / problem.total
-        tensors = {"mean": problem.mean, "inverse": problem.inverse_deviation, "leverage": torch.tensor(fit.leverage)}
+        tensors = {"mean": middle.double() + problem.mean, "inverse": problem.inverse_deviation}
+        tensors["leverage"] = torch.tensor(fit.leverage)
         tensors |= {"weight": fit.coefficients.T, "bias": bias, "plain_weight": fit.coefficients.T, "plain_bias": bias}
         tensors |= {name: torch.ones(()) for name in ("fitted", "logits")}  # scores are the numbers themselves
         for name, tensor in tensors.items():

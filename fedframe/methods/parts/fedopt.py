@@ -45,7 +45,7 @@ class ServerOptimizer(Part):
 
     def server_step(self, server: Server, updates: RunningMean) -> Tensor:
         """The optimiser's step along the mean update."""
-        return self.move(updates.mean(), server.state)
+        return self.move(updates.into_mean(), server.state)
 
     def move(self, mean: Tensor, state: MutableMapping[str, Tensor]) -> Tensor:
         """The server's step for a mean update; changes the part's tensors in `state`."""

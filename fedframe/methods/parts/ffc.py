@@ -5,6 +5,9 @@ U_k = sum z onehot'; the server solves (sum V_k) W = sum U_k. The sums over clie
 the result is the ridged least-squares classifier of the pooled data on any split of them, and it works where only sums
 may be seen (secure aggregation). V_k is symmetric: its lower triangle is sent, l (l + 1) / 2 of l^2 numbers.
 
+It is the plainest case of `analytic`, by the same sums and the same solution: of a net's features as they are, without
+a constant and without a choice of the ridge.
+
 Differs from the paper in: float64 throughout; a ridge of 1e-6 tr(V)/dim, because with features that are always zero
 (dead units) V has no inverse.
 """
@@ -16,12 +19,13 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import torch
-import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
 from fedframe.core import ClientContext, Message, ModelSize, Part, Server, Upload
-from fedframe.util.triangles import pack, triangle_size, unpack
+from fedframe.methods.closed_form.ridge import solve_ridge
+from fedframe.methods.closed_form.sums import stream_sums
+from fedframe.util.triangles import triangle_size, unpack
 
 
 @dataclass(frozen=True)
@@ -36,9 +40,12 @@ class FFC(Part):
 
     def statistics(self, context: ClientContext) -> dict[str, Tensor]:
         """V_k and U_k from features in evaluation mode."""
-        z = context.embeddings().double().cpu()
-        labels = context.job.federation.source.train.y[context.rows]
-        return {"ffc/v": pack(z.T @ z), "ffc/u": z.T @ F.one_hot(labels, context.model.classes).double()}  # Eq. 9
+        dim, classes = context.model.dim, context.model.classes
+        labels, several = context.job.federation.source.train.y[context.rows], context.job.settings.eval_batch
+        pieces = zip(context.embeddings().split(several), labels.split(several), strict=True)  # type: ignore[no-untyped-call]
+        sums = stream_sums(((z.double().cpu(), y) for z, y in pieces), dim, classes)  # Eq. 9
+        # The constant that those sums have, too, comes last.
+        return {"ffc/v": sums.second[: triangle_size(dim)].clone(), "ffc/u": sums.cross[:-1].clone()}
 
     def uploads(self, size: ModelSize) -> dict[str, Upload]:
         """The triangle of (dim, dim), and (dim, classes)."""
@@ -65,10 +72,5 @@ class FFC(Part):
 
 
 def least_squares(v: Tensor, u: Tensor, ridge: float) -> Tensor:
-    """W with (V + ridge tr(V)/dim I) W = U."""
-    loaded = v + torch.eye(len(v), dtype=v.dtype) * (ridge * v.diagonal().mean()).clamp_min(1e-300)
-    factor, info = torch.linalg.cholesky_ex(loaded)
-    if int(info) == 0:
-        return torch.cholesky_solve(u, factor)
-    smallest: Tensor = torch.linalg.pinv(v, hermitian=True) @ u
-    return smallest  # no ridge, or one below rounding: the smallest solution
+    """W with (V + ridge tr(V)/dim I) W = U; V must be symmetric to the last bit."""
+    return solve_ridge(v, u, float((ridge * v.diagonal().mean()).clamp_min(1e-300)))

@@ -23,4 +23,4 @@ class Mean(Part):
 
     def server_step(self, server: Server, updates: RunningMean) -> Tensor:
         """The mean update."""
-        return updates.mean()
+        return updates.into_mean()

@@ -101,4 +101,4 @@ class Mix(Part):
 
     def server_step(self, server: Server, updates: RunningMean) -> Tensor:
         """(1 - beta) w + beta mean of w_k = w + beta mean of (w_k - w)."""
-        return self.beta * updates.mean()  # line 12
+        return updates.into_mean().mul_(self.beta)  # line 12

@@ -81,7 +81,7 @@ def write_page(
             notify(f"{run.path}: {text}")
     if len(folders) == 1 and (folders[0] / CONFIG).exists() and not RunFolder(folders[0]).metrics():
         raise DataError(
-            f"{folders[0]} has no finished round yet, and a report nothing to tell: go on with 'fedframe resume "
+            f"{folders[0]} has no finished round yet, so there is nothing to report: go on with 'fedframe resume "
             f"{folders[0]}', or follow it with 'fedframe watch {folders[0]}'."
         )
     if not quick:
@@ -137,7 +137,7 @@ def examine_run(run: Run, embedding: str | None, notify: Callable[[str], None], 
         examine(run.path, **asked, changed_code=changed_code)
     except FedframeError as error:
         notify(f"{run.path}: {error}")
-        return Run(run.path, examination_error=f"The saved models could not be looked at. {error}")
+        return Run(run.path, examination_error=f"The saved models could not be examined. {error}")
     return Run(run.path)
 
 

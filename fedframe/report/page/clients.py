@@ -8,7 +8,7 @@ from statistics import fmean
 from fedframe.core.measures import is_share, metric_name, sign_of
 from fedframe.metrics.accuracy import spread
 from fedframe.report.page.runs import Group, Run, Subject
-from fedframe.report.page.scores import NAMES
+from fedframe.report.page.scores import first_seed, names
 from fedframe.report.page.section import Data, Section, of_single_runs, rounded, shown_classes
 from fedframe.util.text import figure, plural
 
@@ -72,14 +72,13 @@ NO_CLIENT_SCORES = (
 )
 FEW = 8  # clients that have a bar each, with their names
 FEW_READ = "Every {site}'s score on its own test data, with its 95 % interval and the number of test samples."
-FIRST_SEED = " Of several seeds it is the first one's."
 SPREAD_LATER = "Appears when the run is finished: every client is scored after the last round."
 
 
 def spread_section(subject: Subject) -> Section:
     """Sorted accuracies of the shared and the personal models."""
     panels: list[Data] = [
-        {"key": kind, "label": NAMES[kind], "series": lines}
+        {"key": kind, "label": names(subject.groups[0].first)[kind], "series": lines}
         for kind in ("client", "personal")
         if (lines := [line for group in subject.groups if (line := spread_data(group, kind)) is not None])
     ]
@@ -92,11 +91,11 @@ def spread_section(subject: Subject) -> Section:
     data = {"panels": panels, "metric": metric_name(subject.groups[0].first.metric)}
     few = all(len(line["values"]) <= FEW for panel in panels for line in panel["series"])
     if few:
-        of_first = FIRST_SEED if any(len(group.runs) > 1 for group in subject.groups) else ""
         site = "site" if subject.groups[0].first.from_nodes else "client"
-        section = replace(SPREAD, title=f"{site.capitalize()} by {site}", read=FEW_READ.format(site=site) + of_first)
+        section = replace(SPREAD, title=f"{site.capitalize()} by {site}", read=FEW_READ.format(site=site))
     else:
         section = SPREAD
+    section = replace(section, read=section.read + first_seed(subject))
     lacking = [group.label for group in subject.groups if group.first.summary and not group.first.client_scores]
     if lacking:  # left out without a word it would look as if there had been none
         section = replace(section, read=f"{section.read} Without client_scores.json: {', '.join(lacking)}.")

@@ -11,7 +11,8 @@ from fedframe.analysis.explanations import READINGS
 from fedframe.core.measures import is_share, metric_name
 from fedframe.metrics.statistics import estimate
 from fedframe.report.page.runs import Run, Subject
-from fedframe.report.page.scores import NAMES, SCORES
+from fedframe.report.page.scores import SCORES
+from fedframe.report.page.scores import names as score_names
 from fedframe.report.page.section import Data, Section, rounded
 from fedframe.util.text import figure
 
@@ -90,7 +91,7 @@ def read_text(panels: list[Data]) -> str:
 def accuracy(
     subject: Subject,
     names: Sequence[str] | None = None,
-    labels: Mapping[str, str] = NAMES,
+    labels: Mapping[str, str] | None = None,
     most: int | None = MOST_POINTS,
 ) -> list[Data | None]:
     """One panel with all scores of a single method; otherwise one panel per score.
@@ -98,11 +99,12 @@ def accuracy(
     `names` are those of the methods, `labels` those of the scores of a single one, `most` bounds the points of a line.
     """
     share = is_share(subject.groups[0].first.metric)
+    labels = labels or score_names(subject.groups[0].first)
     if subject.single:
         runs = subject.groups[0].runs
         lines = [series(labels[score], runs, reader(score), most) for score in SCORES]
         return [panel("accuracy", metric_name(subject.groups[0].first.metric), lines, share=share)]
-    return [panel(score, NAMES[score], by_method(subject, score, names, most), share=share) for score in SCORES]
+    return [panel(score, labels[score], by_method(subject, score, names, most), share=share) for score in SCORES]
 
 
 def losses(subject: Subject, names: Sequence[str] | None = None, most: int | None = MOST_POINTS) -> list[Data | None]:

@@ -8,13 +8,13 @@ from fedframe.core.evaluation import EASIER_TASK
 from fedframe.core.measures import is_share, metric_name, sign_of
 from fedframe.report.page import paired
 from fedframe.report.page.runs import Run, Subject
-from fedframe.report.page.scores import NAMES
+from fedframe.report.page.scores import names
 from fedframe.report.page.section import Data, Section, rounded
 from fedframe.runs.gain import verdict as gain_verdict
 from fedframe.util.text import change, figure, interval, percent, plural, points, sentence
 
 TITLE = "Essentials"
-READ = "The result in a few sentences; every number comes with its 95 % interval. All else is below."
+READ = "The result in a few sentences; every number comes with its 95 % interval. Everything else is below."
 SCORES = ("generic", "client", "personal")
 MOST_CLASSES = 8  # of a matrix that can be read at a glance
 BEST = 4  # methods that a verdict names one by one
@@ -39,7 +39,7 @@ def section(subject: Subject) -> Section | None:
         "easier": sentence(EASIER_TASK)
         if run.knows_classes and {"generic", "personal"} <= {row["score"] for row in rows}
         else "",
-        "gain": gain_verdict(run.gain) if run.gain else "",
+        "gain": gain_verdict(run.gain, sites(run)[:-1]) if run.gain else "",
         "confusion": confusion(run) if subject.single else None,
         "left": left(subject),
     }
@@ -71,11 +71,12 @@ def verdict(run: Run) -> list[str]:
     said = [f"{begun(words(run, first))}: {score_text(run, found[first])}."]
     if {"client", "personal"} <= {*found} and first != "personal":
         both = [figure(found[score]["final"], is_share(run.metric)) for score in ("personal", "client")]
-        said.append(f"{begun(words(run, 'personal'))} reach {both[0]}, the shared one reaches {both[1]} there.")
+        reach = "reaches" if run.node else "reach"
+        said.append(f"{begun(words(run, 'personal'))} {reach} {both[0]}, the shared one reaches {both[1]} there.")
     table = (run.summary.get("measures") or {}).get(first)
     if table and run.metric == "accuracy":
         most = table["majority"]
-        said.append(f"Always to say {most['class']!r} would be right in {percent(most['share'])}.")
+        said.append(f"Always saying {most['class']!r} would be right in {percent(most['share'])}.")
     return said
 
 
@@ -101,7 +102,7 @@ def score_rows(run: Run) -> list[Data]:
     return [
         {
             "score": score,
-            "label": begun(words(run, score)) if run.node else NAMES[score],
+            "label": names(run)[score],
             "value": [rounded(entry.get(key)) for key in ("final", "low", "high")],
             "samples": entry.get("samples"),
         }
@@ -156,7 +157,9 @@ def beats(row: Data, baseline: str, metric: str = "accuracy") -> str:
     low, high = sorted((abs(found["low"]), abs(found["high"])))
     if found["low"] > 0 or found["high"] < 0:
         verb = "beats" if sign * found["mean"] > 0 else "loses to"
-        return f"{row['label']} {verb} {baseline} by {size} [{size_of(low, share)}, {size_of(high, share)}]."
+        holm = found.get("p_holm")
+        doubt = f", which among so many comparisons may be luck (p {holm:.2g} by Holm)" if (holm or 0) >= 0.05 else ""
+        return f"{row['label']} {verb} {baseline} by {size} [{size_of(low, share)}, {size_of(high, share)}]{doubt}."
     ends = f"[{change(found['low'], share)}, {change(found['high'], share)}]"
     return (
         f"Between {row['label']} and {baseline} there is no clear difference: {change(found['mean'], share)}"
@@ -178,7 +181,7 @@ def left(subject: Subject) -> str:
         return ""
     if run.node:
         return (
-            f"{size_text(sent)} of model updates left {run.node}, {with_scores(run)}; no sample and no label. "
+            f"{size_text(sent)} of model updates left {run.node}, {with_scores(run)}; no sample and no sample's label. "
             "leaves.log in the node's folder lists every message."
         )
     clients = int(run.summary.get("clients") or run.config["clients"])
@@ -191,7 +194,7 @@ def left(subject: Subject) -> str:
     sums = " Under secure aggregation only sums over the sites were seen." if run.config.get("secure") else ""
     return (
         f"{size_text(sent)} of model updates left the {clients:,} sites in all, {each}, {with_scores(run)}; no sample "
-        f"and no label.{sums} leaves.log at each site lists every message.{privacy(run)}"
+        f"and no sample's label.{sums} leaves.log at each site lists every message.{privacy(run)}"
     )
 
 
@@ -199,7 +202,9 @@ def with_scores(run: Run) -> str:
     """What is sent besides updates, in words."""
     if run.config.get("privacy_clip") is not None and run.config.get("privacy_at") == "node":
         return "and no score, as these have no noise"
-    return "with scores and histograms of scores" if run.config.get("score_bins", 1) else "with scores"
+    if not run.config.get("score_bins", 1):
+        return "with scores"
+    return "with scores, histograms of scores and, from these, how many test samples each class has"
 
 
 def privacy(run: Run) -> str:

@@ -7,9 +7,9 @@ from typing import Any
 from fedframe.report.page.runs import Subject
 from fedframe.report.page.section import Data, Section, rounded
 
-TITLE = "What clients gain by joining"
+TITLE = "What {who}s gain by joining"
 READ = (
-    "Each client on its own test data: with a model that it trained alone for as long, with the shared one, and with "
+    "Each {who} on its own test data: with a model that it trained alone for as long, with the shared one, and with "
     "its own. A gain is clear where its 95 % interval leaves out 0."
 )
 MOST = 200  # rows
@@ -32,8 +32,10 @@ def section(subject: Subject) -> Section | None:
     rows.sort(key=lambda row: -(row["gain"] or [-1])[0])
     counts = content.get("counts") or {}
     words = ", ".join(f"{word}: {count}" for word, count in counts.items())
-    data: Data = {"rows": rows[:MOST], "mean": cell(content.get("mean")), "counts": counts}
-    return Section("gain", TITLE, READ, data, f"Clients by what joining gives them: {words or 'not known'}.")
+    who = "site" if subject.groups[0].first.from_nodes else "client"
+    data: Data = {"rows": rows[:MOST], "mean": cell(content.get("mean")), "counts": counts, "who": who}
+    alt = f"{who.capitalize()}s by what joining gives them: {words or 'not known'}."
+    return Section("gain", TITLE.format(who=who), READ.format(who=who), data, alt)
 
 
 def cell(found: Any) -> list[float | None] | None:

@@ -7,15 +7,15 @@ from typing import Any
 
 from fedframe.core.measures import METRICS, NUMBER_METRICS, is_share, metric_name, sign_of
 from fedframe.report.page.runs import Run, Subject
-from fedframe.report.page.scores import NAMES
+from fedframe.report.page.scores import first_seed
+from fedframe.report.page.scores import names as score_names
 from fedframe.report.page.section import Data, Section, rounded
 from fedframe.util.text import percent
 
 TITLE = "Measures"
 READ = (
-    "How good the predictions are by other measures, with 95 % intervals; all clients' predictions count together, so "
-    "that clients with more test samples count more. All are better when higher but the Brier score and the "
-    "calibration error."
+    "How good the predictions are by other measures, with 95 % intervals. All clients' predictions count together, so "
+    "clients with more test samples count more. Higher is better, except for the Brier score and the calibration error."
 )
 SETS = ("generic", "client", "personal")
 COLUMNS = ("recall", "precision", "f1", "auroc", "average_precision")
@@ -33,7 +33,8 @@ def section(subject: Subject) -> Section:
     first = sets[0]
     cells = [(row["name"], row["cells"][0]) for row in first["rows"] if row["share"] and row["cells"][0] is not None]
     alt = f"{first['label']}: " + ", ".join(f"{name} {percent(found[0])}" for name, found in cells)
-    return Section("measures", TITLE, READ, {"sets": sets}, alt)
+    read = READ.replace("clients", "sites") if next(iter(runs.values())).from_nodes else READ
+    return Section("measures", TITLE, read + first_seed(subject), {"sets": sets}, alt)
 
 
 def one_set(score: str, runs: dict[str, Run]) -> Data | None:
@@ -53,7 +54,7 @@ def one_set(score: str, runs: dict[str, Run]) -> Data | None:
     ]
     return {
         "key": score,
-        "label": NAMES[score],
+        "label": score_names(next(iter(runs.values())))[score],
         "methods": list(tables),
         "rows": rows,
         "note": note(first),
@@ -92,7 +93,7 @@ def note(table: Data) -> str:
         return f"{table['samples']:,} test samples."
     most = table["majority"]
     text = (
-        f"{table['samples']:,} test samples; {percent(most['share'])} of them are {most['class']!r}: always to say so "
+        f"{table['samples']:,} test samples; {percent(most['share'])} of them are {most['class']!r}: always saying so "
         f"would be right in {percent(most['share'])}."
     )
     if table.get("positive"):

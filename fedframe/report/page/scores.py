@@ -18,6 +18,7 @@ NAMES = {
     "personal": "Personal models, own tests",
     "new": "New clients' own models",
 }
+FIRST_SEED = " Of several seeds it is the first one's."
 KINDS = {
     "final": "saved models",
     "last_five": "mean of last 5 evaluations",
@@ -29,11 +30,25 @@ READ = "Each number answers another question; all are"
 ACCURACIES = "accuracies, the share of test samples that are classified correctly"
 
 
+def names(run: Run) -> dict[str, str]:
+    """What scores are called: among organisations clients are sites, and at a node there is only its own."""
+    if run.node:
+        own = {"client": f"Shared model, {run.node}'s own tests", "personal": f"{run.node}'s own model, own tests"}
+        return {**NAMES, **{score: f"{text[:1].upper()}{text[1:]}" for score, text in own.items()}}
+    return {score: text.replace("clients'", "sites'") if run.from_nodes else text for score, text in NAMES.items()}
+
+
+def first_seed(subject: Subject) -> str:
+    """Said where a section shows one run of each method, and there are several."""
+    return FIRST_SEED if any(len(group.runs) > 1 for group in subject.groups) else ""
+
+
 def section(subject: Subject) -> Section:
     """Tiles of one method, or a row per method."""
     entries: list[Data] = [{"label": group.label, "scores": group_scores(group)} for group in subject.groups]
     words = definitions(subject)
-    data = {"groups": entries, "names": NAMES, "kinds": KINDS, "definitions": words, "seeds": seed_count(subject)}
+    called = names(subject.groups[0].first)
+    data = {"groups": entries, "names": called, "kinds": KINDS, "definitions": words, "seeds": seed_count(subject)}
     alt = "; ".join(f"{e['label']}: " + ", ".join(headline(e["scores"], is_share(metric(subject)))) for e in entries)
     if not any(entry["scores"] for entry in entries):
         return Section("scores", "Scores", read_text(subject, entries), missing="No round has been evaluated yet.")

@@ -217,7 +217,7 @@ def test_markdown_is_what_is_printed_and_saved(comparison: Comparison, capsys: p
 def test_table_says_how_it_was_made(comparison: Comparison) -> None:
     text = comparison.table()
     assert "paired t test, two-sided" in text
-    assert "scatter normally" in text
+    assert "normally distributed" in text
     assert "adjusted for the number of methods" in text
     assert "seeds 0, 1, 2; a seed fixes partition, splits" in text
     assert "rounds to 50 %" in text

@@ -59,9 +59,9 @@ def test_validation_grid_is_printed_and_saved(swept: Comparison) -> None:
     assert float(lines[1]["validation"]) == trials[1]["values"][0]
     text = swept.table()
     assert "| fedavg | lr=0.1 | " in text
-    assert "neither the test set nor the clients' own test data had a say" in text
+    assert "neither the test set nor the clients' own test data were used" in text
     assert "fedavg: not eligible, because a run diverged: lr=1e+30" in text
-    assert "Not the same tuning budget" not in text
+    assert "Tuning budgets differ" not in text
 
 
 def test_validation_scores_are_those_of_the_tuning_runs_on_the_validation_share(swept: Comparison) -> None:
@@ -94,7 +94,7 @@ def test_choice_by_personal_scores_and_methods_without_a_shared_model(tmp_path: 
     assert found.tuned.tuning.select == "personal.final"
     assert str(found.chosen("fedper")) == "lr=0.1"
     assert found.chosen("fedavg lr=0.1") is None
-    assert "Not the same tuning budget for all: candidates of fedper 2, fedavg lr=0.1 1." in found.table()
+    assert "Tuning budgets differ; numbers of candidates: fedper 2, fedavg lr=0.1 1." in found.table()
 
 
 def test_method_all_of_whose_candidates_diverge_is_shown_as_such(tmp_path: Path) -> None:

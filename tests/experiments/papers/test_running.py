@@ -137,7 +137,7 @@ def test_rows_columns_and_settings_of_parts_are_picked(tmp_path: Path) -> None:
 
 def test_dry_run_prints_cells_and_runs_nothing(tmp_path: Path) -> None:
     table = write_table(tmp_path)
-    out = fedframe("paper", table, "--scale", 0.25, "--dry-run", folder=tmp_path)
+    out = fedframe("paper", table, "--scale", 0.25, "--dry-run", "--cells", folder=tmp_path)
     assert "FedProx, IID (waiting)" in out
     assert "rounds: 3" in out
     assert "mu: 0.1" in out
@@ -251,7 +251,7 @@ def test_without_any_data_one_sentence_says_what_belongs_where(tmp_path: Path) -
         (["fedrane-1", "--rows", "fedavgg"], "There is no row 'fedavgg'; did you mean 'FedAvg'?"),
         (["fedrane-1", "--set", "gmv.alpha=1"], "no chosen row of fedrane-1 has a part 'gmv'"),
         (["fedrane-1", "--set", "lra.nothing=1"], "The part 'lra' has no setting 'nothing'"),
-        (["fedrane-1", "--device", "tpu"], "device = 'tpu' is not here; use cpu."),
+        (["fedrane-1", "--device", "tpu"], "device = 'tpu' is not available on this machine; use cpu."),
         (["mine.yaml"], "There is no file mine.yaml"),
     ],
 )

@@ -24,6 +24,7 @@ from fedframe.experiments.papers.tuning import tuned_places
 from fedframe.methods.recipes import make_method
 from fedframe.models import build_net
 from fedframe.settings import Settings
+from tests.test_docs import ROOT
 
 SHAPES = {"digits": (1, 8, 8), "femnist": (1, 28, 28), "tiny-imagenet": (3, 64, 64), "list": (3, 224, 224)}
 SHAPES |= dict.fromkeys(("mnist", "fashion-mnist", "emnist-letters"), (1, 28, 28))
@@ -325,3 +326,26 @@ def test_rows_without_a_shared_model_are_tuned_by_personal_models() -> None:
 def test_table_whose_rates_are_all_fixed_cannot_be_tuned() -> None:
     with pytest.raises(SettingError, match="fixes the learning rates of all chosen rows; leave --tune out"):
         tuned_places(table_of(), Choice(rows=["y"]))
+
+
+def test_length_of_fedloges_class_vectors_is_what_the_page_says() -> None:
+    """0.1 as in the authors' code, 1.6 in Table 2; other lengths only where the length is what is varied."""
+    found = {
+        (name, row.settings["set"]["sse_c"]["norm"])
+        for name in table_names()
+        if name != "fedloge-6"
+        for row in load_table(name).rows
+        if "norm" in row.settings.get("set", {}).get("sse_c", {}) and "length" not in row.name
+    }
+    assert {norm for name, norm in found if name == "fedloge-2"} == {1.6}
+    assert {norm for name, norm in found if name != "fedloge-2"} == {0.1}
+    page = " ".join((ROOT / "docs" / "papers.md").read_text().split())
+    assert "class vectors of length 0.1 as in the authors' code (the text: about 1, and 1.6 in Table 2)" in page
+
+
+def test_fedopt_and_mlpnet_of_huang_et_al_are_what_the_notes_say() -> None:
+    for name in ("fedavg_etf-1", "fedavg_etf-2"):
+        rows = {row.name: row for row in load_table(name).rows}
+        assert rows["FedOpt"].settings == {"set": {"fedadam": {"lr": 0.0003}}}
+        assert rows["FedOpt as server momentum"].method == "fedavgm"
+    assert load_table("fedavg_etf-6").settings["model"] == "mlp:1024x1024x128"

@@ -6,12 +6,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedframe.methods.closed_form import cholesky
 from fedframe.methods.closed_form import ridge as module
 from fedframe.methods.closed_form.ridge import (
     RIDGES,
     ByCholesky,
     ByEigenvalues,
-    blocked_cholesky_,
     fit_ridge,
     solve_ridge,
     standardise,
@@ -29,23 +29,6 @@ def test_the_classifier_from_sums_is_ridge_regression_on_pooled_data(classes: in
     wanted, wanted_bias = pooled_ridge(features, labels, classes, ridge)
     found = features.double() @ weight.T + bias
     assert np.abs(found.numpy() - (features.double().numpy() @ wanted.T + wanted_bias)).max() < 1e-5
-
-
-@pytest.mark.slow
-@settings(deadline=None, max_examples=40)
-@given(st.integers(1, 40), st.integers(1, 7), st.integers(0, 999))
-def test_the_blocked_factor_is_the_cholesky_factor(dim: int, block: int, seed: int) -> None:
-    half = torch.randn(dim, dim + 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    matrix = half @ half.T + 0.1 * torch.eye(dim, dtype=torch.float64)
-    wanted = torch.linalg.cholesky(matrix)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "BLOCK", block)
-        assert blocked_cholesky_(matrix)
-        torch.testing.assert_close(matrix.tril(), wanted)
-
-
-def test_a_matrix_without_a_cholesky_factor_is_noticed() -> None:
-    assert not blocked_cholesky_(torch.tensor([[1.0, 2.0], [2.0, 1.0]], dtype=torch.float64))
 
 
 def test_without_a_penalty_the_smallest_solution_is_found() -> None:
@@ -85,7 +68,7 @@ def test_gcv_by_cholesky_equals_gcv_by_eigenvalues(seed: int, n: int, ridge: flo
     features, labels = draw(seed, n, 12, 3)
     problem = standardise(of(features.double(), labels, 3))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "BLOCK", block)
+        patch.setattr(cholesky, "BLOCK", block)
         one, other = ByCholesky(problem), ByEigenvalues(problem)
         assert one.gcv(ridge) == pytest.approx(other.gcv(ridge), rel=1e-6)
         assert one.fit(ridge).leverage == pytest.approx(other.fit(ridge).leverage, rel=1e-6)

@@ -51,7 +51,7 @@ function differences(rows, data, tools) {
       Plot.ruleX([0], { stroke: theme.style("--dim"), strokeWidth: 1.5 }),
       Plot.ruleY(rows.filter(({ difference }) => known(difference.low)), { x1: (row) => row.difference.low, x2: (row) => row.difference.high, y: "label", stroke: (row) => theme.series(row.index), strokeWidth: 2.5 }),
       Plot.dot(rows, { x: (row) => row.difference.mean, y: "label", fill: (row) => theme.series(row.index), r: 5 }),
-      Plot.text(rows, { x: (row) => row.difference.high ?? row.difference.mean, y: "label", text: (row) => `${row.difference.mean > 0 ? "+" : ""}${points(row.difference.mean)}`, textAnchor: "start", dx: 8, fill: theme.style("--ink"), stroke: theme.style("--card"), strokeWidth: 3 }),
+      Plot.text(rows, { x: (row) => row.difference.mean, y: "label", text: (row) => `${row.difference.mean > 0 ? "+" : ""}${points(row.difference.mean)}`, dy: -10, fill: theme.style("--ink"), stroke: theme.style("--card"), strokeWidth: 3 }),
       Plot.tip(rows, Plot.pointer({ x: (row) => row.difference.mean, y: "label", maxRadius: Infinity, title: (row) => `${row.label}: ${points(row.difference.mean, 2)}${scoring.share ? " points" : ""}\np ${number(row.difference.p)}`, ...tipLook() })),
     ],
   });

@@ -1,0 +1,1 @@
+"""Other frameworks on the jobs of `benchmarks.jobs`: `python -m benchmarks.peers`."""
