@@ -15,13 +15,17 @@ it.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
 
 from fedframe.core import ClientContext, Key, Merger, Message, ModelSize, Part, RunningMean, Server, Upload
 from fedframe.core.optimizers import normalised_steps
+
+if TYPE_CHECKING:
+    from fedframe.core.job import Job
 
 STEPS_SLACK = 4.0  # parts may take steps of their own
 ROUNDING = 1e-6
@@ -49,6 +53,10 @@ class FedNova(Part):
     def merger(self, server: Server) -> Merger:
         """A running sum: memory does not grow with the clients."""
         return NovaMerger(server)
+
+    def furthest(self, longest: Mapping[str, float], round: int, job: Job) -> Mapping[str, float] | None:
+        """As far as a client goes that takes the mean number of steps."""
+        return {"model": longest["update"]}
 
 
 class NovaMerger:

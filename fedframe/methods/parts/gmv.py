@@ -14,6 +14,7 @@ takes them from the final local model, in evaluation mode, in a pass that costs 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
@@ -111,3 +112,7 @@ class GlobalMemory(Part):
         divisor = count.clamp_min(1)[:, None] if self.divisor == "holders" else max(1, clients)
         fresh = (total / divisor).float()  # Algorithm 1: mu_c
         server.state[MEMORY] = torch.where(count[:, None] > 0, fresh, server.state[MEMORY])
+
+    def furthest(self, longest: Mapping[str, float], round: int, job: Job) -> Mapping[str, float] | None:
+        """From one set of class means to another."""
+        return {MEMORY: 2 * longest[MEANS]}
