@@ -10,8 +10,6 @@ import pytest
 import torch
 
 pytest.importorskip("flwr")
-pytest.importorskip("peft", reason="needs the extra 'lora'")
-pytest.importorskip("transformers", reason="needs the extra 'transformers'")
 
 from fedframe.federation import start
 from fedframe.federation.create import form_from_description
@@ -38,8 +36,8 @@ def write_images(path: Path, seed: int, count: int = 48) -> str:
 
 @pytest.mark.parametrize("secure", [False, True])
 def test_adapters_alone_travel(secure: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import transformers
-
+    pytest.importorskip("peft", reason="needs the extra 'lora'")  # here: importing it takes seconds
+    transformers = pytest.importorskip("transformers", reason="needs the extra 'transformers'")
     saved(tmp_path / "vit", transformers)
     sent: dict[str, int] = {}
     for name, rank in (("lora", 2), ("whole", 0)):
