@@ -15,6 +15,7 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -242,7 +243,7 @@ def make_series(headers: Sequence[Header], spec: DataSpec) -> list[Series]:
                     "is no slice of it, such as an overview."
                 )
         ordered = sorted(members, key=lambda each: each.place)
-        for one, other in zip(ordered, ordered[1:], strict=False):
+        for one, other in pairwise(ordered):
             if one.place == other.place:
                 raise DataError(
                     f"{one.path} and {other.path} are of one series and in the same place; leave a copy out."

@@ -14,7 +14,7 @@ import torch
 import fedframe
 from fedframe.data import load_source, make_federation
 from fedframe.data.stratified import held_out_mask
-from fedframe.errors import DataError, SettingError
+from fedframe.errors import DataError, FedframeError
 from fedframe.jobs.inputs import image_files
 from fedframe.util.locate import resolve_paths
 from tests.data.conftest import sentence
@@ -202,16 +202,19 @@ def test_several_frames_in_a_file_other_sizes_and_files_without_pixels(dicom: An
     assert [70] in corners(read(tmp_path, "?size=6"))
 
 
+def cut_short(path: Path) -> None:
+    """A file whose last pixels are missing."""
+    write(path)
+    path.write_bytes(path.read_bytes()[:-5])
+
+
 ODD: list[tuple[Callable[[Path], Any], str]] = [
     (lambda f: write(f / "ill/x.dcm", PatientID=None), "has no PatientID"),
     (lambda f: write(f / "ill/x.dcm", SeriesInstanceUID=None), "does not say which series"),
     (lambda f: write(f / "x.dcm"), "is in no folder of a class"),
     (lambda f: write(f / "ill/x.dcm", SamplesPerPixel=3), "is in colour"),
     (lambda f: (f / "ill/x.dcm").write_bytes(b"0" * 200), "is no DICOM file"),
-    (
-        lambda f: (f / "ill/x.dcm").write_bytes(write(f / "y").read_bytes()[:-5]) and (f / "y").unlink(),
-        "cannot be decoded",
-    ),
+    (lambda f: cut_short(f / "ill/x.dcm"), "cannot be decoded"),
     (lambda f: write(f / "ill/x.dcm", RescaleSlope=0), "RescaleSlope 0"),
     (lambda f: write(f / "ill/x.dcm", WindowWidth=0.5), "narrower than 1"),
     (lambda f: write(f / "ill/x.dcm", VOILUTFunction="SIGMOID"), "not linear"),
@@ -243,7 +246,7 @@ def test_odd_files_are_named(make: Callable[[Path], Any], part: str, dicom: Any,
 )
 def test_options_that_cannot_be(options: str, part: str, dicom: Any, tmp_path: Path) -> None:
     two(tmp_path)
-    assert part in sentence(lambda: read(tmp_path, options), (SettingError, DataError))
+    assert part in sentence(lambda: read(tmp_path, options), FedframeError)
 
 
 def test_a_run_and_what_it_depends_on(dicom: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,7 +104,7 @@ def test_only_adapters_and_the_classifier_learn_and_travel(peft: Any, tmp_path: 
     base = {name: tensor.clone() for name, tensor in job.template.state_dict().items() if "base_layer" in name}
     result = run(tmp_path / "lora", lora=2, rounds=12, lr=0.3)
     whole = run(tmp_path / "whole", rounds=12)
-    assert result.scores["generic"]["final"] > 0.7
+    assert (result.scores["generic"]["final"] or 0) > 0.7
     sent = [each.summary["bytes_by_part"]["backbone"]["up"] for each in (result, whole)]
     assert sent[0] < sent[1] / 1.5
     model = Predictor.load(result.folder).model

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -14,6 +15,8 @@ from torch import nn
 import fedframe
 from fedframe.errors import SettingError
 from fedframe.models import build_net
+from fedframe.models.adapters import adapt
+from fedframe.models.weights import load_weights
 from fedframe.models.zoo import without_weights
 from fedframe.util.allowed_code import code_place
 from tests.data.conftest import sentence
@@ -35,6 +38,23 @@ def test_real_packages(package: str, name: str) -> None:
         pytest.skip(f"{package} cannot be used here: {reason}")
     net = build_net(name, (1, 32, 32))
     assert net(torch.zeros(2, 1, 32, 32)).shape == (2, 512)
+
+
+@pytest.mark.parametrize(("package", "name"), [("timm", "timm:resnet10t"), ("torchvision", "torchvision:resnet18")])
+def test_real_weights_from_a_file_and_adapters(package: str, name: str, tmp_path: Path) -> None:
+    """A file of the package's own whole net, with its names, and its classifier of other classes."""
+    if reason := works(package):
+        pytest.skip(f"{package} cannot be used here: {reason}")
+    module: Any = importlib.import_module("timm" if package == "timm" else "torchvision.models")
+    make = module.create_model if package == "timm" else module.get_model
+    whole = make(name.partition(":")[2], num_classes=7)
+    torch.save(whole.state_dict(), tmp_path / "net.pth")
+    net = build_net(name, (3, 32, 32))
+    assert "fc." in load_weights(net, tmp_path / "net.pth")[0]
+    assert torch.equal(next(net.parameters()), next(whole.parameters()))
+    pytest.importorskip("peft")
+    assert all(".lora_" in learns for learns in adapt(net, 2))
+    assert net(torch.zeros(2, 3, 32, 32)).shape == (2, 512)
 
 
 class Small(nn.Module):
@@ -111,6 +131,17 @@ def test_a_run_and_its_predictions(packages: list[dict[str, Any]], tmp_path: Pat
 )
 def test_what_cannot_be_built(name: str, shape: tuple[int, ...], part: str, packages: list[dict[str, Any]]) -> None:
     assert part in sentence(lambda: build_net(name, shape), SettingError)
+
+
+def test_a_file_has_the_names_of_the_package(packages: list[dict[str, Any]], tmp_path: Path) -> None:
+    """Torchvision's net stands in a module of ours, which its own files know nothing of."""
+    whole = Small()
+    torch.save(whole.state_dict(), tmp_path / "net.pth")
+    net = build_net("torchvision:resnet18", (3, 16, 16))
+    assert "fc.weight" in load_weights(net, tmp_path / "net.pth")[0]
+    assert torch.equal(next(net.parameters()), whole.conv.weight)
+    torch.save({f"module.{name}": value for name, value in whole.state_dict().items()}, tmp_path / "parallel.pth")
+    assert load_weights(build_net("torchvision:resnet18", (3, 16, 16)), tmp_path / "parallel.pth")
 
 
 def test_without_the_package_it_is_said_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:

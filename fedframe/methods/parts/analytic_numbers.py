@@ -88,13 +88,8 @@ class AnalyticNumbers(Analytic):
         fit = fit_ridge(problem, self.ridge)
         bias = problem.counts / problem.total
         tensors = {"mean": middle.double() + problem.mean, "inverse": problem.inverse_deviation}
-        tensors |= {
-            "leverage": torch.tensor(fit.leverage),
-            "weight": fit.coefficients.T,
-            "bias": bias,
-            "plain_weight": fit.coefficients.T,
-            "plain_bias": bias,
-        }
+        tensors["leverage"] = torch.tensor(fit.leverage)
+        tensors |= {"weight": fit.coefficients.T, "bias": bias, "plain_weight": fit.coefficients.T, "plain_bias": bias}
         tensors |= {name: torch.ones(()) for name in ("fitted", "logits")}  # scores are the numbers themselves
         for name, tensor in tensors.items():
             set_tensor(server, name, tensor)
