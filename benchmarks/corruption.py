@@ -52,6 +52,14 @@ def make_data(folder: Path) -> Path:
 
 def make_subjects(folder: Path) -> dict[str, Path]:
     """The sound folders."""
+    made = make_runs(folder)
+    with quietly():
+        run_compare(folder / "comparison")
+    return {**made, "comparison": folder / "comparison"}
+
+
+def make_runs(folder: Path) -> dict[str, Path]:
+    """A finished run and one that was stopped."""
     import fedframe
     from fedframe.experiments.gain import gain
     from fedframe.report.page.build import write_page
@@ -71,8 +79,7 @@ def make_subjects(folder: Path) -> dict[str, Path]:
         gain(folder / "finished", progress=False)
         with contextlib.suppress(KeyboardInterrupt):
             fedframe.run("scaffold", data=f"npz:{data}", out=folder / "stopped", progress=StopAfterTwo(), **common)
-        run_compare(folder / "comparison")
-    return {name: folder / name for name in ("finished", "stopped", "comparison")}
+    return {name: folder / name for name in ("finished", "stopped")}
 
 
 def run_compare(folder: Path) -> None:

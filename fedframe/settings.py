@@ -32,6 +32,7 @@ USUAL_METRICS = {"regression": "mae", "multilabel": "auroc"}  # what scores are 
 MEASURES = ("collapse", "drift", "cka", "local")  # what can be measured in rounds
 LOGGERS = ("tensorboard", "mlflow", "wandb")  # where a run can be logged to, beside its folder
 FROM_PYTHON = "python"  # what config.yaml says of data or a net that was an object; of a method also what it looks like
+TRUE = ("true", "yes", "on", "y", "t", "1", "1.0")  # what is read as true, in small letters
 MOST_CONFIG, DEEPEST = 1 << 20, 100  # bytes of a config file, and brackets within brackets
 BRACKET = re.compile(rb"[][{}]")
 REMOTE_DATA = "none"  # the data of a federation's run: they stay at the nodes, and each knows its own
@@ -126,6 +127,13 @@ class Settings(BaseModel):
         allow_inf_nan=False,
         description="largest weight of a client, in multiples of the median number of samples of a round (0: no bound)",
     )
+    step_bound: float = Field(
+        30.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="over a network: a node refuses a model that has moved so many times farther in a round than its "
+        "own updates let expect (0: none)",
+    )
     update_bound: float = Field(
         100.0,
         ge=0,
@@ -175,11 +183,10 @@ class Settings(BaseModel):
         description="who runs the clients: local, flower (node processes over TLS) or flower-sim (Ray)",
     )
     nodes: int = Field(3, ge=1, le=MOST, description="node processes of the engine flower, or nodes of flower-sim")
-    min_clients: int | None = Field(
+    min_clients: Annotated[int, Field(ge=1, le=MOST)] | Literal["all"] | None = Field(
         None,
-        ge=1,
-        le=MOST,
-        description="over a network: fewest replies of a round (default: half of those asked, at least 2)",
+        description="over a network: fewest replies of a round, or all (default: half of those asked, at least 2; with "
+        "secure: all)",
     )
     patience: float | None = Field(
         None, gt=0, description="over a network: seconds to wait for a reply (default: while the node is connected)"
@@ -205,6 +212,14 @@ class Settings(BaseModel):
     def _rate_suits_the_optimizer(cls, values: dict[str, Any]) -> dict[str, Any]:
         if values.get("optimizer") in ("adam", "adamw"):
             values = {"lr": 0.001, **values}
+        return values
+
+    @model_validator(mode="before")
+    @classmethod
+    def _secure_sums_have_everybody(cls, values: dict[str, Any]) -> dict[str, Any]:
+        # Settings of earlier versions name every setting: where their min_clients is null it means what it meant then.
+        if "min_clients" not in values and str(values.get("secure")).lower() in TRUE:
+            return {**values, "min_clients": "all"}
         return values
 
     @model_validator(mode="after")
@@ -336,7 +351,7 @@ def logger_names(text: str) -> list[str]:
 
 
 def check(values: dict[str, Any]) -> Settings:
-    """Settings from plain values; what is wrong is said in one sentence that names the setting."""
+    """Settings from plain values; an error is one sentence that names the setting."""
     for name in values:
         if name not in Settings.model_fields:
             raise SettingError(f"There is no setting {name!r}; {nearest(str(name), Settings.model_fields)}")
@@ -375,6 +390,8 @@ def merge_settings(*layers: Mapping[str, Any]) -> dict[str, Any]:
         for name, other in (("lr", "lr_per_class"), ("lr_per_class", "lr")):
             if layer.get(name) is not None:
                 merged.pop(other, None)
+        if layer.get("secure") and not merged.get("secure") and merged.get("min_clients") is None:
+            merged.pop("min_clients", None)  # nobody has chosen how many are in a secure sum
         merged |= layer
     return merged
 

@@ -83,6 +83,7 @@ def new_command(
     from fedframe.federation.approval import settings_digest
     from fedframe.federation.create import form_from_data, form_from_description, new_federation
     from fedframe.jobs.gather import gather
+    from fedframe.network.compatibility import price_of_smaller_sums
     from fedframe.util.allowed_code import allow_typed
 
     allow_typed(method, settings.get("model"))
@@ -103,6 +104,8 @@ def new_command(
     hosts = [name.strip() for name in host.split(",") if name.strip()]
     members = [name.strip() for name in nodes.split(",") if name.strip()]
     made = new_federation(folder, members, hosts, port, form, asked, with_weights)
+    if (price := price_of_smaller_sums(asked, len(members))) is not None:
+        typer.echo(price)
     typer.echo(
         f"{made.path} is ready: {len(members)} kits in {made.path / 'kits'}; read {made.path / 'GUIDE.md'} next."
     )

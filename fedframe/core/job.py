@@ -207,8 +207,10 @@ class Job:
         return per_round(self.settings.participation, len(self.federation))
 
     def fewest(self, asked: int) -> int:
-        """How many replies make a round over a network; secure sums need as many as must agree on who is in them."""
+        """How many replies make a round over a network; no secure sum has fewer than must agree on who is in it."""
         least = self.settings.min_clients
+        if least == "all":
+            return asked
         least = least if least is not None else max(2, -(-asked // 2))
         return min(asked, max(least, agreeing(asked)) if self.settings.secure else least)
 

@@ -22,6 +22,7 @@ from fedframe.errors import SettingError, nearest
 
 if TYPE_CHECKING:
     from fedframe.core.client_context import ClientContext
+    from fedframe.core.job import Job
     from fedframe.core.method import Method
     from fedframe.core.server import Server
     from fedframe.settings import Settings
@@ -287,6 +288,16 @@ class Part:
     def after_merge(self, server: Server, clients: int) -> None:
         """Act on the server once all `clients` replies of a round are merged."""
 
+    def furthest(self, longest: Mapping[str, float], round: int, job: Job) -> Mapping[str, float] | None:
+        """How far what clients receive can move in a round by this part's doing on the server, at most: `model` for the
+        shared weights, `fixed/NAME`, and what is broadcast.
+
+        `longest` are norms that no client's reply has exceeded so far: of `update` without buffers, and of uploads.
+        Nodes refuse what has moved many times as far (`step_bound`). None: no bound is known, and nodes check none; so
+        it is with a part that merges, or acts after it, and does not override this.
+        """
+        return None
+
     # -- after the last round ------------------------------------------------------------------------------------------
     def after_rounds(self, server: Server) -> None:
         """Change the shared model once the last round is over and scored, before any stage."""
@@ -332,6 +343,9 @@ HOOKS: tuple[str, ...] = tuple(
 )
 
 
+ON_SERVER = ("server_step", "merger", "before_merge", "after_merge")  # hooks that act on the server in rounds
+
+
 def overrides(kind: type[Part], hook: str) -> bool:
     """Whether a part's class has its own version of a hook."""
     return getattr(kind, hook) is not getattr(Part, hook)
@@ -355,7 +369,7 @@ CLASS_HOOKS = (
 
 
 def tasks_of(kind: type[Part]) -> tuple[Task, ...]:
-    """The tasks that a part can be used for. A subclass that replaces such a hook has to say it anew."""
+    """The tasks that a part can be used for. A subclass that replaces such a hook has to declare it again."""
 
     def owner(name: str) -> type:
         return next(each for each in kind.__mro__ if name in vars(each))

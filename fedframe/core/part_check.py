@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from types import CodeType, FunctionType
 from typing import Any
 
-from fedframe.core.part import ATTRIBUTES, HOOKS, PROPERTIES, Part, overrides
+from fedframe.core.part import ATTRIBUTES, HOOKS, ON_SERVER, PROPERTIES, Part, overrides
 from fedframe.errors import SettingError
 
 KNOWN = (*HOOKS, *PROPERTIES, *ATTRIBUTES)
@@ -67,6 +67,8 @@ def check_part(kind: type[Part]) -> None:
         raise SettingError(f"{where} overrides no hook, so that it would do nothing; {hint}.")
     if overrides(kind, "server_step") and overrides(kind, "merger"):
         raise SettingError(f"{where} overrides 'server_step' and 'merger', of which a method uses one; leave one out.")
+    if overrides(kind, "furthest") and not any(overrides(kind, hook) for hook in ON_SERVER):
+        raise SettingError(f"{where}.furthest would never be called: override one of {', '.join(ON_SERVER)} too.")
     for hook, needed in (
         ("statistics", "server_stage"),
         ("stages", "server_stage"),
@@ -79,7 +81,7 @@ def check_part(kind: type[Part]) -> None:
 
 
 def check_attributes(kind: type[Part], where: str) -> None:
-    """Refuse a setting that is none for want of a type, and a memory that is one text."""
+    """Refuse a setting that has no type, and a memory that is a single string."""
     if isinstance(kind.memory, str):
         raise SettingError(f"{where}.memory is a string, not a tuple; write memory = ({str(kind.memory)!r},).")
     for each in kind.__mro__[: kind.__mro__.index(Part)]:

@@ -19,6 +19,7 @@ from fedframe.data.source import ArrayInputs, Ints, Samples
 from fedframe.data.spec import DataSpec, RawData
 from fedframe.data.target import EncodedTarget, encode_target, find_task
 from fedframe.errors import DataError, SettingError
+from fedframe.util.unpacking import refuse_zip_bomb
 
 CHANNELS = (1, 3, 4)
 ARRAY_NAMES = ("x_train", "y_train", "x_test", "y_test", "user_train", "user_test")
@@ -245,6 +246,7 @@ def load_npz(spec: DataSpec) -> RawData:
         if not isinstance(file, np.lib.npyio.NpzFile):
             raise DataError(f"{path} is not an npz file; np.savez(path, x_train=..., y_train=...) writes one.")
         with file:
+            refuse_zip_bomb(path, file.zip, "save it without compression (np.savez)")
             arrays = {name: file[name] for name in file.files}
     except (
         zipfile.BadZipFile,

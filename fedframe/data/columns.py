@@ -33,6 +33,7 @@ from fedframe.data.cells import (
 from fedframe.errors import DataError, SettingError, nearest
 
 Values = npt.NDArray[Any]
+MOST_TEXT = 1 << 30  # bytes of a column of texts
 MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "?"))
 OPTIONS = ("drop", "numeric", "categorical", "date", "missing", "encoding", "decimal")
 MOST_VALUES = 100  # of a text column: each becomes an input
@@ -110,6 +111,7 @@ class TableReading:
         gone = MISSING | self.missing
         texts = ["" if str(value).strip().lower() in gone else str(value).strip() for value in values]
         column = f"{where}: the column {name!r}"
+        refuse_long_texts(texts, column, name)
         if name in self.categorical:
             return np.array(texts, str)
         if name in self.numeric:
@@ -135,6 +137,16 @@ class TableReading:
             return values
         texts = ["" if v != v else str(int(v)) if v.is_integer() else str(v) for v in values.tolist()]
         return self.convert(name, texts, where)
+
+
+def refuse_long_texts(texts: Sequence[str], column: str, name: str) -> None:
+    """Refuse a column whose texts would fill memory: every one takes as much as the longest."""
+    longest = max(map(len, texts), default=0)
+    if 4 * longest * len(texts) > MOST_TEXT:
+        raise DataError(
+            f"{column} has a text of {longest:,} characters, and {len(texts):,} as long would take "
+            f"{4 * longest * len(texts) / 1e9:.0f} GB; leave it out with --drop {name}."
+        )
 
 
 def has(name: str) -> Any:

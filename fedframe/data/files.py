@@ -17,6 +17,7 @@ from pathlib import Path, PurePosixPath
 from fedframe.data.spec import DataSpec
 from fedframe.errors import DataError, RunError
 from fedframe.util.files import write_bytes
+from fedframe.util.unpacking import gunzip, refuse_zip_bomb
 
 
 @dataclass(frozen=True)
@@ -113,8 +114,8 @@ def read_bytes(path: Path) -> bytes:
     """The content of a file, decompressed if its name ends in .gz."""
     try:
         data = path.read_bytes()
-        return gzip.decompress(data) if path.suffix == ".gz" else data
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        return gunzip(data, path) if path.suffix == ".gz" else data
+    except (EOFError, zlib.error) as error:
         raise DataError(f"{path} is damaged or cut short ({error}); a complete gzip file is expected.") from None
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error.strerror}).") from None
@@ -140,6 +141,7 @@ def _members(archive: Path) -> Iterator[tuple[str, bytes]]:
     try:
         if archive.suffix == ".zip":
             with zipfile.ZipFile(archive) as pack:
+                refuse_zip_bomb(archive, pack, "unpack it by hand beside it")
                 for entry in pack.infolist():
                     if not entry.is_dir():
                         yield entry.filename, pack.read(entry)

@@ -23,11 +23,12 @@ import torch
 
 from fedframe.data.arrays import encode_categories
 from fedframe.data.cells import day_of, days_since_1970, number
-from fedframe.data.columns import OPTIONS, Column, TableReading, check_columns, describe_column
+from fedframe.data.columns import OPTIONS, Column, TableReading, check_columns, describe_column, refuse_long_texts
 from fedframe.data.source import ArrayInputs, Ints, Samples
 from fedframe.data.spec import DataSpec, RawData
 from fedframe.data.target import MANY_NUMBERS, EncodedTarget, encode_target, find_task
 from fedframe.errors import DataError, SettingError, nearest
+from fedframe.util.unpacking import refuse_bomb
 
 Table = dict[str, npt.NDArray[Any]]
 LABEL_NAMES = ("label", "target", "class", "y")
@@ -92,6 +93,10 @@ def read_parquet(path: Path, reading: TableReading = AS_IT_IS) -> Table:
     except ImportError:
         raise DataError("reading Parquet files needs pyarrow: pip install 'fedframe[parquet]'.") from None
     try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            content = file.metadata
+            cells = 8 * content.num_rows * content.num_columns  # a value that is repeated is stored once
+        refuse_bomb(path, cells, path.stat().st_size, "save it as csv, or in parts")
         found = pyarrow.parquet.read_table(path)
     except (pyarrow.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0]
@@ -107,7 +112,9 @@ def read_parquet(path: Path, reading: TableReading = AS_IT_IS) -> Table:
             kind = kind.value_type
         values = column.to_pylist()
         if types.is_string(kind) or types.is_large_string(kind):
-            table[name] = np.array(["" if value is None else value for value in values], str)
+            texts = ["" if value is None else value for value in values]
+            refuse_long_texts(texts, f"{path}: the column {name!r}", name)
+            table[name] = np.array(texts, str)
         elif types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_decimal(kind):
             table[name] = np.array([np.nan if value is None else float(value) for value in values], np.float64)
         elif types.is_date(kind) or types.is_timestamp(kind):

@@ -96,7 +96,7 @@ class Agreement:
             members = tuple(map(str, values["members"]))
             agreement = cls(
                 str(values["federation"]), str(values["host"]), int(values["port"]), members, form,
-                check(values["settings"]), int(values.get("version", 1)),
+                check({"min_clients": None, **values["settings"]}), int(values.get("version", 1)),
                 int(values["surveyed"]) if "surveyed" in values else None,
             )  # fmt: skip
             agreement.check()

@@ -18,7 +18,7 @@ from filelock import FileLock
 
 from fedframe.core.batches import plain_batches
 from fedframe.core.imbalance import IMBALANCED, majority, may_choose, tells_counts
-from fedframe.core.job import Job, agreeing
+from fedframe.core.job import Job
 from fedframe.core.measures import metric_name
 from fedframe.core.message import STAGE, Message, Number
 from fedframe.core.privacy import withholds_figures
@@ -36,11 +36,13 @@ from fedframe.federation.node_folder import explain_os_errors, lock_node_folder
 from fedframe.federation.own_results import keep_gain, keep_scores, record_replies, told
 from fedframe.jobs.build import JobMaker
 from fedframe.jobs.devices import check_device
+from fedframe.network.compatibility import price_of_smaller_sums
 from fedframe.network.flower.node import Node, NodeConfig
 from fedframe.network.ledger import EpsilonLedger
 from fedframe.network.node import NodeRuntime, run_folder
 from fedframe.network.node_data import as_client_of
 from fedframe.network.node_request import HELLO
+from fedframe.network.step_bound import unbounded
 from fedframe.runs.federated import OWN
 from fedframe.runs.folder import RunFolder
 from fedframe.runs.predictor import save_model, table_options
@@ -54,7 +56,7 @@ from fedframe.util.version import __version__
 if TYPE_CHECKING:
     from fedframe.network.masker import Masker
 
-WHEN = {"train": "a round", "statistics": "at last"}
+WHEN = {"train": "each round", "statistics": "at the end"}
 OUTGOING_LOG = "leaves.log"  # what left this node, answer by answer
 LEDGER = "epsilon.jsonl"  # what private runs have spent, in the node's folder unless --ledger says otherwise
 DEFAULT_TEST_SHARE = 0.25
@@ -211,10 +213,10 @@ class Membership:
         noised = withholds_figures(self.settings)
         once = "the versions of Fedframe and torch, digests of the net and of the list of members"
         once = once if noised else f"the numbers of training and test samples, {once}"
-        lines.append(f"  once     {once}{', public keys' if self.settings.secure else ''}")
+        lines.append(f"  once        {once}{', public keys' if self.settings.secure else ''}")
         if tells_counts(self.settings, self.federation):
             hidden = ", which only the sum over clients shows" if self.settings.secure else ""
-            lines.append(f"  once     how many of the own test samples each class has{hidden}")
+            lines.append(f"  once        how many of this node's test samples each class has{hidden}")
         for reply in replies:
             lines += [f"  {WHEN[reply.kind]}  {text}" for text in self.describe_reply(reply)]
         if noised:
@@ -224,13 +226,21 @@ class Membership:
                 self.settings.score_bins,
                 ", which only the sum over clients shows" if self.settings.secure else "",
             )
-            lines.append(f"  a round  right predictions and samples of the own test data{summed}")
+            lines.append(f"  each round  right predictions and samples of this node's test data{summed}")
             histograms = f", and histograms of the scores of both models there in {bins:,} bins{summed}" if bins else ""
-            lines.append(f"  at last  right predictions of the own model on the own test data{histograms}")
+            lines.append(f"  at the end  right predictions of this node's own model on its test data{histograms}")
             if self.tell_gain:
                 lines.append(
-                    "  at last  what this node has alone and gains by joining: two scores with intervals (--tell-gain)"
+                    "  at the end  what this node has alone and gains by joining: two scores with intervals (--tell-gain)"
                 )
+        if (price := price_of_smaller_sums(self.settings, len(self.kit.agreement.members))) is not None:
+            lines.append(price)
+        loose = unbounded(job.method, job) if self.settings.step_bound else ["an organiser (step_bound = 0)"]
+        if self.settings.rounds and loose:
+            lines.append(
+                f"This node cannot tell how far {', '.join(loose)} may move the shared model between rounds: it takes "
+                "whatever is sent in its place."
+            )
         if job.remembers:
             lines.append("What stays here between rounds: this client's private state, and at the end its own model.")
         return lines
@@ -327,13 +337,6 @@ class Membership:
             f"This node's key for secure aggregation: {code}. Read it to the other members, and join with theirs "
             "(--peers)."
         )
-        members = len(self.kit.agreement.members)
-        everyone = " and participation = 1" if self.settings.participation < 1 else ""
-        if everyone or max(self.settings.min_clients or 0, agreeing(members)) < members:
-            notify(
-                "A sum may leave members out, so an organiser that lies about who is away can work out one member's "
-                f"update from two rounds. Agree on min_clients = {members}{everyone} to rule that out."
-            )
         return made
 
     def make_job(self, run: str) -> Job:

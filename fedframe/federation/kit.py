@@ -147,4 +147,4 @@ class Kit:
         if archive.getinfo(name).file_size > most:
             raise DataError(f"The kit's {name} is larger than {most:,} bytes.")
         with archive.open(name) as file:
-            return file.read(MAX_FILE_BYTES)
+            return file.read(most)

@@ -21,7 +21,7 @@ from fedframe.federation.folder import OUTCOME, FederationFolder
 from fedframe.federation.serve import connect_superlink
 from fedframe.jobs.build import JobMaker
 from fedframe.methods.recipes import make_method
-from fedframe.network.compatibility import check_claimed_samples
+from fedframe.network.compatibility import check_claimed_samples, price_of_smaller_sums
 from fedframe.network.engine import NetworkEngine, check_hello, masking_keys
 from fedframe.network.flower.superlink_client import ServerTask, SuperLinkClient
 from fedframe.network.flower.transport import FlowerTransport
@@ -98,6 +98,8 @@ def start(
             if path is None:
                 notes |= {"members": ask_members(agreement, transport, notes["run"], folder, notify, without)}
             job, run = prepare_run(agreement, folder, path, notes)
+            if (price := price_of_smaller_sums(agreement.settings, len(agreement.members))) is not None:
+                notify(price)
         except BaseException:
             transport.close()
             raise

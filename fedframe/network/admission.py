@@ -7,7 +7,7 @@ bit. Of a round a node answers one training and one scoring of each kind, for on
 is on the disk before the work begins, and the same request gets the same answer or none.
 
 What a node cannot check is that a later model is what the members' updates make of the last one: it does not know
-theirs. docs/federation/trust.md says what follows from that.
+theirs. It refuses one that is too far away (`step_bound.py`). docs/federation/trust.md says what follows from that.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from fedframe.core.privacy import local_secret, release_of, withholds_figures
 from fedframe.errors import DataError, ProtocolError
 from fedframe.network.ledger import EpsilonLedger
 from fedframe.network.node_request import AGREE, HELLO, UNMASK, Tasks
+from fedframe.network.step_bound import StepBound
 from fedframe.util.durable import append_record, read_records
 
 FOLDER = "answers"  # in a node's folder: what it was asked in every run, for ever
@@ -62,14 +63,17 @@ class Journal:
         self.requests: dict[str, list[str]] = {}  # digests by the name of the slot, in the order in which they came
         self.answers: dict[str, str] = {}  # by the digest of the request
         self.contents: dict[int, str] = {}  # by round
+        self.longest: dict[str, float] = {}  # the norms of its own replies' tensors, the longest of each
         self.newest = 0  # the last round of which anything was asked
         try:
             for record in read_records(path):
-                if "answer" in record:
+                if "longest" in record:
+                    self.longest |= {str(name): float(size) for name, size in record["longest"].items()}
+                elif "answer" in record:
                     self.answers[str(record["digest"])] = str(record["answer"])
                 else:
                     self._add(record["slot"], int(record["round"]), record["digest"], record["content"])
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise DataError(f"{path} is no journal of a node; put an undamaged copy in its place.") from error
 
     def admit(self, slot: Slot, most: int) -> int:
@@ -105,6 +109,12 @@ class Journal:
             append_record(self.path, {"digest": slot.digest, "answer": answer})
             self.answers[slot.digest] = answer
 
+    def keep_lengths(self, lengths: Mapping[str, float]) -> None:
+        """Take down that own replies were longer than before."""
+        if lengths:
+            append_record(self.path, {"longest": dict(lengths)})
+            self.longest |= lengths
+
     def _add(self, slot: str, round: int, digest: str, content: str) -> None:
         self.requests.setdefault(slot, []).append(digest)
         if content:
@@ -124,6 +134,7 @@ class Admission:
         self.release = release_of(job.method) if job.settings.privacy_clip is not None else None
         self.keeps_answers = self.withholds or job.settings.secure
         self.secret = local_secret(self.home)
+        self.step_bound = StepBound(job)
 
     def journal(self, client: int) -> Journal:
         """What a client was asked in this run."""
@@ -147,6 +158,7 @@ class Admission:
         if not asked:
             return {}
         self.check_runs()
+        self.step_bound.check(request, self.longest({client for clients in asked.values() for client in clients}))
         content = request_digest(request, group)
         found = {}
         for kind, clients in asked.items():
@@ -159,7 +171,21 @@ class Admission:
                 found[kind, client] = slot, self.journal(client).admit(slot, self.most(slot))
                 if kind == "train" or (kind == "statistics" and self.release is not None):
                     self.spend(client, request.round)
+        self.step_bound.keep(request)
         return found
+
+    def longest(self, clients: Collection[int]) -> dict[str, float]:
+        """The norms of these clients' own replies, the longest of each tensor."""
+        found: dict[str, float] = {}
+        for client in clients:
+            for name, size in self.journal(client).longest.items():
+                found[name] = max(size, found.get(name, 0.0))
+        return found
+
+    def trained(self, client: int, reply: Message) -> None:
+        """Take down how long a reply to a training is, before it is masked."""
+        journal = self.journal(client)
+        journal.keep_lengths(self.step_bound.lengths(reply, journal.longest))
 
     def admit_last(self, request: Message, tasks: Tasks) -> None:
         """The request that ends a run: nodes keep its model, score it for themselves, and may tell what they gain."""

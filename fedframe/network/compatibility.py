@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedframe.core.job import Job, per_round
+from fedframe.core.job import Job, agreeing, per_round
 from fedframe.core.method import Method
 from fedframe.core.part import ALL_DATA
 from fedframe.core.reply_limits import most_samples
@@ -58,12 +58,30 @@ def check_claimed_samples(job: Job) -> None:
 def check_min_clients(settings: Settings, clients: int) -> None:
     """Refuse to wait for more replies than are asked for."""
     drawn = per_round(settings.participation, clients)
-    if settings.min_clients is not None and settings.min_clients > drawn:
+    if isinstance(settings.min_clients, int) and settings.min_clients > drawn:
         of = f" (participation = {settings.participation:g} of {clients} clients)" if drawn < clients else ""
         raise SettingError(
             f"min_clients = {settings.min_clients}: there are {drawn} clients in a round{of}; use min_clients = "
             f"{drawn}, or fewer."
         )
+
+
+def price_of_smaller_sums(settings: Settings, members: int) -> str | None:
+    """What it costs that secure sums may be made without some members; None where each has all of them."""
+    if not settings.secure:
+        return None
+    asked = settings.min_clients
+    least = members if asked == "all" else min(members, max(asked or 0, agreeing(members)))
+    drawn = per_round(settings.participation, members)
+    if least == drawn == members:
+        return None
+    how = f"of {least} of {members}" if least < members else f"participation = {settings.participation:g}"
+    both = "" if drawn == members else "participation = 1 and "
+    return (
+        f"Sums without some members may be unmasked ({how}): an organiser that lies about who is away, or draws whom "
+        f"it likes, can tell one member's update from the sums of two rounds; {both}min_clients = all rules that out, "
+        "and then a round waits for whoever is away."
+    )
 
 
 def check_measures(settings: Settings, data_is_local: bool) -> None:

@@ -105,14 +105,20 @@ class Masker:
         if name not in sent["words"]:
             write_record(path, {**sent, "words": {**sent["words"], name: digest}})
 
-    def shares(self, client: int, group: MaskingGroup, threshold: int) -> bytes:
-        """For every other client, in their order: shares of all seeds of this one's masks, encrypted for it."""
+    def shares(self, client: int, group: MaskingGroup, fewest: int, threshold: int) -> bytes:
+        """For every other client, in their order: shares of all seeds of this one's masks, encrypted for it.
+
+        `threshold` of them give the seed. Where no sum may be made without somebody (`fewest` is all), nobody ever has
+        to make the seed of a pair's mask, and only all others together could: so the pairs' masks hide what two
+        honest clients have sent from all the rest.
+        """
         others = others_of(client, group)
         seeds = [self.own_seed(client, group), *(self.pair_seed(client, other, group) for other in others)]
         points, columns = [other + 1 for other in others], []
         for number, seed in enumerate(seeds):
             key = derive_seed(self.secret, f"coefficients {group.context} {client} {number}")
-            columns.append(split(seed, points, min(threshold, len(points)), key))
+            needed = len(points) if number and fewest >= len(group.keys) else min(threshold, len(points))
+            columns.append(split(seed, points, needed, key))
         blocks = []
         for other in others:
             plain = b"".join(column[other + 1] for column in columns)
@@ -123,12 +129,13 @@ class Masker:
         return b"".join(blocks)
 
     # -- who is left ---------------------------------------------------------------------------------------------------
-    def sign(self, client: int, group: MaskingGroup, threshold: int, names: Callable[[int], str] | None = None) -> str:
+    def sign(self, client: int, group: MaskingGroup, fewest: int, names: Callable[[int], str] | None = None) -> str:
         """A signature under the list of survivors: one list per kind of work and round, for ever.
 
-        Who is left out is said here: the sums of two rounds with and without a member tell of its update.
+        A list has at least `fewest` clients. Who is left out is said here: the sums of two rounds with and without a
+        member tell of its update.
         """
-        sent = self.answered(client, group, threshold)
+        sent = self.answered(client, group, fewest)
         signed = self.folder / "signed" / f"{sent['round']}.json"
         now = {"context": group.context, "alive": list(group.alive)}
         if not signed.exists():
@@ -144,10 +151,10 @@ class Masker:
             )
         return self.signing.sign(survivors_text(group, client)).hex()
 
-    def answered(self, client: int, group: MaskingGroup, threshold: int) -> dict[str, Any]:
+    def answered(self, client: int, group: MaskingGroup, fewest: int) -> dict[str, Any]:
         """What was sent for this request; a list of survivors that nobody may be asked to help with is refused."""
-        if client not in group.alive or len(group.alive) < max(2, threshold):
-            raise ProtocolError(f"Masks are revealed for at least {max(2, threshold)} clients, this one among them.")
+        if client not in group.alive or len(group.alive) < max(2, fewest):
+            raise ProtocolError(f"Masks are revealed for at least {max(2, fewest)} clients, this one among them.")
         path = self.folder / "sent" / f"{group.context}.json"
         sent: dict[str, Any] = read_json(path) if path.exists() else {"words": {}}
         if str(client) not in sent["words"] or sent["circle"] != group_digest(group.keys):
@@ -155,12 +162,15 @@ class Masker:
         return sent
 
     # -- what is revealed ----------------------------------------------------------------------------------------------
-    def reveal(self, client: int, group: MaskingGroup, threshold: int, blocks: Mapping[int, bytes]) -> dict[str, bytes]:
+    def reveal(
+        self, client: int, group: MaskingGroup, fewest: int, threshold: int, blocks: Mapping[int, bytes]
+    ) -> dict[str, bytes]:
         """Seeds of this client's masks that do not cancel, and its shares of the others' (`blocks`, by whose they are).
 
-        Only under a list that this node has signed and that at least `threshold` clients, with this one, have signed.
+        Only under a list of at least `fewest` clients that this node has signed and that at least `threshold` clients,
+        with this one, have signed.
         """
-        sent = self.answered(client, group, threshold)
+        sent = self.answered(client, group, fewest)
         signed = self.folder / "signed" / f"{sent['round']}.json"
         if not signed.exists() or read_json(signed) != {"context": group.context, "alive": list(group.alive)}:
             raise ProtocolError("Masks are revealed for the list of survivors that this node has signed, and no other.")
@@ -207,7 +217,7 @@ class Masker:
         return derive_seed(self.shared(other, group), f"shares {group.context} {low} {high} {sender}")
 
     def shared(self, other: int, group: MaskingGroup) -> bytes:
-        """What this node and another can compute, and nobody else."""
+        """A secret that only this node and the other one can compute."""
         try:
             return self.key.exchange(X25519PublicKey.from_public_bytes(bytes.fromhex(group.keys[other][:64])))
         except ValueError as error:  # a point of small order

@@ -107,6 +107,9 @@ class NodeRuntime:
             for kind, clients in node_request.tasks.items()
             for client in clients
         }
+        for (kind, client), reply in replies.items():
+            if kind == "train":
+                self.admission.trained(client, reply)
         if group is not None:
             replies = self.masked(runtime.job, node_request, group, replies, admitted)
         for each, reply in replies.items():
@@ -218,10 +221,10 @@ class NodeRuntime:
                 raise ProtocolError("This federation has not agreed on secure aggregation.")
             from fedframe.network.secure_aggregation import seeds_reply, signature_reply
 
-            threshold, names = runtime.job.fewest(len(group.keys)), runtime.job.federation.names
+            fewest, names = runtime.job.fewest(len(group.keys)), runtime.job.federation.names
             if kind == UNMASK:
-                return seeds_reply(request, client, group, self.masker, threshold)
-            return signature_reply(request, client, group, self.masker, threshold, lambda each: str(names[each]))
+                return seeds_reply(request, client, group, self.masker, fewest)
+            return signature_reply(request, client, group, self.masker, fewest, lambda each: str(names[each]))
         if kind != request.kind:  # a piggybacked task is no part of a round: it has the plain learning rate
             request = replace(request, kind=kind, numbers={**request.numbers, "lr": runtime.job.settings.lr})
         reply = runtime.perform(request, client)

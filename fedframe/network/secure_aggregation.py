@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from fedframe.core.imbalance import CLASSES
-from fedframe.core.job import Job
+from fedframe.core.job import Job, agreeing
 from fedframe.core.message import ALL, DIVERGED, LOST, Message, has_numbers
 from fedframe.core.method import Method
 from fedframe.core.part import ModelSize, overrides
@@ -132,20 +132,20 @@ def masked_reply(job: Job, purpose: str, reply: Message, group: MaskingGroup, ma
         hidden = vector is None or (diverged and not name.startswith(COUNTS))
         pieces.append(np.zeros(reply.tensors[name].numel(), dtype=np.uint64) if hidden or vector is None else vector)
     masked = masker.mask(np.concatenate(pieces), reply.unit, group, purpose)
-    shares = masker.shares(reply.unit, group, job.fewest(clients))
+    shares = masker.shares(reply.unit, group, job.fewest(clients), agreeing(clients))
     tensors = {MASKED: torch.from_numpy(masked.view(np.int64)), SHARES: as_tensor(shares)}
     return Message(reply.kind, reply.round, reply.unit, tensors, {"samples": samples}), diverged
 
 
 def signature_reply(
-    request: Message, client: int, group: MaskingGroup, masker: Masker, threshold: int, names: Callable[[int], str]
+    request: Message, client: int, group: MaskingGroup, masker: Masker, fewest: int, names: Callable[[int], str]
 ) -> Message:
     """A client's signature under the list of those whose masked replies have arrived."""
-    signature = masker.sign(client, group, threshold, names)
+    signature = masker.sign(client, group, fewest, names)
     return Message(AGREE, request.round, client, numbers={SIGNATURE: signature})
 
 
-def seeds_reply(request: Message, client: int, group: MaskingGroup, masker: Masker, threshold: int) -> Message:
+def seeds_reply(request: Message, client: int, group: MaskingGroup, masker: Masker, fewest: int) -> Message:
     """The seeds that a client reveals: of its own masks, and its shares of the others'."""
     prefix = f"{client}/"
     blocks = {
@@ -153,7 +153,7 @@ def seeds_reply(request: Message, client: int, group: MaskingGroup, masker: Mask
         for name, tensor in request.tensors.items()
         if name.startswith(prefix) and name.removeprefix(prefix).isdecimal() and tensor.dtype == torch.uint8
     }
-    seeds = masker.reveal(client, group, threshold, blocks)
+    seeds = masker.reveal(client, group, fewest, agreeing(len(group.keys)), blocks)
     return Message(UNMASK, request.round, client, {name: as_tensor(seed) for name, seed in seeds.items()})
 
 
@@ -211,7 +211,9 @@ def sum_securely(
 ) -> Iterator[Message]:
     """From masked replies: those that are lost, and one that stands for all others."""
     job, masked, shares = engine.job, dict[int, RingVector](), dict[int, bytes]()
-    size, threshold = vector_size(shapes), job.fewest(len(group.keys))
+    size, clients = vector_size(shapes), len(group.keys)
+    # Those who sign and reveal may be fewer than those who are in the sum: who goes after it has sent costs nothing.
+    fewest, threshold = job.fewest(clients), agreeing(clients)
     for reply in replies:
         max_samples = len(job.federation.train[reply.unit])
         vector = masked_vector(reply, size, max_samples, group) if reply.kind != LOST else str(reply.numbers["reason"])
@@ -224,7 +226,7 @@ def sum_securely(
         for unit in masked:
             yield Message.lost(request, unit, reason)
 
-    if len(masked) < threshold:  # fewer may not be unmasked, and no node would help with it
+    if len(masked) < fewest:  # fewer may not be unmasked, and no node would help with it
         yield from given_up("too few masked replies could be used to add them up")
         return
     group = gather_signatures(engine, request, replace(group, alive=tuple(sorted(masked))), threshold)
@@ -332,7 +334,7 @@ def patience_of(engine: NetworkEngine) -> float:
 
 
 def masked_vector(reply: Message, size: int, max_samples: int, group: MaskingGroup) -> RingVector | str:
-    """The vector of a masked reply, or why it is none."""
+    """The vector of a masked reply, or why it is not valid."""
     if not has_numbers(reply):
         return "its update holds NaN or infinite values"
     if set(reply.tensors) != {MASKED, SHARES} or set(reply.numbers) != {"samples"}:

@@ -70,8 +70,8 @@ HOOK_BODIES = {
     "server_stage": "def server_stage(self, server, replies):\n    1 / 0",
     "load_personal": "def load_personal(self, context):\n    1 / 0",
 }
-# Of `loss` and `server_stage`, called with them.
-COMPANIONS = {"stages", "row_losses", "round_losses", "probabilities", "statistics"}
+# Of `loss`, `server_stage` and what merges, called with them or at nodes.
+COMPANIONS = {"stages", "row_losses", "round_losses", "probabilities", "statistics", "furthest"}
 
 
 @pytest.mark.slow

@@ -27,11 +27,13 @@ from fedframe.federation.create import form_from_description, new_federation
 from fedframe.federation.join import Limits, Membership, make_node, read_peers
 from fedframe.federation.kit import Kit
 from fedframe.jobs.gather import gather
+from fedframe.network.compatibility import price_of_smaller_sums
 from fedframe.network.envelope import decode_envelope
 from fedframe.network.masker import Masker
 from fedframe.network.masks import MaskingGroup, fingerprint, mask_context
 from fedframe.network.node_data import federation_without_data
 from fedframe.network.node_request import PROTOCOL, NodeRequest
+from fedframe.settings import check
 
 METHODS = [
     "fedavg",
@@ -74,8 +76,8 @@ def test_what_is_printed_is_what_leaves(tmp_path: Path, method: str, secure: boo
     job = node.maker.make(tmp_path / "server")
     federation = federation_without_data(form, node.kit.agreement.members, [30, 30], [10, 10], None)
     server = Server(type(job)(job.settings, job.method, federation, job.template, job.folder), NoEngine(), print)
-    assert ("at last  " in "\n".join(lines[:-3])) == (method == "spherefed")  # FFC's sums, beside the last scores
-    for kind, when in (("train", "a round"), ("statistics", "at last")):
+    assert ("at the end  " in "\n".join(lines[:-3])) == (method == "spherefed")  # FFC's sums, beside the last scores
+    for kind, when in (("train", "each round"), ("statistics", "at the end")):
         if kind == "statistics" and method != "spherefed":
             continue
         request = server.build_request(kind, 1 if kind == "train" else 3)  # after 2 rounds
@@ -173,7 +175,7 @@ def test_what_is_printed_is_what_leaves_where_noise_is_promised(tmp_path: Path) 
     pytest.importorskip("dp_accounting")
     node = member(tmp_path, "fedavg", **PRIVATE)
     lines = node.describe_outgoing()
-    assert "  a round  numbers: none" in lines
+    assert "  each round  numbers: none" in lines
     assert any("No loss, no number of samples and no score" in line for line in lines)
     assert not any("right predictions" in line for line in lines)
 
@@ -229,6 +231,40 @@ def test_an_agreement_of_a_newer_protocol_is_refused_and_an_older_one_is_read(tm
         assert Agreement.read(text.replace(line, older), "kit").members == ("north", "south")
     with pytest.raises(DataError, match=f"protocol {PROTOCOL + 1}, and this Fedframe speaks {PROTOCOL}"):
         Agreement.read(text.replace(line, f"protocol: {PROTOCOL + 1}\n"), "kit")
+
+
+def test_what_smaller_secure_sums_cost_is_said_before_a_node_joins(tmp_path: Path) -> None:
+    """All is what holds where nobody says otherwise; an agreement of before goes on to mean what it meant."""
+    for least in ({}, {"min_clients": "all"}, {"min_clients": 3}):
+        assert price_of_smaller_sums(check({"secure": True, **least}), 3) is None
+    price = price_of_smaller_sums(check({"secure": True, "min_clients": 2}), 3)
+    assert price is not None
+    assert "of 2 of 3" in price
+    assert "min_clients = all rules that out" in price
+    drawn = price_of_smaller_sums(check({"secure": True, "participation": 0.5}), 6)
+    assert drawn is not None
+    assert "participation = 1 and min_clients = all" in drawn
+    node = member(tmp_path, "fedavg", secure=True)
+    assert price not in node.describe_outgoing()
+    node.kit = replace(node.kit, agreement=replace(node.kit.agreement, members=("north", "south", "west")))
+    node.settings = node.settings.model_copy(update={"min_clients": 2})
+    assert price in node.describe_outgoing()
+    text = node.kit.agreement.text().replace("min_clients: all", "min_clients: null")
+    assert "min_clients: null" in text
+    for old in (text, text.replace("  min_clients: null\n", "")):  # of before, and of long before
+        assert Agreement.read(old, "kit").settings.min_clients is None
+        assert Agreement.read(Agreement.read(old, "kit").text(), "kit").settings.min_clients is None
+
+
+def test_a_node_says_what_it_cannot_bound(tmp_path: Path) -> None:
+    for number, (settings, said) in enumerate(
+        ((("fedavg", {}), ""), (("fedavg+fedaws", {}), "fedaws"), (("fedavg", {"step_bound": 0}), "step_bound = 0"))
+    ):
+        (tmp_path / str(number)).mkdir()
+        node = member(tmp_path / str(number), settings[0], **settings[1])
+        lines = [line for line in node.describe_outgoing() if "cannot tell how far" in line]
+        assert len(lines) == bool(said)
+        assert not said or said in lines[0]
 
 
 class NoEngine(Engine):

@@ -18,6 +18,7 @@ from fedframe.federation.create import form_from_description, new_federation
 from fedframe.federation.folder import FederationFolder
 from fedframe.federation.join import Membership, make_node
 from fedframe.federation.kit import Kit
+from fedframe.federation.kit_weights import MAX_BYTES
 from fedframe.federation.members import add_member
 from fedframe.jobs.gather import gather
 from fedframe.models import build_net
@@ -59,6 +60,18 @@ def test_a_node_needs_no_other_copy_of_the_file(name: str, tmp_path: Path) -> No
     member.lock.release()  # type: ignore[union-attr]
     again = Membership(Kit.read(home), data, home)
     assert bool((first_weight(again) == 0.02).all())
+
+
+def test_weights_of_more_than_a_megabyte_come_out_as_they_went_in(tmp_path: Path) -> None:
+    """Only the first megabyte did: with `--with-weights` no real net's kit could be used."""
+    content = bytes(range(256)) * 5000
+    archive_path = tmp_path / "large.zip"
+    with zipfile.ZipFile(archive_path, "w") as archive:
+        archive.writestr("weights", content)
+    with zipfile.ZipFile(archive_path) as archive:
+        assert Kit._read_member(archive, "weights", MAX_BYTES) == content
+        with pytest.raises(DataError, match="larger than 1,048,576 bytes"):
+            Kit._read_member(archive, "weights")
 
 
 def test_another_content_is_refused(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ import torch
 
 pytest.importorskip("cryptography")
 
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
 from fedframe.core.job import agreeing
 from fedframe.errors import DataError, ProtocolError
 from fedframe.network.masker import Masker, block_size, others_of
@@ -28,6 +30,7 @@ from fedframe.network.masks import (
     usable_key,
 )
 from fedframe.network.secure_aggregation import joined_seeds
+from fedframe.network.shamir import SHARE_BYTES, join
 
 CONTEXT = "ab" * 32
 ROUND = "run-train-1"
@@ -64,7 +67,7 @@ def test_the_sum_of_those_who_are_there_comes_out_exactly(tmp_path: Path, gone: 
     alive = tuple(i for i in range(5) if i not in gone)
     masked = {i: made[i].mask(vector(i), i, group, ROUND) for i in alive}
     group = agreed(made, group, alive)
-    seeds = {i: made[i].reveal(i, group, 2, {}) for i in alive}
+    seeds = {i: made[i].reveal(i, group, 2, 2, {}) for i in alive}
     total = unmask(masked, seeds)
     assert np.array_equal(total, sum((vector(i) for i in alive), np.zeros(1000, dtype=np.uint64)))
 
@@ -78,9 +81,10 @@ def test_who_goes_after_sending_is_made_up_for_by_shares(
     threshold = agreeing(7)
     alive = tuple(i for i in range(7) if i not in gone)
     masked = {i: made[i].mask(vector(i), i, group, ROUND) for i in alive}
-    shares = {i: made[i].shares(i, group, threshold) for i in alive}
+    shares = {i: made[i].shares(i, group, threshold, threshold) for i in alive}
     group = agreed(made, group, alive, threshold)
-    told = {i: made[i].reveal(i, group, threshold, blocks_for(i, group, shares)) for i in alive if i not in silent}
+    speaking = [i for i in alive if i not in silent]
+    told = {i: made[i].reveal(i, group, threshold, threshold, blocks_for(i, group, shares)) for i in speaking}
     seeds = {i: {name: s for name, s in each.items() if not name.startswith("shares/")} for i, each in told.items()}
     for client in silent:
         held = {i: each[f"shares/{client}"] for i, each in told.items()}
@@ -92,19 +96,52 @@ def test_who_goes_after_sending_is_made_up_for_by_shares(
     assert np.array_equal(total, sum((vector(i) for i in alive), np.zeros(1000, dtype=np.uint64)))
 
 
+def test_where_all_must_be_in_the_sum_two_thirds_can_make_up_for_who_goes_and_open_no_pair(tmp_path: Path) -> None:
+    """A list without somebody is not signed, with whatever signatures; and the pairs' masks hide two of seven."""
+    made, group = maskers(tmp_path, 7)
+    threshold = agreeing(7)
+    masked = {i: made[i].mask(vector(i), i, group, ROUND) for i in range(7)}
+    shares = {i: made[i].shares(i, group, 7, threshold) for i in range(7)}
+    with pytest.raises(DataError, match="at least 7 clients"):
+        made[0].sign(0, replace(group, alive=tuple(range(6))), 7)
+    told = replace(group, alive=tuple(range(7)))
+    told = replace(told, signatures={i: made[i].sign(i, told, 7) for i in range(5)})  # two have gone since
+    found = {i: made[i].reveal(i, told, 7, threshold, blocks_for(i, told, shares)) for i in range(5)}
+    seeds = {i: {name: s for name, s in each.items() if not name.startswith("shares/")} for i, each in found.items()}
+    for client in (5, 6):
+        made_up = joined_seeds({i: each[f"shares/{client}"] for i, each in found.items()}, told, threshold)
+        assert made_up is not None
+        seeds[client] = made_up
+    assert np.array_equal(unmask(masked, seeds), sum((vector(i) for i in range(7)), np.zeros(1000, dtype=np.uint64)))
+
+    def pair_seed(shares: dict[int, bytes]) -> bytes | None:
+        """The seed of what clients 5 and 6 have added to each other, as far as all five others can make it."""
+        pair, plain = 1 + others_of(5, group).index(6), {}
+        for i in range(5):
+            opened = ChaCha20Poly1305(made[i].channel(i, 5, 5, group)).decrypt(
+                bytes(12), blocks_for(i, told, shares)[5], None
+            )
+            plain[i + 1] = opened[SHARE_BYTES * pair : SHARE_BYTES * (pair + 1)]
+        return join(plain)
+
+    assert pair_seed(shares) != made[5].pair_seed(5, 6, group)
+    less = {i: made[i].shares(i, group, threshold, threshold) for i in range(7)}
+    assert pair_seed(less) == made[5].pair_seed(5, 6, group)  # as it must be where somebody may be away
+
+
 def test_shares_are_for_one_client_and_of_what_does_not_cancel(tmp_path: Path) -> None:
     """A block opens for its receiver alone; of a client that is there, no pair with another that is there is told."""
     made, group = maskers(tmp_path, 4)
     for i in range(3):
         made[i].mask(vector(i), i, group, ROUND)
-    shares = {i: made[i].shares(i, group, 3) for i in range(3)}
-    assert shares[0] == Masker(tmp_path / "0", print).shares(0, group, 3)  # the same whenever they are asked for
+    shares = {i: made[i].shares(i, group, 3, 3) for i in range(3)}
+    assert shares[0] == Masker(tmp_path / "0", print).shares(0, group, 3, 3)  # the same whenever they are asked for
     group = agreed(made, group, (0, 1, 2), 3)
     mine, others = blocks_for(1, group, shares), blocks_for(2, group, shares)
-    found = made[1].reveal(1, group, 3, mine)
+    found = made[1].reveal(1, group, 3, 3, mine)
     assert {name for name in found if name.startswith("shares/")} == {"shares/0", "shares/2"}
     assert len(found["shares/0"]) == 2 * 33  # of its own keystream, and of the pair with client 3, which is gone
-    assert not any(name.startswith("shares/") for name in made[1].reveal(1, group, 3, {0: others[0], 3: others[0]}))
+    assert not any(name.startswith("shares/") for name in made[1].reveal(1, group, 3, 3, {0: others[0], 3: others[0]}))
 
 
 def test_what_is_left_out_of_the_telling_leaves_noise(tmp_path: Path) -> None:
@@ -112,7 +149,7 @@ def test_what_is_left_out_of_the_telling_leaves_noise(tmp_path: Path) -> None:
     made, group = maskers(tmp_path, 3)
     masked = {i: made[i].mask(vector(i), i, group, ROUND) for i in range(3)}
     group = agreed(made, group, (0, 1, 2))
-    seeds = {i: made[i].reveal(i, group, 2, {}) for i in range(3)}
+    seeds = {i: made[i].reveal(i, group, 2, 2, {}) for i in range(3)}
     truth = sum((vector(i) for i in range(3)), np.zeros(1000, dtype=np.uint64))
     for missing in range(3):
         found = unmask(masked, {**seeds, missing: {}})
@@ -155,13 +192,13 @@ def test_nothing_is_revealed_without_enough_signatures_under_the_very_list(tmp_p
         made[i].mask(vector(i), i, group, ROUND)
     told = agreed(made, group, (0, 1, 2, 3), 3)
     with pytest.raises(DataError, match="that this node has signed"):  # another list than its own
-        made[0].reveal(0, replace(told, alive=(0, 1, 2)), 3, {})
+        made[0].reveal(0, replace(told, alive=(0, 1, 2)), 3, 3, {})
     few = {i: told.signatures[i] for i in (0, 1)}
     forged = dict.fromkeys((0, 1, 2, 3), told.signatures[1])  # one member's, under the names of all
     for signatures in ({}, few, forged):
         with pytest.raises(DataError, match="at least 3 clients have signed"):
-            made[0].reveal(0, replace(told, signatures=signatures), 3, {})
-    assert "own" in made[0].reveal(0, replace(told, signatures={i: told.signatures[i] for i in (1, 2)}), 3, {})
+            made[0].reveal(0, replace(told, signatures=signatures), 3, 3, {})
+    assert "own" in made[0].reveal(0, replace(told, signatures={i: told.signatures[i] for i in (1, 2)}), 3, 3, {})
     assert all(signature_holds(told, i, text) for i, text in told.signatures.items())
     assert not signature_holds(replace(told, context="cd" * 32), 0, told.signatures[0])
 

@@ -73,10 +73,10 @@ def test_a_node_that_goes_is_in_the_securely_added_sums_whole_or_not_at_all(tmp_
     part = {"analytic": {"width": 180}}
     if when == "before":
         plain = concluded(tmp_path / "plain", "node2", set=part)
-        secure = concluded(tmp_path / "secure", "node2", secure=True, set=part)
+        secure = concluded(tmp_path / "secure", "node2", secure=True, min_clients=2, set=part)
     else:
         plain = concluded(tmp_path / "plain", set=part)
-        secure = concluded(tmp_path / "secure", spoil=cut, secure=True, set=part)
+        secure = concluded(tmp_path / "secure", spoil=cut, secure=True, min_clients=2, set=part)
         assert "unmask" in gone[gone.index("statistics") :]
     torch.testing.assert_close(scores(secure), scores(plain), rtol=1e-5, atol=1e-5)
     samples = int(closed_form(secure.net()).counts.sum())

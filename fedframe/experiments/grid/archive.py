@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
@@ -17,6 +18,7 @@ from fedframe.runs.folder import CLIENT_SCORES, CONFIG, INPUTS
 from fedframe.runs.round_files import METRICS, SUMMARY
 from fedframe.util.checksums import DIGITS, IN_JSON, IN_YAML
 from fedframe.util.files import write_bytes
+from fedframe.util.unpacking import refuse_zip_bomb
 
 SCORES = (CLIENT_SCORES, METRICS, INPUTS, CONFIG)  # beside the file that says that the cell has ended
 ENDS = (SUMMARY, DIVERGED)
@@ -76,8 +78,9 @@ def _portable(text: str, data_dir: Path) -> str:
 def _read(archive: Path) -> dict[str, str]:
     try:
         with zipfile.ZipFile(archive) as packed:
+            refuse_zip_bomb(archive, packed, "unpack and pack it anew with less compression")
             found = {name: packed.read(name).decode() for name in packed.namelist()}
-    except (OSError, zipfile.BadZipFile, UnicodeDecodeError) as error:
+    except (OSError, zipfile.BadZipFile, zlib.error, RuntimeError, UnicodeDecodeError) as error:
         raise DataError(f"{archive} is no file of finished runs ({error}); remove it, or name another.") from error
     for name in found:
         parts = PurePosixPath(name).parts

@@ -1,7 +1,7 @@
 """The final shared model is the mean of the shared models of the last rounds; rounds and messages stay as they are.
 
 Izmailov, Podoprikhin, Garipov, Vetrov, Wilson: Averaging Weights Leads to Wider Optima and Better Generalization, UAI
-2018 (SWA), Eq. in Section 3.2, with rounds in the place of epochs:
+2018 (SWA), Eq. in Section 3.2, with rounds instead of epochs:
     w_SWA <- (n w_SWA + w) / (n + 1)
 over the last n rounds. From round to round the shared model swings with the clients that were drawn and with what they
 disagree about; a mean takes these swings out, at no cost. A method that claims a gain from what it does late in
@@ -17,8 +17,9 @@ not needed for the swings. The mean is kept in float64 and rounded once.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import torch
 from pydantic import Field
@@ -26,6 +27,9 @@ from pydantic import Field
 from fedframe.core import Method, Part, Server, State
 from fedframe.errors import SettingError
 from fedframe.settings import Settings
+
+if TYPE_CHECKING:
+    from fedframe.core.job import Job
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,10 @@ class Average(Part):
         mean = server.state["average/mean"]
         server.state["average/mean"] = mean + (server.model.double() - mean) / count  # Section 3.2
         server.state["average/models"] = count
+
+    def furthest(self, longest: Mapping[str, float], round: int, job: Job) -> Mapping[str, float] | None:
+        """In rounds the model is as without it."""
+        return {}
 
     def after_rounds(self, server: Server) -> None:
         """The mean takes the model's place; if all of the last rounds were given up, there is none."""

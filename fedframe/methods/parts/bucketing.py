@@ -13,9 +13,9 @@ training. Within a bucket clients weigh as they do in the mean (`weighting`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import torch
 from pydantic import Field
@@ -23,6 +23,9 @@ from pydantic import Field
 from fedframe.core import Method, Part, RunningMean, Server, WeightedReply
 from fedframe.errors import SettingError
 from fedframe.methods.parts.robust import RobustMerge
+
+if TYPE_CHECKING:
+    from fedframe.core.job import Job
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,10 @@ class Bucketing(Part):
         order = torch.randperm(len(replies), generator=server.generator("bucketing")).tolist()
         buckets = [order[start : start + self.size] for start in range(0, len(order), self.size)]
         return [bucket_mean([replies[index] for index in bucket]) for bucket in buckets]
+
+    def furthest(self, longest: Mapping[str, float], round: int, job: Job) -> Mapping[str, float] | None:
+        """Means of updates are no longer than they."""
+        return {}
 
 
 def bucket_mean(bucket: Sequence[WeightedReply]) -> WeightedReply:

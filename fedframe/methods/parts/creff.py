@@ -16,8 +16,9 @@ FedAvg's model. Only sums leave the clients.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -28,6 +29,9 @@ from fedframe.core import ClientContext, Key, Method, ModelSize, Part, Server, S
 from fedframe.data.target import Task
 from fedframe.errors import SettingError
 from fedframe.methods.parts.linear_head import LinearHead
+
+if TYPE_CHECKING:
+    from fedframe.core.job import Job
 
 FEATURES = Key[Tensor]("creff/features")  # (classes, m, dim), on the server
 CLASSIFIER = Key[Tensor]("creff/classifier")  # W' and, as a last column, its bias (classes, dim + 1)
@@ -106,6 +110,10 @@ class CReFF(Part):
         server.state[FEATURES] = features
         server.state[CLASSIFIER] = self.retrain(features, server.generator("creff/retrain"), bias)
         server.figures["creff/mismatch"] = float(distance.detach()) / max(1, int((held > 0).sum()))
+
+    def furthest(self, longest: Mapping[str, float], round: int, job: Job) -> Mapping[str, float] | None:
+        """In rounds the model is as without it, and the classifier beside it is trained anew, wherever that leads."""
+        return {}
 
     def retrain(self, features: Tensor, generator: torch.Generator, bias: bool) -> Tensor:
         """A linear classifier from a random start, by SGD on cross-entropy."""

@@ -21,14 +21,18 @@ weights by giving small clients a larger alpha, which can make their steps diver
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from fedframe.core import ClientContext, Key, Part, RunningMean, Server, State
+
+if TYPE_CHECKING:
+    from fedframe.core.job import Job
 
 SHIFT = Key[dict[str, Tensor]]("feddyn/shift")  # d_k - theta_{t-1} by name
 DRIFT = Key[Tensor]("feddyn/drift")  # d_k in a client's memory, D in the server's state
@@ -76,3 +80,7 @@ class FedDyn(Part):
         drift = server.state[self.drift].double() + updates.total / server.weight_of_all  # Algorithm 1: h
         server.state[self.drift] = drift.float()
         return updates.mean() + drift  # Algorithm 1: theta_t
+
+    def furthest(self, longest: Mapping[str, float], round: int, job: Job) -> Mapping[str, float] | None:
+        """The mean, and at most the sum of all rounds' means until then."""
+        return {"model": (round + 1) * longest["update"]}

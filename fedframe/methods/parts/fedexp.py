@@ -9,13 +9,18 @@ the last one, where the paper takes the average of the last two.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 from torch import Tensor
 
 from fedframe.core import ClientContext, ModelSize, Part, RunningMean, Server, Upload
+
+if TYPE_CHECKING:
+    from fedframe.core.job import Job
 
 
 @dataclass(frozen=True)
@@ -42,3 +47,8 @@ class FedExP(Part):
         ratio = server.total("fedexp/square") / updates.weight / (2 * (mean.square().sum() + self.eps))
         server.figures["fedexp/eta"] = eta = float(ratio.nan_to_num(1.0, posinf=1.0).clamp_min(1.0))  # Eq. 6
         return eta * mean
+
+    def furthest(self, longest: Mapping[str, float], round: int, job: Job) -> Mapping[str, float] | None:
+        """eta |D| with eta <= 1 or mean |D_k|^2 / (2 (|D|^2 + eps)), which is largest for |D|^2 = eps."""
+        size = longest["update"]
+        return {"model": max(size, size * size / (4 * math.sqrt(self.eps)))} if self.eps else None

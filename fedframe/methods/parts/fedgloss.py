@@ -15,8 +15,9 @@ SAM by `fedsam`, whose rho does not rise, and in whose ascent the pull of ADMM c
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import torch
 from pydantic import Field
@@ -24,6 +25,9 @@ from torch import Tensor
 
 from fedframe.core import ClientContext, Key, RunningMean, Server, State
 from fedframe.methods.parts.feddyn import FedDyn
+
+if TYPE_CHECKING:
+    from fedframe.core.job import Job
 
 ASCENT = Key[Tensor]("fedgloss/ascent")  # e_t of the next round
 DRIFT = Key[Tensor]("fedgloss/drift")  # FedDyn's, under this part's name
@@ -68,3 +72,7 @@ class FedGloSS(FedDyn):
             rho = self.rho * min(1.0, server.current_round / max(1.0, self.warm * rounds))
             server.state[ASCENT] = (-rho * change / change.norm().clamp_min(1e-12)).float()
         return super().server_step(server, updates)
+
+    def furthest(self, longest: Mapping[str, float], round: int, job: Job) -> Mapping[str, float] | None:
+        """FedDyn's, and an ascent that is never longer than rho."""
+        return {**(super().furthest(longest, round, job) or {}), ASCENT: 2 * self.rho}

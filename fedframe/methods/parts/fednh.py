@@ -14,8 +14,10 @@ etf` has the largest angles that there are. s starts at 10 and not at 1 (see `te
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +26,9 @@ from torch import Tensor
 
 from fedframe.core import ClientContext, Model, ModelSize, Part, Server, Upload
 from fedframe.methods.parts.frame_head import Orthonormal, SimplexETF
+
+if TYPE_CHECKING:
+    from fedframe.core.job import Job
 
 HEAD = "head.weight"
 
@@ -63,3 +68,7 @@ class FedNH(Part):
         moved = F.normalize(self.rho * old + (1 - self.rho) * F.normalize(total, dim=1), dim=1)
         seen: Tensor = total.norm(dim=1, keepdim=True) > 0
         server.set_tensor(HEAD, torch.where(seen, moved, old).float())
+
+    def furthest(self, longest: Mapping[str, float], round: int, job: Job) -> Mapping[str, float] | None:
+        """Rows are unit vectors before and after."""
+        return {f"fixed/{HEAD}": 2 * math.sqrt(job.template.classes)} if self.rho < 1 else {}

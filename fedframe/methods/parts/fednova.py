@@ -15,13 +15,17 @@ it.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
 
 from fedframe.core import ClientContext, Key, Merger, Message, ModelSize, Part, RunningMean, Server, Upload
 from fedframe.core.optimizers import normalised_steps
+
+if TYPE_CHECKING:
+    from fedframe.core.job import Job
 
 STEPS_SLACK = 4.0  # parts may take steps of their own
 ROUNDING = 1e-6
@@ -49,6 +53,10 @@ class FedNova(Part):
     def merger(self, server: Server) -> Merger:
         """A running sum: memory does not grow with the clients."""
         return NovaMerger(server)
+
+    def furthest(self, longest: Mapping[str, float], round: int, job: Job) -> Mapping[str, float] | None:
+        """As far as a client goes that takes the mean number of steps."""
+        return {"model": longest["update"]}
 
 
 class NovaMerger:
@@ -99,4 +107,4 @@ class NovaMerger:
             return self.running.total
         tau = self.relative / self.weight  # tau_eff in units of the first norm
         self.server.figures["fednova/tau_eff"] = tau * self.first
-        return self.running.total.div_(self.weight).mul_(tau)  # in place: a large model's sum is the most the server holds
+        return self.running.total.div_(self.weight).mul_(tau)  # in place: no second vector of a large model

@@ -24,15 +24,19 @@ optimised.
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+import math
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from fedframe.core import Key, Part, RunningMean, Server, State
+
+if TYPE_CHECKING:
+    from fedframe.core.job import Job
 
 MOMENTUM = Key[Tensor]("fedavgm/m")
 Decay = Annotated[float, Field(ge=0, lt=1)]
@@ -73,6 +77,10 @@ class FedAvgM(ServerOptimizer):
         state[MOMENTUM] = self.momentum * state[MOMENTUM] + mean
         return self.lr * state[MOMENTUM]
 
+    def furthest(self, longest: Mapping[str, float], round: int, job: Job) -> Mapping[str, float] | None:
+        """lr (1 + momentum + momentum^2 + ...) times as far as the longest update."""
+        return {"model": self.lr * longest["update"] / (1 - self.momentum)}
+
 
 @dataclass(frozen=True)
 class Adaptive(ServerOptimizer):
@@ -104,6 +112,25 @@ class Adaptive(ServerOptimizer):
         state[m] = self.beta1 * state[m] + (1 - self.beta1) * mean  # Algorithm 2: m_t
         state[v] = self.second(state[v], mean * mean)  # Algorithm 2: v_t
         return self.lr * state[m] / (state[v].sqrt() + self.tau)  # Algorithm 2: x_{t+1}
+
+    def furthest(self, longest: Mapping[str, float], round: int, job: Job) -> Mapping[str, float] | None:
+        """lr |m| / sqrt(v) is bounded for each weight, whatever the updates are.
+
+        v is at least (1 - b) b^age times each past square (Yogi's: b for 1 - b, if that is less), so that |m| is at
+        most (1 - beta1) sqrt(v / (1 - b)) times the sum of (beta1 / sqrt(b))^age. Adagrad's v has all squares.
+        """
+        b, most = self.fading, 1.0
+        if b == 0:
+            return None
+        if b < 1:
+            total = sum((self.beta1 / math.sqrt(b)) ** age for age in range(round))
+            most = (1 - self.beta1) / math.sqrt(min(b, 1 - b)) * total
+        return {"model": self.lr * most * math.sqrt(job.roles.layout.trainable)}
+
+    @property
+    def fading(self) -> float:
+        """The share b of the second moment that is left after a round at least; 1: all of it."""
+        return 1.0
 
     def second(self, v: Tensor, square: Tensor) -> Tensor:
         """The new second moment."""
@@ -139,6 +166,11 @@ class FedAdam(Adaptive):
         """beta2 v + (1 - beta2) D^2."""
         return self.beta2 * v + (1 - self.beta2) * square
 
+    @property
+    def fading(self) -> float:
+        """As b in `furthest`."""
+        return self.beta2
+
 
 @dataclass(frozen=True)
 class FedYogi(Adaptive):
@@ -152,3 +184,8 @@ class FedYogi(Adaptive):
     def second(self, v: Tensor, square: Tensor) -> Tensor:
         """v - (1 - beta2) D^2 sign(v - D^2)."""
         return v - (1 - self.beta2) * square * torch.sign(v - square)
+
+    @property
+    def fading(self) -> float:
+        """As b in `furthest`."""
+        return self.beta2

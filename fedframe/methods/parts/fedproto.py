@@ -16,9 +16,10 @@ compare single features, as here, and the code divides by the dimension. All cli
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import math
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -27,6 +28,9 @@ from torch import Tensor, nn
 from fedframe.core import ClientContext, Method, Model, ModelSize, Part, Server, Upload
 from fedframe.errors import SettingError
 from fedframe.methods.parts.alone import Local, needing_shared_weights
+
+if TYPE_CHECKING:
+    from fedframe.core.job import Job
 
 PLACE = "extras.fedproto."
 
@@ -109,6 +113,10 @@ class FedProto(Part):
         old, known = server.tensor(f"{PLACE}means"), server.tensor(f"{PLACE}known")
         server.set_tensor(f"{PLACE}means", torch.where(seen[:, None] > 0, fresh, old))
         server.set_tensor(f"{PLACE}known", torch.maximum(known, (seen > 0).float()))
+
+    def furthest(self, longest: Mapping[str, float], round: int, job: Job) -> Mapping[str, float] | None:
+        """Prototypes are where clients' features are, which can be anywhere."""
+        return {f"fixed/{PLACE}means": math.inf, f"fixed/{PLACE}known": math.inf}
 
 
 def prototypes(model: Model) -> Prototypes:

@@ -14,8 +14,9 @@ which the paper leaves open, the model stays. Buffers, where there are any, are 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
 import torch
@@ -28,6 +29,9 @@ from fedframe.data.ragged import grouped
 from fedframe.errors import SettingError
 from fedframe.methods.parts.nash import combination
 from fedframe.methods.parts.robust import GatheringMerger, RobustMerge
+
+if TYPE_CHECKING:
+    from fedframe.core.job import Job
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,10 @@ class FLTrust(RobustMerge):
             return torch.cat([step, combination(buffers, shares)])
 
         return GatheringMerger(server, rule)
+
+    def furthest(self, longest: Mapping[str, float], round: int, job: Job) -> Mapping[str, float] | None:
+        """As long as the server's own update, which has nothing to do with the clients'."""
+        return None
 
 
 def trust_scores(updates: list[Tensor], trusted: Tensor) -> tuple[Tensor, Tensor]:

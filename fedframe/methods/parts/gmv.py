@@ -14,6 +14,7 @@ takes them from the final local model, in evaluation mode, in a pass that costs 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
@@ -69,7 +70,7 @@ class GlobalMemory(Part):
             context.scratch[SHIFT] = self.alpha * context.received[MEMORY]
 
     def begin_epoch(self, context: ClientContext, epoch: int) -> None:
-        """Start the sums anew: only the last epoch counts, whose features are nearest to those of the final model."""
+        """Reset the sums: only the last epoch counts, because its features are nearest to those of the final model."""
         if self.means == "training" and context.training:
             sums = torch.zeros(context.model.classes, context.model.dim, device=context.start.device)
             context.scratch[SUMS] = (sums, torch.zeros(context.model.classes, device=context.start.device))
@@ -111,3 +112,7 @@ class GlobalMemory(Part):
         divisor = count.clamp_min(1)[:, None] if self.divisor == "holders" else max(1, clients)
         fresh = (total / divisor).float()  # Algorithm 1: mu_c
         server.state[MEMORY] = torch.where(count[:, None] > 0, fresh, server.state[MEMORY])
+
+    def furthest(self, longest: Mapping[str, float], round: int, job: Job) -> Mapping[str, float] | None:
+        """From one set of class means to another."""
+        return {MEMORY: 2 * longest[MEANS]}

@@ -6,12 +6,16 @@ w <- w + sum_k p_k (w_k - w), with p_k the client's share of the round's samples
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
 
 from fedframe.core import Part, RunningMean, Server
+
+if TYPE_CHECKING:
+    from fedframe.core.job import Job
 
 
 @dataclass(frozen=True)
@@ -24,3 +28,7 @@ class Mean(Part):
     def server_step(self, server: Server, updates: RunningMean) -> Tensor:
         """The mean update."""
         return updates.into_mean()
+
+    def furthest(self, longest: Mapping[str, float], round: int, job: Job) -> Mapping[str, float] | None:
+        """No mean is longer than the longest update."""
+        return {"model": longest["update"]}

@@ -23,15 +23,18 @@ Differs from the paper in:
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from fedframe.core import Key, Merger, Message, Part, Server, State
 from fedframe.core.kept_updates import Columns, KeptUpdates
+
+if TYPE_CHECKING:
+    from fedframe.core.job import Job
 
 EXACT = 1e-8  # the largest residual that counts as solved
 RIDGE = 1e-3  # added to the cosine of every update with itself, as if 3 % of its length were noise of its own
@@ -146,6 +149,10 @@ class Nash(Part):
     def merger(self, server: Server) -> Merger:
         """Keeps every update, the first half gigabyte in memory and the rest in a file of the run folder."""
         return NashMerger(self, server)
+
+    def furthest(self, longest: Mapping[str, float], round: int, job: Job) -> Mapping[str, float] | None:
+        """No longer than the mean or a mean; G p itself has a length that has nothing to do with the updates'."""
+        return {"model": longest["update"]} if self.length != "radius" else None
 
 
 class NashMerger:

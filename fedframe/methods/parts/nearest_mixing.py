@@ -12,9 +12,9 @@ training. f is rounded up, and at most so large that most updates are left. Weig
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
@@ -22,6 +22,9 @@ from torch import Tensor
 from fedframe.core import Part, Server, WeightedReply
 from fedframe.methods.parts.nash import blocks
 from fedframe.methods.parts.robust import Suspects, squared_distances, suspected
+
+if TYPE_CHECKING:
+    from fedframe.core.job import Job
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,10 @@ class NearestMixing(Part):
             (replace(reply, tensors={**reply.tensors, "update": update}), weight)
             for (reply, weight), update in zip(replies, mixed, strict=True)
         ]
+
+    def furthest(self, longest: Mapping[str, float], round: int, job: Job) -> Mapping[str, float] | None:
+        """Means of updates are no longer than they."""
+        return {}
 
 
 def neighbourhoods(distances: Tensor, keep: int) -> Tensor:

@@ -11,14 +11,17 @@ those of the trainable weights; buffers, where there are any, move by the same f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
 from fedframe.core import Part, Server, WeightedReply
+
+if TYPE_CHECKING:
+    from fedframe.core.job import Job
 
 
 @dataclass(frozen=True)
@@ -44,3 +47,7 @@ class NormBound(Part):
                 reply = replace(reply, tensors={**reply.tensors, "update": update.float()})
             kept.append((reply, weight))
         return kept
+
+    def furthest(self, longest: Mapping[str, float], round: int, job: Job) -> Mapping[str, float] | None:
+        """Updates become shorter."""
+        return {}

@@ -15,8 +15,9 @@ asks for the paper's plain mean. `eta` is larger than the paper's .005, which is
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import torch
 from pydantic import Field
@@ -26,6 +27,9 @@ from fedframe.core import ClientContext, Key, Part, RunningMean, Server
 from fedframe.core.model import load_tensors
 from fedframe.methods.parts.ditto import check_pull
 from fedframe.settings import Settings
+
+if TYPE_CHECKING:
+    from fedframe.core.job import Job
 
 PAPER = "Dinh, Tran, Nguyen: Personalized Federated Learning with Moreau Envelopes, NeurIPS 2020"
 LOCAL = Key[dict[str, Tensor]]("pfedme/w")  # the local model w before the step
@@ -102,3 +106,7 @@ class Mix(Part):
     def server_step(self, server: Server, updates: RunningMean) -> Tensor:
         """(1 - beta) w + beta mean of w_k = w + beta mean of (w_k - w)."""
         return updates.into_mean().mul_(self.beta)  # line 12
+
+    def furthest(self, longest: Mapping[str, float], round: int, job: Job) -> Mapping[str, float] | None:
+        """beta times as far as the mean."""
+        return {"model": self.beta * longest["update"]}

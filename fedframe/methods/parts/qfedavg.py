@@ -7,13 +7,17 @@ Differs from the paper in: both sums have the run's weights (there, clients are 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 from torch import Tensor, float64, tensor
 
 from fedframe.core import ClientContext, Key, ModelSize, Part, RunningMean, Server, Upload
+
+if TYPE_CHECKING:
+    from fedframe.core.job import Job
 
 
 @dataclass(frozen=True)
@@ -44,3 +48,7 @@ class QFedAvg(Part):
     def server_step(self, server: Server, updates: RunningMean) -> Tensor:
         """The quotient of the two sums."""
         return updates.total / server.total("qfedavg/h")
+
+    def furthest(self, longest: Mapping[str, float], round: int, job: Job) -> Mapping[str, float] | None:
+        """A mean of updates, each over what it was multiplied by and more."""
+        return {"model": longest["update"]}

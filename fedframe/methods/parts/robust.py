@@ -7,9 +7,9 @@ clients (`bucketing`), each of the clients to suspect may have spoilt another re
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import torch
 from pydantic import Field
@@ -18,6 +18,9 @@ from torch import Tensor
 from fedframe.core import Message, Method, ModelSize, Part, Server
 from fedframe.errors import SettingError
 from fedframe.methods.parts.nash import blocks, gram_matrix
+
+if TYPE_CHECKING:
+    from fedframe.core.job import Job
 
 Suspects = Annotated[float, Field(ge=0, lt=0.5)]  # the share of clients that may be up to no good
 
@@ -35,6 +38,10 @@ class RobustMerge(Part):
                     f"{method.name!r} cannot be combined: {self.name!r} guards updates, and what {part.name!r} has "
                     "clients send beside them would be summed unguarded; leave one of them out."
                 )
+
+    def furthest(self, longest: Mapping[str, float], round: int, job: Job) -> Mapping[str, float] | None:
+        """No rule leaves what its updates span by much: a median of each weight is at most sqrt(2) times as long."""
+        return {"model": 2 * longest["update"]}
 
 
 class GatheringMerger:

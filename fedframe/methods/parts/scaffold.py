@@ -17,8 +17,9 @@ round after round (Fashion-MNIST, 20 clients, dirichlet:0.1: every learning rate
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
@@ -27,6 +28,9 @@ from fedframe.core import ClientContext, Key, Method, ModelSize, Part, Server, S
 from fedframe.core.optimizers import normalised_steps
 from fedframe.errors import SettingError
 from fedframe.settings import Settings
+
+if TYPE_CHECKING:
+    from fedframe.core.job import Job
 
 C = Key[Tensor]("scaffold/c")  # c on the server, c_k in a client's memory
 CHANGE = Key[Tensor]("scaffold/change")  # c_k+ - c_k
@@ -100,3 +104,7 @@ class Scaffold(Part):
         """Add the changes to c, each with the client's share in the mean over all clients."""
         total = server.total(CHANGE) / server.weight_of_all
         server.state[C] = (server.state[C].double() + total).float()  # line 17
+
+    def furthest(self, longest: Mapping[str, float], round: int, job: Job) -> Mapping[str, float] | None:
+        """c moves by no more than the longest change of a client's."""
+        return {C: longest[CHANGE]}
