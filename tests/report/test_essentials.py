@@ -84,7 +84,7 @@ def test_a_federation_names_its_sites_and_says_what_left_them(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({}, "with scores and histograms of scores; no sample"),
+        ({}, "with scores, histograms of scores and, from these, how many test samples each class has; no sample"),
         ({"score_bins": 0}, "a site, with scores; no sample"),
         ({"privacy_clip": 1.0, "privacy_at": "node"}, "and no score, as these have no noise; no sample"),
     ],
