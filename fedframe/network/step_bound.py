@@ -10,8 +10,10 @@ nothing.
 What no part moves in rounds (frozen layers, class vectors) stays as agreed, and what is broadcast and bounded begins as
 agreed: with SCAFFOLD's c an organiser could move the model at the node itself.
 
+A node that was in no round yet trains for itself from the initial model, to know how long an update is.
+
 Not bounded: averaged buffers (the statistics of one sample say nothing of others'), what the server makes after the
-last round, the first model that a node gets if it was drawn for no round before, and what `unbounded` names.
+last round, and what `unbounded` names.
 """
 
 from __future__ import annotations
@@ -60,11 +62,19 @@ class StepBound:
             self._first = found | {"model": view.model}
         return self._first
 
+    @property
+    def beginning(self) -> dict[str, Tensor]:
+        """What the first request brings."""
+        return {name: tensor for name, tensor in self.first.items() if not name.startswith(FIXED)}
+
+    def wants(self, request: Message) -> bool:
+        """Whether anything of a request is bounded."""
+        bounded = self.times and self.job.settings.rounds and request.round >= 1 and "model" in request.tensors
+        return bool(bounded and self.covers(request) and not unbounded(self.job.method, self.job))
+
     def check(self, request: Message, longest: Mapping[str, float]) -> None:
         """Refuse a request whose tensors have moved too far; `longest` are the norms of this node's own replies."""
         parts = merging_parts(self.job.method)
-        if not self.times or unbounded(self.job.method, self.job) or not self.covers(request):
-            return
         reach = furthest(parts, _Lengths(longest), request.round, self.job) if longest else {}
         for name, tensor in request.tensors.items():
             if name in self.first and (tensor.shape != self.first[name].shape or not tensor.is_floating_point()):
@@ -84,7 +94,7 @@ class StepBound:
         rounds, method = self.job.settings.rounds, self.job.method
         if request.round <= rounds:
             return True
-        if method.parts_with("after_rounds") or not rounds:
+        if method.parts_with("after_rounds"):
             return False
         staged = method.optional_slot("server_stage") is not None
         return not staged or (request.kind == "statistics" and not request.numbers.get(STAGE))
