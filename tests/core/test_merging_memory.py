@@ -66,7 +66,9 @@ class Lender(Engine):
     def run(self, request: Message, units: Sequence[int]) -> Iterator[Message]:
         for unit in units:
             self.update.fill_(0.01 * (unit + 1))
-            yield Message("train", request.round, unit, {"update": self.update}, {"samples": 18, "steps": 3, "loss": 1.0})
+            yield Message(
+                "train", request.round, unit, {"update": self.update}, {"samples": 18, "steps": 3, "loss": 1.0}
+            )
 
 
 def test_merging_holds_the_sum_in_float64_and_the_new_model_and_no_more(
