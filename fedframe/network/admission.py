@@ -188,7 +188,7 @@ class Admission:
             for client in clients:
                 if not self.journal(client).longest:
                     first = Message("train", 1, -1, self.step_bound.beginning, {"lr": self.job.learning_rate(1)})
-                    trial = self.job.folder / "trial"
+                    trial = self.job.folder / f"trial-{client}"  # local nodes share a folder
                     try:
                         self.trained(client, ClientRuntime(replace(self.job, folder=trial)).perform(first, client))
                     finally:
