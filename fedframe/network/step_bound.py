@@ -59,7 +59,7 @@ class StepBound:
             found = {str(name): state.tensor for name, state in kept.items() if state.broadcast}
             tensors = named_tensors(self.job.template)
             found |= {f"{FIXED}{name}": tensor.detach() for name, tensor in tensors.items()}
-            self._first = found | {"model": view.model}
+            self._first = {name: tensor.cpu() for name, tensor in (found | {"model": view.model}).items()}
         return self._first
 
     @property
@@ -101,7 +101,7 @@ class StepBound:
 
     def refuse_other(self, name: str, tensor: Tensor, said: str) -> None:
         """Refuse another tensor than the one that was agreed."""
-        if not torch.equal(tensor.cpu().double(), self.first[name].cpu().double()):
+        if not torch.equal(tensor.cpu().double(), self.first[name].double()):
             raise ProtocolError(f"The request's {said}; this node takes the agreed one.")
 
     def check_step(self, name: str, tensor: Tensor, round: int, reach: float) -> None:
@@ -124,7 +124,7 @@ class StepBound:
 
     def keep(self, request: Message) -> None:
         """Remember what was let pass."""
-        if self.times and request.round >= self.round:
+        if self.wants(request) and request.round >= self.round:
             self.round = request.round
             self.last = {name: tensor for name, tensor in request.tensors.items() if name in self.first}
 
