@@ -47,7 +47,9 @@ class Drawn(Engine):
 
     def run(self, request: Message, units: Sequence[int]) -> Iterator[Message]:
         for unit in units:
-            yield Message("train", request.round, unit, {"update": self.draw()}, {"samples": 1, "steps": 1, "loss": 1.0})
+            yield Message(
+                "train", request.round, unit, {"update": self.draw()}, {"samples": 1, "steps": 1, "loss": 1.0}
+            )
 
 
 def server_of(folder: Path, clients: int, millions: float) -> Server:

@@ -9,7 +9,7 @@ Fills what stands between markers:
 - `<!-- comparison: NAME -->` there: docs/results/NAME.json (made by `fedframe compare`);
 - `<!-- table: NAME -->` in docs/results/older.md.
 
-A new scene needs its JSON and Markdown in docs/results/bench and this command.
+`python -m benchmarks.adopt SCENE.json` takes a new scene over and does all of it.
 """
 
 from __future__ import annotations

@@ -351,7 +351,7 @@ def logger_names(text: str) -> list[str]:
 
 
 def check(values: dict[str, Any]) -> Settings:
-    """Settings from plain values; what is wrong is said in one sentence that names the setting."""
+    """Settings from plain values; an error is one sentence that names the setting."""
     for name in values:
         if name not in Settings.model_fields:
             raise SettingError(f"There is no setting {name!r}; {nearest(str(name), Settings.model_fields)}")

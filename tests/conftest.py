@@ -14,6 +14,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # test by up to five, so here they sleep. Set before anything imports torch; processes that tests start inherit it.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+# Ray ends its processes when other programs have filled the machine's memory; no test may depend on those.
+os.environ.setdefault("RAY_memory_monitor_refresh_ms", "0")
+
 # Code that tests run is allowed in a list of their own, not in that of whoever runs them.
 os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="fedframe-tests-")
 

@@ -28,7 +28,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
 # Run from top to bottom, in an empty folder, exactly as printed.
 RUN = [
-    "docs/faq.md", "docs/index.md", "docs/nets.md", "docs/tutorials/first-federation.md",
+    "docs/faq.md", "docs/index.md", "docs/tutorials/first-federation.md",
     "docs/tutorials/first-method.md", "docs/which-method.md",
 ]  # fmt: skip
 # Tests of their own run these. docs/clinic.md has the steps of docs/tutorials/three-hospitals.md and more: two minutes
@@ -53,6 +53,7 @@ NOT_RUN = {
     "docs/logging.md": "needs packages of others and a browser: tests/runs/test_loggers.py",
     "docs/measures.md": "every measure in every round takes a minute: tests/analysis/test_examination.py",
     "docs/methods/*": "papers' settings take minutes to hours: tests/methods/test_recipes.py runs every method",
+    "docs/nets.md": "downloads and short trainings: tests/models",
     "docs/papers.md": "hours: tests/experiments/papers",
     "docs/report.md": "watch does not end by itself: tests/report",
     "docs/results/*": "hours; the page has the figures that came out (benchmarks)",

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from benchmarks.adopt import tidy
 from benchmarks.pages import OLDER, page_texts
 from benchmarks.tables import TABLES, TITLES, method_of
 from benchmarks.verdicts import EXPLAINED, NEAR, NOT_SHOWN, SHOWN, Claim, judge, read_claims, read_records, section
@@ -99,3 +100,19 @@ def test_older_tables_have_no_method_with_a_schedule_of_its_own(name: str) -> No
 def test_files_of_older_tables_hold_the_rows_of_their_scripts(name: str) -> None:
     rows = {row["method"] for row in json.loads((OLDER / f"{name}.json").read_text())}
     assert any(rows == {*table.methods} for table in TABLES.values())
+
+
+# -- taking results over ----------------------------------------------------------------------------------------------
+def test_adopted_result_names_no_folder_of_its_machine() -> None:
+    command = (
+        "fedframe bench huang --cases 'two classes' --cores 4 --data-dir /home/me/sets --out /tmp/out --cells a.zip"
+    )
+    run = "../../somebody/runs/huang/runs/fedavg-1/seed-0"
+    methods = [{"runs": [run], "reasons": ["/home/me/sets/x is damaged"]}]
+    record = {"command": command, "results": {"": {"command": command, "methods": methods}}, "cpu_hours": 1.5}
+    found = tidy(record)
+    said = "fedframe bench huang --cases 'two classes' --data-dir data/ --out docs/results/bench"
+    assert (found["command"], found["results"][""]["command"]) == (said, said)
+    assert found["results"][""]["methods"] == [{"runs": ["runs/fedavg-1/seed-0"], "reasons": ["data/x is damaged"]}]
+    assert found["cpu_hours"] == 1.5
+    assert tidy(found) == found

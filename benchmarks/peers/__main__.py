@@ -77,7 +77,9 @@ def main() -> None:
     parser.add_argument("--peers", default=",".join(PAIRS))
     parser.add_argument("--rounds", type=int, default=3, help="that are counted; one more comes before them")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--quick", action="store_true", help="jobs A, B and D, three rounds, three repeats: some minutes")
+    parser.add_argument(
+        "--quick", action="store_true", help="jobs A, B and D, three rounds, three repeats: some minutes"
+    )
     parser.add_argument("--pfl-python", default=sys.executable, help="the interpreter that has pfl-research")
     parser.add_argument("--out", type=Path, help="add all figures to this JSON file")
     options = parser.parse_args()

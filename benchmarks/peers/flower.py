@@ -94,7 +94,12 @@ def main(name: str, rounds: int, path: str, workers: int) -> None:
     logging.getLogger("flwr").setLevel(logging.ERROR)
     resources: dict[str, Any] = {
         "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
-        "init_args": {"num_cpus": workers, "log_to_driver": False, "logging_level": "error", "include_dashboard": False},
+        "init_args": {
+            "num_cpus": workers,
+            "log_to_driver": False,
+            "logging_level": "error",
+            "include_dashboard": False,
+        },
     }
     run_simulation(server_app(job, rounds, meter), client_app(job, path), job.clients, backend_config=resources)
     if meter.rounds != rounds + 1:
@@ -103,4 +108,6 @@ def main(name: str, rounds: int, path: str, workers: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4]))
+    from benchmarks.peers import flower  # Ray's processes find what belongs to a module, and not what is in `__main__`
+
+    flower.main(sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4]))

@@ -23,7 +23,10 @@ def paper(
     seeds: Annotated[int, typer.Option(help="runs per cell, with the seeds 0, 1, ...")] = 1,
     rows: Annotated[str, typer.Option(help="only these, separated by commas; * stands for anything")] = "",
     columns: Annotated[str, typer.Option(help="only these, separated by commas; * stands for anything")] = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="print the cells and their settings, run nothing")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="print a summary of what would be run, run nothing")
+    ] = False,
+    cells: Annotated[bool, typer.Option("--cells", help="with --dry-run: print every cell with its settings")] = False,
     tune: Annotated[
         bool, typer.Option("--tune", help="first choose each row's learning rate on held-out training data")
     ] = False,
@@ -41,7 +44,8 @@ def paper(
     with interruptible():
         from fedframe.experiments.grid.failures import refuse_failures
         from fedframe.experiments.papers.cells import Choice
-        from fedframe.experiments.papers.run import fill_or_draw, print_planned_cells, print_tables
+        from fedframe.experiments.papers.planned import print_plan
+        from fedframe.experiments.papers.run import fill_or_draw, print_tables
         from fedframe.experiments.papers.scale import Scale
 
         if table is None:
@@ -50,8 +54,8 @@ def paper(
         names = [[name for name in text.split(",") if name.strip()] for text in (rows, columns)]
         machine = {"device": device, "data_dir": data_dir}
         choice = Choice(Scale(scale), seeds, names[0], names[1], parts, machine, out, tune)
-        if dry_run:
-            print_planned_cells(table, choice)
+        if dry_run or cells:
+            print_plan(table, choice, every_cell=cells)
         else:
             outcomes = fill_or_draw(table, choice, cores=cores, progress=not quiet).outcomes.values()
             refuse_failures([outcome for outcome in outcomes if outcome.state == "failed"], len(outcomes))

@@ -72,7 +72,7 @@ class Engine(ABC):
     def run(self, request: Message, units: Sequence[int]) -> Iterator[Message]:
         """Have a request performed for every unit; replies come in the order of the units.
 
-        A reply's tensors are lent: they may be overwritten as soon as the next reply is asked for. In the place of a
+        A reply's tensors are lent: they may be overwritten as soon as the next reply is asked for. Instead of a
         reply that never came (a client behind a network) stands a message of the kind `lost`, with the reason.
         """
 

@@ -5,7 +5,7 @@ client     accuracy of the shared model on each client's own test data, mean ove
 personal   accuracy of each client's own model on its own test data, mean over clients
 
 Means over clients are unweighted; the mean weighted by test samples is given beside them. The setting `metric` puts
-another measure (`measures.py`) in the place of accuracy.
+another measure (`measures.py`) instead of accuracy.
 """
 
 from __future__ import annotations

@@ -408,7 +408,7 @@ def sensitivity_at(own: Counts | Floats, others: Counts | Floats, specificity: f
 
 
 def resample(scores: ClassScores) -> Draws:
-    """Samples of each kind drawn anew, often: the counts of the class's own and of all others, in merged scores."""
+    """Samples of each kind, resampled many times: the counts of the class's own and of all others, in merged scores."""
     coarse = merged(scores, CELLS)
     draw = np.random.default_rng(0)
     own, others = (
@@ -420,7 +420,7 @@ def resample(scores: ClassScores) -> Draws:
 def bootstrapped(
     scores: ClassScores, formula: Callable[[Counts, Counts], Floats], draws: Draws | None = None
 ) -> Measured:
-    """A formula's value, and its error over samples that are drawn anew within each kind."""
+    """A formula's value, and its error over samples that are resampled within each kind."""
     value = float(formula(scores.own, scores.others))
     spread = float(formula(*(draws or resample(scores))).std(ddof=1))
     fewest = min(int(scores.own.sum()), int(scores.others.sum()))

@@ -369,7 +369,7 @@ CLASS_HOOKS = (
 
 
 def tasks_of(kind: type[Part]) -> tuple[Task, ...]:
-    """The tasks that a part can be used for. A subclass that replaces such a hook has to say it anew."""
+    """The tasks that a part can be used for. A subclass that replaces such a hook has to declare it again."""
 
     def owner(name: str) -> type:
         return next(each for each in kind.__mro__ if name in vars(each))

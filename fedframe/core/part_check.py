@@ -81,7 +81,7 @@ def check_part(kind: type[Part]) -> None:
 
 
 def check_attributes(kind: type[Part], where: str) -> None:
-    """Refuse a setting that is none for want of a type, and a memory that is one text."""
+    """Refuse a setting that has no type, and a memory that is a single string."""
     if isinstance(kind.memory, str):
         raise SettingError(f"{where}.memory is a string, not a tuple; write memory = ({str(kind.memory)!r},).")
     for each in kind.__mro__[: kind.__mro__.index(Part)]:

@@ -2,8 +2,9 @@
 
 It holds counts in fixed bins, so that pooled measures need no single prediction, also under secure aggregation. Nets
 are often sure, and bins of equal width in a probability p would put most of their scores into the first and the last
-one. So bins are equally wide in asinh(z / 4), where z = log p - log(1 - p) are the log-odds: about linear where a net
-is unsure, logarithmic beyond. AUROC is then off by at most half of the share of pairs that share a bin (`bins_error`);
+one; those of a net that has hardly learned all lie around 1/C. So bins are equally wide in asinh(20 z), where
+z = log p - log(1 - p) + log(C - 1) are the log-odds against a guess: about linear where a net is no better than that,
+logarithmic beyond. AUROC is then off by at most half of the share of pairs that share a bin (`bins_error`);
 sensitivity and specificity are those of thresholds between bins.
 
 Layout: scores (classes, or 1 of two; own and other samples; bins), confusion matrix, sums of squared errors and of
@@ -21,7 +22,7 @@ from torch import Tensor
 from fedframe.core.measures import ClassScores, Counts, Floats, Predictions
 
 MOST_LOG_ODDS = 104.0  # below minus that, float32 cannot tell a probability from 0
-BEND = 4.0  # log-odds from which on bins grow
+BEND = 0.05  # log-odds against a guess from which on bins grow
 SURE_BINS = 15  # of calibration
 
 
@@ -35,11 +36,13 @@ def kept_classes(classes: int) -> int:
     return 1 if classes == 2 else classes
 
 
-def bin_of(probabilities: Floats, bins: int) -> Counts:
-    """The bin of each probability."""
+def bin_of(probabilities: Floats, bins: int, classes: int = 2) -> Counts:
+    """The bin of each probability of a class among so many."""
+    guess = np.log(classes - 1)  # minus the log-odds of 1/C
+    most = MOST_LOG_ODDS + guess
     with np.errstate(divide="ignore"):
-        log_odds = np.log(probabilities) - np.log1p(-probabilities)
-    bent = np.arcsinh(np.clip(log_odds, -MOST_LOG_ODDS, MOST_LOG_ODDS) / BEND) / np.arcsinh(MOST_LOG_ODDS / BEND)
+        log_odds = np.log(probabilities) - np.log1p(-probabilities) + guess
+    bent = np.arcsinh(np.clip(log_odds, -most, most) / BEND) / np.arcsinh(most / BEND)
     place = np.floor((bent + 1) / 2 * bins)
     found: Counts = np.minimum(place, bins - 1).astype(np.int64)
     return found
@@ -51,7 +54,7 @@ def make_tally(predictions: Predictions, bins: int) -> Tensor:
     columns = range(1, 2) if C == 2 else range(C)
     scores = np.zeros((len(columns), 2, bins))
     for row, c in enumerate(columns):
-        place = bin_of(p[:, c], bins)
+        place = bin_of(p[:, c], bins, C)
         for kind, chosen in enumerate((labels == c, labels != c)):
             scores[row, kind] = np.bincount(place[chosen], minlength=bins)
     sure = p[np.arange(len(labels)), predictions.predicted]

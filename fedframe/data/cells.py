@@ -36,7 +36,7 @@ THOUSANDS = {  # could also be a fraction with three digits
 
 # -- numbers -----------------------------------------------------------------------------------------------------------
 def number(text: str, decimal: str = ".") -> float:
-    """A plain number; NaN if the text is none."""
+    """A plain number; NaN if the text is not a number."""
     try:
         return float(text.replace(",", ".") if decimal == "," else text)
     except ValueError:

@@ -77,7 +77,7 @@ def gain(folder: str | Path, *, data: object = None, model: Net | None = None, p
 
 
 def known_rows(path: Path, table: dict[str, Any]) -> list[dict[str, Any]]:
-    """A federation's rows: what nodes have told at the end of the run is kept in the file already."""
+    """A federation's rows: the file already has what nodes reported at the end of the run."""
     known = read_json(path / GAIN)["clients"] if (path / GAIN).exists() else []
     told = {row["client"]: row for row in known if row.get("gain")}
     return [told.get(name) or compare_client(table, None, place) for place, name in enumerate(table["clients"])]

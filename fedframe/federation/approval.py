@@ -1,4 +1,4 @@
-"""A node's approval of what it takes part in: by a digest of all settings, asked for anew whenever one of them changes.
+"""A node's approval of its settings: a digest of all of them, asked for again whenever one of them changes.
 
 What was approved is kept in the node's folder. Without `join --approve` the first agreement of a folder is approved by
 the command that names kit and data, and every later change is refused: scripts go on as they did, and nothing changes
@@ -114,7 +114,7 @@ def approve(
     allowed: tuple[str, ...] = (),
     ask: Callable[[str], bool] | None = None,
 ) -> None:
-    """Refuse settings that nobody here has approved, with one sentence; others are taken down.
+    """Refuse settings that nobody here has approved, with one sentence; record approved ones.
 
     `allowed` are terms that may change without a question: members, if the person here has just named the file that
     changes them; data, if a survey that was answered here has settled them.
@@ -182,7 +182,7 @@ def describe_terms(agreement: Agreement, news: list[str]) -> list[str]:
 
 
 def ask_person(question: str) -> bool:
-    """Ask at the terminal; where there is none, the answer is no."""
+    """Ask at the terminal; without a terminal the answer is no."""
     if not sys.stdin.isatty():
         return False
     return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")

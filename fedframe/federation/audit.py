@@ -54,7 +54,7 @@ class Head:
 
     @classmethod
     def parse(cls, text: str) -> Head | None:
-        """Read NUMBER:HASH; None if it is none."""
+        """Read NUMBER:HASH; None if the text has another form."""
         number, _, value = text.strip().partition(":")
         fine = number.isdecimal() and len(value) == 64 and set(value) <= set("0123456789abcdef")
         return cls(int(number), value) if fine else None
@@ -93,7 +93,7 @@ class AuditLog:
         self._known = size, new
 
     def _open_end(self) -> Head:
-        """The last line; if another process, or somebody, has changed the file since, its end is looked at anew."""
+        """The last line; if anything else has changed the file since, its end is examined again."""
         size = self.path.stat().st_size if self.path.exists() else 0
         if self._known is not None and self._known[0] == size:
             return self._known[1]

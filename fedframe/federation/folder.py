@@ -40,50 +40,50 @@ GUIDE = """# The federation "{name}"
 
 Members: {members}. They meet at {address}.
 
-1. Hand every node its kit in `kits/` over a safe way (it holds that node's private key), then delete your copy.
+1. Hand every node its kit in `kits/` in a safe way (it contains that node's private key), then delete your copy.
    The folder `keys/` never leaves this machine, and only you can read this one.
 2. Open port {port} of this machine for TCP from the nodes. Nothing else needs to be reachable.
 3. Here: `fedframe federation serve {folder}` (in a terminal of its own, or as a service). It waits for the nodes.
 4. At every node: `fedframe federation join NAME-kit.zip --data {data} --check` checks the data (any that
    Fedframe reads) and prints what would leave; the same without `--check` joins and stays. With `--tell-gain` it trains
-   alone first, and tells at the end what joining gives.
+   alone first, and reports at the end what joining gains.
 5. Here: `fedframe federation status {folder}` shows who is connected.
 6. Here: `fedframe federation start {folder}` trains: {method}, {rounds} rounds. With test data of your own,
-   `--test-data {test}`, the shared model is scored on them. Stop it with Ctrl-C, go on with the
-   same command; a training that is finished is repeated only with `--new`.
+   `--test-data {test}`, the shared model is scored on them. Ctrl-C stops it, and the
+   same command continues it. A finished training is repeated only with `--new`.
 7. Here: `fedframe report {first}` makes a page about the first training. Every node has the models in its own folder.
 8. Here: `fedframe federation stop {folder}` ends the training and the SuperLink.
 
-`serve.sh` and `start.sh` beside this file are the commands of 3 and 6, from wherever they are called.
+`serve.sh` and `start.sh` beside this file are the commands of 3 and 6. They work from any folder.
 
-What is agreed: {classes} classes ({some}), samples of shape {shape}, and all settings in `federation.yaml`. To change
+The agreement: {classes} classes ({some}), samples of shape {shape}, and all settings in `federation.yaml`. To change
 any of these, make a new federation: nodes check that theirs is the same.
 
 ## Another member, or one fewer
 
 This is version {version} of the agreement. While nothing trains, `fedframe federation add {folder} east` makes a key
-and a kit for a new node, `fedframe federation remove {folder} east` takes one out, and the version counts up. Then
+and a kit for a new node, `fedframe federation remove {folder} east` takes one out. Each makes a new version. Then
 
 - a new node gets its kit, as in 1;
 - every other member gets the new `federation.yaml` (nothing in it is secret), stops its node, and joins with it once:
   `fedframe federation join NAME-node --agreement federation.yaml --data {data}`. It prints who is new and who is
   gone, and refuses a file that changes anything else. Until then the node is refused, with a sentence;
 - the next training is a new one: `fedframe federation start {folder} --new`. Models of earlier trainings stay as they
-  are, with what a node that has left gave to them.
+  are, with what they learned from a node that has left.
 """
 
 DRAFT_GUIDE = """# The federation "{name}", before its agreement
 
-Members: {members}. They meet at {address}. What their data look like is still to be settled, by a survey.
+Members: {members}. They meet at {address}. A survey will find out what their data look like.
 
-1. Hand every node its kit in `kits/` over a safe way (it holds that node's private key), then delete your copy.
+1. Hand every node its kit in `kits/` in a safe way (it contains that node's private key), then delete your copy.
    The folder `keys/` never leaves this machine, and only you can read this one.
 2. Open port {port} of this machine for TCP from the nodes. Nothing else needs to be reachable.
 3. Here: `fedframe federation serve {folder}` (in a terminal of its own, or as a service). It waits for the nodes.
 4. At every node: `fedframe federation join NAME-kit.zip --data csv:own.csv --check` (any data that Fedframe reads)
-   prints what a survey would report; the same without `--check` asks whether to, joins and stays.
+   prints what a survey would report. The same without `--check` asks for approval, joins and stays.
 5. Here: `fedframe federation survey {folder}` asks all of them, shows what fits and what does not, and makes the
-   agreement, which every node checks against its data. Then this page is another one, and says how to train.
+   agreement, which every node checks against its data. After that, this page tells you how to train.
 """
 
 SCRIPT = """#!/bin/sh
@@ -179,7 +179,7 @@ class FederationFolder:
         return self.path / "kits" / f"{name}-kit.zip"
 
     def change(self, agreement: Agreement) -> None:
-        """Put a new agreement in the place of the old one, in the guide and in kits that were not handed over too."""
+        """Replace the agreement by a new one, also in the guide and in kits that were not handed over."""
         for name in agreement.members:
             if self.kit(name).exists():
                 replace(Kit.read(self.kit(name)), agreement=agreement).write(self.kit(name))

@@ -56,7 +56,7 @@ from fedframe.util.version import __version__
 if TYPE_CHECKING:
     from fedframe.network.masker import Masker
 
-WHEN = {"train": "a round", "statistics": "at last"}
+WHEN = {"train": "each round", "statistics": "at the end"}
 OUTGOING_LOG = "leaves.log"  # what left this node, answer by answer
 LEDGER = "epsilon.jsonl"  # what private runs have spent, in the node's folder unless --ledger says otherwise
 DEFAULT_TEST_SHARE = 0.25
@@ -213,10 +213,10 @@ class Membership:
         noised = withholds_figures(self.settings)
         once = "the versions of Fedframe and torch, digests of the net and of the list of members"
         once = once if noised else f"the numbers of training and test samples, {once}"
-        lines.append(f"  once     {once}{', public keys' if self.settings.secure else ''}")
+        lines.append(f"  once        {once}{', public keys' if self.settings.secure else ''}")
         if tells_counts(self.settings, self.federation):
             hidden = ", which only the sum over clients shows" if self.settings.secure else ""
-            lines.append(f"  once     how many of the own test samples each class has{hidden}")
+            lines.append(f"  once        how many of this node's test samples each class has{hidden}")
         for reply in replies:
             lines += [f"  {WHEN[reply.kind]}  {text}" for text in self.describe_reply(reply)]
         if noised:
@@ -226,12 +226,12 @@ class Membership:
                 self.settings.score_bins,
                 ", which only the sum over clients shows" if self.settings.secure else "",
             )
-            lines.append(f"  a round  right predictions and samples of the own test data{summed}")
+            lines.append(f"  each round  right predictions and samples of this node's test data{summed}")
             histograms = f", and histograms of the scores of both models there in {bins:,} bins{summed}" if bins else ""
-            lines.append(f"  at last  right predictions of the own model on the own test data{histograms}")
+            lines.append(f"  at the end  right predictions of this node's own model on its test data{histograms}")
             if self.tell_gain:
                 lines.append(
-                    "  at last  what this node has alone and gains by joining: two scores with intervals (--tell-gain)"
+                    "  at the end  what this node has alone and gains by joining: two scores with intervals (--tell-gain)"
                 )
         if (price := price_of_smaller_sums(self.settings, len(self.kit.agreement.members))) is not None:
             lines.append(price)

@@ -108,7 +108,7 @@ def own_scores(job: Job, client: int, found: Mapping[str, Single]) -> Scores:
 
 # -- alone -------------------------------------------------------------------------------------------------------------
 def settings_alone(settings: Settings) -> Settings:
-    """The federation's settings for training alone: as many visits, with nobody to share anything with."""
+    """The federation's settings for training alone: as many rounds, without the others."""
     usual = Settings().model_dump(include={*NOT_ALONE, "log", "measure"})
     visits = max(1, round(settings.rounds * settings.participation)) if settings.rounds else 0
     changed = {"method": "local", "clients": 1, "participation": 1.0, "rounds": visits, "workers": 1}

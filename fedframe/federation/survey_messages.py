@@ -43,7 +43,7 @@ class SurveyRequest:
 
     @classmethod
     def from_bytes(cls, content: bytes) -> SurveyRequest:
-        """Decode a request, or refuse what is none."""
+        """Decode a request, or refuse anything else."""
         messages, notes = decode_envelope(content, MAX_BYTES)
         survey, stage, body = (notes.get(name) for name in (SURVEY, "stage", "body"))
         fine = isinstance(survey, str) and survey.isalnum() and len(survey) <= 64 and isinstance(stage, str)

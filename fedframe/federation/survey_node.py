@@ -120,7 +120,7 @@ class SurveyNode:
         return lines
 
     def approve(self, yes: bool, ask: Callable[[str], bool] = ask_person) -> None:
-        """Refuse to report unless a person here has said yes."""
+        """Refuse to report unless a person here has agreed."""
         agreement = self.kit.agreement
         if not yes and not ask(f"Report this to the organiser of {agreement.name} at {agreement.address}?"):
             raise SettingError(
@@ -324,7 +324,7 @@ def read_around(request: SurveyRequest, plan: Plan) -> list[tuple[float, float]]
 
 
 def describe_columns(own: OwnData) -> list[str]:
-    """The columns that are told, each with what is told of it."""
+    """The reported columns, each with what is reported about it."""
     lines = [
         f"column {name}: numbers below 2^{each.scale}"
         + (f", whole numbers that many rows have: {', '.join(each.codes)}" if each.codes else "")

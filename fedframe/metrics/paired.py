@@ -164,7 +164,7 @@ def moved_auroc(predictions: Predictions, classes: Sequence[int]) -> Floats:
 
 # -- everything else ---------------------------------------------------------------------------------------------------
 def bootstrap_error(first: Predictions, second: Predictions, metric: str, classes: Sequence[int], at: float) -> float:
-    """The spread of the difference over samples drawn anew, the same ones for both models."""
+    """The spread of the difference over resampled samples, the same ones for both models."""
     draw, found = np.random.default_rng(0), list[Floats]()
     groups = (
         [np.arange(first.samples)] if metric == "f1" else [np.flatnonzero(first.labels == c) for c in classes_of(first)]

@@ -117,7 +117,7 @@ class WhitenedPatches(FeatureMap):
     """Random filters on whitened patches of an image, two-sided ReLU, average pooling, square root.
 
     Coates, Ng, Lee (An Analysis of Single-Layer Networks in Unsupervised Feature Learning, AISTATS 2011) with random
-    directions in the place of k-means. A patch of k x k pixels loses its mean and is divided by its deviation plus
+    directions instead of k-means. A patch of k x k pixels loses its mean and is divided by its deviation plus
     `EPS`; with m and S the mean and covariance of such patches q over all clients, P = (S + `WHITENING` I)^-1/2, and
     random unit rows f:
         y = f P (q - m),   features: sqrt of the means over a cell of max(y - t, 0) and max(-y - t, 0).

@@ -62,7 +62,7 @@ class LocalNodes:
 
     @classmethod
     def create(cls, job: Job) -> LocalNodes:
-        """Write the nodes' folders; what an earlier session left is removed, keys and ports are made anew."""
+        """Write the nodes' folders with new keys and ports; what an earlier session left is removed."""
         folder = job.folder.absolute() / "network"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True, mode=0o700)

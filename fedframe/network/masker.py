@@ -217,7 +217,7 @@ class Masker:
         return derive_seed(self.shared(other, group), f"shares {group.context} {low} {high} {sender}")
 
     def shared(self, other: int, group: MaskingGroup) -> bytes:
-        """What this node and another can compute, and nobody else."""
+        """A secret that only this node and the other one can compute."""
         try:
             return self.key.exchange(X25519PublicKey.from_public_bytes(bytes.fromhex(group.keys[other][:64])))
         except ValueError as error:  # a point of small order

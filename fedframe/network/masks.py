@@ -128,7 +128,7 @@ def group_digest(keys: Mapping[int, str]) -> str:
 
 
 def survivors_text(group: MaskingGroup, client: int) -> bytes:
-    """What a client signs: that it was told this list for this request."""
+    """What a client signs: that it received this list for this request."""
     return json.dumps(["fedframe survivors 2", group.context, list(group.alive), client]).encode()
 
 

@@ -25,7 +25,8 @@ from fedframe.network.envelope import decode_envelope, encode_envelope, invalid_
 from fedframe.util.files import read_json, write_json
 
 # What nodes and organiser say to each other; 1 had no signed lists of survivors, 2 told who had diverged, with 3 nobody
-# asked for counts by class before the first round, and 4 wanted as many signatures as there must be clients in a sum.
+# asked for counts by class before the first round and histograms of scores had other bins, and 4 wanted as many
+# signatures as there must be clients in a sum.
 PROTOCOL = 5
 HELLO = "hello"  # asks who a client is: no model, no work
 AGREE = "agree"  # asks for a signature under the list of those whose masked replies have arrived
@@ -69,7 +70,7 @@ class NodeRequest:
 
     @classmethod
     def from_bytes(cls, content: bytes) -> NodeRequest:
-        """Decode a request, or refuse what is none."""
+        """Decode a request, or refuse anything else."""
         messages, notes = decode_envelope(content)
         run, tasks, seen, number = (notes.get(name) for name in ("run", "tasks", "seen", "number"))
         if len(messages) != 1 or not isinstance(run, str) or not isinstance(tasks, dict) or not isinstance(seen, dict):

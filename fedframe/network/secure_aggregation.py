@@ -334,7 +334,7 @@ def patience_of(engine: NetworkEngine) -> float:
 
 
 def masked_vector(reply: Message, size: int, max_samples: int, group: MaskingGroup) -> RingVector | str:
-    """The vector of a masked reply, or why it is none."""
+    """The vector of a masked reply, or why it is not valid."""
     if not has_numbers(reply):
         return "its update holds NaN or infinite values"
     if set(reply.tensors) != {MASKED, SHARES} or set(reply.numbers) != {"samples"}:

@@ -1,4 +1,4 @@
-"""What has changed since a run was begun of the user's own files and code: who uses the run is told, by name.
+"""Which of the user's own files and code have changed since a run was begun; users of the run see their names.
 
 Going on with a run needs all of them as they were, and so does an examination of its models, which reads the data too.
 Predicting and personalising take the saved weights, classes and normalisation and build the net and the method anew:

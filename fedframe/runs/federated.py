@@ -29,7 +29,7 @@ def is_nodes(run: Path) -> bool:
 
 
 def train_again(run: Path) -> str:
-    """The command that trains a federation anew; its folder is named where it is known."""
+    """The command that trains a federation again; it names the folder if that is known."""
     return start_command(home(run).as_posix() if is_organisers(run) else "FOLDER", test_data(run))
 
 

@@ -38,7 +38,7 @@ def write_gain(folder: Path, metric: str, rows: Sequence[dict[str, Any]]) -> dic
 def told_rows(
     table: dict[str, Any], names: Sequence[str], told: Mapping[int, ToldGain], metric: str = "accuracy"
 ) -> list[dict[str, Any]]:
-    """A federation's rows: what nodes have told of themselves, beside the scores that are known of all."""
+    """A federation's rows: what nodes have reported about themselves, beside the scores that are known for all."""
     said = {names[client]: each for client, each in told.items()}
     table, rows = with_everyone(table, names), []
     for place, name in enumerate(table["clients"]):

@@ -205,7 +205,7 @@ class Change:
         self.folder.log(sanitize_log_line(text))
 
     def perform(self, done: str, delete: list[str]) -> None:
-        """Make all files anew, then let them count."""
+        """Make all files again, then put them in place."""
         began = time.perf_counter()
         job = self.make_job()
         before = read_json(self.folder.path / SUMMARY)
@@ -319,7 +319,7 @@ def shared_scores(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
 
 
 class OrganisersChange(Change):
-    """The same in an organiser's folder, without the nodes: only the shared model is made anew."""
+    """The same in an organiser's folder, without the nodes: only the shared model is made again."""
 
     def make_job(self) -> Job:
         """The run's job, without nodes that were forgotten or never there."""

@@ -42,7 +42,7 @@ def nodes_federation(
 
 
 class SharedModelOnly(DirectEvaluation):
-    """Scores the shared model on the organiser's own test data: clients' data are not here."""
+    """Scores the shared model on the organiser's own test data: the clients' data are not available."""
 
     def final(self, server: Server, progress: Callable[[int, int], None]) -> Scores:
         """The generic score; without test data of the organiser's own there is none."""

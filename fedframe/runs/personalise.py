@@ -135,7 +135,7 @@ def personalise(
 
 # -- before the work ---------------------------------------------------------------------------------------------------
 def new_client_settings(run: Settings, stage: Part, chosen: Mapping[str, Any], given: Mapping[str, Any]) -> Settings:
-    """The run's settings, but for what is given anew and for the client stage's own."""
+    """The run's settings, except for those given here and those of the client stage."""
     if isinstance(chosen, Mapping):  # a bare name is the client stage's
         bare = {name: value for name, value in chosen.items() if name in setting_names(stage)}
         others = {name: value for name, value in chosen.items() if name not in bare}

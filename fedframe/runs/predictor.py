@@ -284,7 +284,7 @@ def predict_file(
 ) -> Iterator[str]:
     """A line per input, separated by tabs: its name, then the most probable classes, each with its probability.
 
-    `table` has options about the columns of a table that is written otherwise than the one of the training.
+    `table` has options about the columns of a table that is written differently from the one of the training.
     """
     RunFolder.open(folder)  # what is no run folder is refused with the same sentence as by other commands
     predictor = Predictor.load(folder, client, changed_code=changed_code)

@@ -279,10 +279,11 @@ def round_scores(record: RoundRecord, share: bool = True) -> str:
     """The scores of a round in one line, and those that nodes have sent since of the model of the round before."""
     now = scores_text(record.scores, share) if record.scores is not None else ""
     late = scores_text(record.late, share) if record.late is not None else ""
-    return f"{now}{late} after round {record.round - 1}" if late else now
+    said = [*([now] if now else []), *([f"{late} after round {record.round - 1}"] if late else [])]
+    return "".join(f"  {text}" for text in said)
 
 
 def scores_text(scores: Scores, share: bool = True) -> str:
     """Those that there are; personal ones where clients have models of their own between rounds."""
     named = {"generic": scores.generic, "client": scores.client, "personal": scores.personal}
-    return "".join(f"  {name} {figure(value, share)}" for name, value in named.items() if value is not None)
+    return "  ".join(f"{name} {figure(value, share)}" for name, value in named.items() if value is not None)

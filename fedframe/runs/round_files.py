@@ -89,7 +89,7 @@ class RoundFiles:
         return None
 
     def write_metrics(self, lines: list[dict[str, Any]]) -> None:
-        """Write the lines of all rounds anew."""
+        """Rewrite the lines of all rounds."""
         round_lines.write(self.path / METRICS, lines)
 
     def write_checkpoint(self, round: int, tensors: dict[str, Tensor], notes: dict[str, Any]) -> None:

@@ -53,7 +53,7 @@ def append(path: Path, line: Line) -> None:
 
 
 def write(path: Path, lines: Sequence[Line]) -> None:
-    """Write all lines anew."""
+    """Rewrite all lines."""
     write_bytes(path, b"".join(map(encode, lines)))
 
 

@@ -132,7 +132,7 @@ def _load_file(path: Path) -> ModuleType:
 
 
 def _forget_if_stale(name: str, file: str, stamps: Mapping[str, tuple[int, int]]) -> None:
-    """Have a module imported anew that was edited since, or that is one of the same name from another folder."""
+    """Forget a module that was edited since, or that has the same name but comes from another folder."""
     loaded = sys.modules.get(name)
     if loaded is None:
         return

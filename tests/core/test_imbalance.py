@@ -43,7 +43,8 @@ def test_the_majority_is_that_of_what_is_known(
     counts: list[int] | None, test: list[int] | None, expected: tuple[str, float]
 ) -> None:
     name, share = majority(elsewhere(counts, test))
-    assert (name, share) == (expected[0], pytest.approx(expected[1]))
+    assert name == expected[0]
+    assert share == pytest.approx(expected[1])
 
 
 def test_the_metric_follows_only_where_it_is_left_open() -> None:

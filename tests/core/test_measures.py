@@ -183,7 +183,7 @@ def test_the_error_of_a_mean_over_clients_is_that_of_independent_ones() -> None:
 
 # -- tallies -----------------------------------------------------------------------------------------------------------
 @pytest.mark.slow
-@pytest.mark.parametrize("sure", [0.3, 1.0, 4.0, 12.0])
+@pytest.mark.parametrize("sure", [0.02, 0.3, 1.0, 4.0, 12.0])
 @pytest.mark.parametrize("classes", [2, 10])
 def test_pooled_auroc_of_histograms_is_within_a_thousandth_at_the_default_bins(classes: int, sure: float) -> None:
     sites = [drawn(classes, samples, seed, sure, 0.8) for seed, samples in enumerate((40, 400, 2000))]

@@ -54,6 +54,9 @@ def test_every_command_of_the_guide_does_what_it_says(tmp_path: Path) -> None:
     assert code == 0, said[-4000:]
     assert "refused, with what settles it" in said
     assert "--drop patient_id" in said
+    plain = " ".join(said.split())  # sentences are folded where terminals are narrow
+    assert re.search(r"% of this node's test samples are 'no sepsis': the majority class alone would score", plain)
+    assert re.search(r"% of the test samples are 'no sepsis': .{,90} in accuracy. Scores of this run are AUROC", plain)
     assert "without Fedframe: True" in said
     predicted = [line.split("\t") for line in (tmp_path / "predicted.tsv").read_text().splitlines()]
     assert len(predicted) == 420

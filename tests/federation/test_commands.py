@@ -63,7 +63,7 @@ def test_a_federation_by_its_commands_equals_one_process_with_all_data(commands:
     said = commands.text("north.log")
     assert said.index("Joining clinic") < said.index(f"Connected to 127.0.0.1:{port}") < said.index("round 1: ")
     assert "north has left; the same command joins again." in said
-    printed = set(re.findall(r"(?:a round|at last)  (\S+): \S+", checked)) - {"numbers"}
+    printed = set(re.findall(r"(?:each round|at the end)  (\S+): \S+", checked)) - {"numbers"}
     left = (folder / "north-node/leaves.log").read_text()
     sent = {
         name for line in left.splitlines() if " train: " in line for name in re.findall(r"(\S+) float\d\d \(", line)

@@ -111,7 +111,7 @@ def test_a_node_says_it_of_its_own_data_and_what_it_gains_is_in_the_same_metric(
     assert any(
         "% of this node's test samples are 'c': the majority class alone would score" in t for t in member.check()
     )
-    assert any("how many of the own test samples each class has" in text for text in member.describe_outgoing())
+    assert any("how many of this node's test samples each class has" in text for text in member.describe_outgoing())
     row = read_json(made.runs / "1/gain.json")["clients"][0]
     assert row["gain"]["value"] == pytest.approx(row["personal"]["value"] - row["alone"]["value"])
     (run,) = (tmp_path / "north-node/runs").iterdir()

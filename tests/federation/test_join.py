@@ -76,8 +76,8 @@ def test_what_is_printed_is_what_leaves(tmp_path: Path, method: str, secure: boo
     job = node.maker.make(tmp_path / "server")
     federation = federation_without_data(form, node.kit.agreement.members, [30, 30], [10, 10], None)
     server = Server(type(job)(job.settings, job.method, federation, job.template, job.folder), NoEngine(), print)
-    assert ("at last  " in "\n".join(lines[:-3])) == (method == "spherefed")  # FFC's sums, beside the last scores
-    for kind, when in (("train", "a round"), ("statistics", "at last")):
+    assert ("at the end  " in "\n".join(lines[:-3])) == (method == "spherefed")  # FFC's sums, beside the last scores
+    for kind, when in (("train", "each round"), ("statistics", "at the end")):
         if kind == "statistics" and method != "spherefed":
             continue
         request = server.build_request(kind, 1 if kind == "train" else 3)  # after 2 rounds
@@ -175,7 +175,7 @@ def test_what_is_printed_is_what_leaves_where_noise_is_promised(tmp_path: Path) 
     pytest.importorskip("dp_accounting")
     node = member(tmp_path, "fedavg", **PRIVATE)
     lines = node.describe_outgoing()
-    assert "  a round  numbers: none" in lines
+    assert "  each round  numbers: none" in lines
     assert any("No loss, no number of samples and no score" in line for line in lines)
     assert not any("right predictions" in line for line in lines)
 
@@ -225,10 +225,12 @@ def test_limits_that_could_not_hold_are_refused(tmp_path: Path) -> None:
 
 def test_an_agreement_of_a_newer_protocol_is_refused_and_an_older_one_is_read(tmp_path: Path) -> None:
     text = member(tmp_path, "fedavg").kit.agreement.text()
-    assert f"\nprotocol: {PROTOCOL}\n" in text
-    assert Agreement.read(text.replace(f"protocol: {PROTOCOL}\n", ""), "kit").members == ("north", "south")
-    with pytest.raises(DataError, match=f"protocol 99, and this Fedframe speaks {PROTOCOL}"):
-        Agreement.read(text.replace(f"protocol: {PROTOCOL}\n", "protocol: 99\n"), "kit")
+    line = f"protocol: {PROTOCOL}\n"
+    assert f"\n{line}" in text
+    for older in ("", "protocol: 3\n"):
+        assert Agreement.read(text.replace(line, older), "kit").members == ("north", "south")
+    with pytest.raises(DataError, match=f"protocol {PROTOCOL + 1}, and this Fedframe speaks {PROTOCOL}"):
+        Agreement.read(text.replace(line, f"protocol: {PROTOCOL + 1}\n"), "kit")
 
 
 def test_what_smaller_secure_sums_cost_is_said_before_a_node_joins(tmp_path: Path) -> None:

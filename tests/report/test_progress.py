@@ -9,18 +9,25 @@ import pytest
 
 import fedframe
 from fedframe.core.evaluation import Scores
+from fedframe.core.round_record import RoundRecord
 from fedframe.errors import DataError
 from fedframe.report.figures.lines import accuracy_data
 from fedframe.report.page.runs import open_runs
-from fedframe.runs.progress import scores_text
+from fedframe.runs.progress import round_scores, scores_text
 
 BRIEF: dict[str, Any] = {"clients": 3, "rounds": 1, "epochs": 1, "workers": 1}
 
 
 def test_personal_score_of_a_round_is_shown_where_there_is_one() -> None:
     assert scores_text(Scores(generic=0.5, client=0.25)) == "generic 50.0 %  client 25.0 %"
-    assert scores_text(Scores(personal=0.75)).endswith("  personal 75.0 %")
-    assert "generic –" in scores_text(Scores(personal=0.75))  # noqa: RUF001
+    assert scores_text(Scores(personal=0.75)) == "personal 75.0 %"
+    assert scores_text(Scores()) == ""
+
+
+def test_scores_that_nodes_send_with_the_next_round_are_shown_with_their_own_round() -> None:
+    record = RoundRecord(4, 0.5, 0.1, 3, scores=Scores(generic=0.5), late=Scores(client=0.25))
+    assert round_scores(record) == "  generic 50.0 %  client 25.0 % after round 3"
+    assert round_scores(RoundRecord(1, 0.5, 0.1, 3, scores=Scores())) == ""
 
 
 @pytest.mark.slow

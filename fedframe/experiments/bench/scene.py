@@ -163,7 +163,7 @@ def load_scene(name: str) -> Scene:
 
 
 def read_scene(name: str, text: str, where: str) -> Scene:
-    """A scene from the text of its file; what is wrong with it is said in one sentence."""
+    """A scene from the text of its file; an error is one sentence."""
     try:
         content = yaml.safe_load(text)
         if not isinstance(content, dict):

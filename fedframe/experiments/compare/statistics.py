@@ -133,7 +133,7 @@ class ComparisonStatistics:
             settings = self.plan.settings_of(row, self.chosen(row.label) or AS_THEY_ARE, self.plan.seeds[0])
             parts = {f"{part}.{key}": value for part, each in settings.set.items() for key, value in each.items()}
             values = {name: getattr(settings, name) for name in METHOD_SETTINGS}
-            if settings.lr_per_class is not None:  # it counts in the place of lr
+            if settings.lr_per_class is not None:  # it counts instead of lr
                 values["lr"] = None
             found.append({**values, **parts})
         names = [*dict.fromkeys(name for values in found for name in values)]

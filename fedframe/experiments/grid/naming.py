@@ -38,7 +38,7 @@ def cell_at(base: Path, stem: str, cell: Cell, finder: InputFinder, as_asked: Ma
 def find_folder(base: Path, stem: str, code: str, cell: Cell) -> Path:
     """The cell's folder: one that holds this very run, whatever its name begins with, or else a free one.
 
-    A label may read otherwise than when the folder was made. And a folder may hold another run than its name says: a
+    A label may have changed since the folder was made. And a folder may hold another run than its name says: a
     default of Fedframe has changed since, or the run went on with changed code; then it is passed by.
     """
     seed = f"seed-{cell.settings.seed}"

@@ -130,7 +130,7 @@ def file_text(name: str) -> tuple[str, str, str]:
 
 
 def read_grid(kind: type[Made], name: str, text: str, where: str, keys: str) -> Made:
-    """A table or figure from the text of its file; what is wrong with it is said in one sentence."""
+    """A table or figure from the text of its file; an error is one sentence."""
     try:
         content = yaml.safe_load(text)
         if not isinstance(content, dict):

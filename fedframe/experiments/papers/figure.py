@@ -105,5 +105,5 @@ def load_figure(name: str) -> PaperFigure:
 
 
 def read_figure(name: str, text: str, where: str) -> PaperFigure:
-    """A figure from the text of its file; what is wrong with it is said in one sentence."""
+    """A figure from the text of its file; an error is one sentence."""
     return read_grid(PaperFigure, name, text, where, KEYS)

@@ -1,12 +1,10 @@
-"""`fedframe paper`: list tables and figures, say what would be run, run it, and show what came out."""
+"""`fedframe paper`: list tables and figures, run one, and show what came out."""
 
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import yaml
 
 from fedframe.data.load import load_raw, read_spec
 from fedframe.errors import FedframeError, RunError
@@ -20,9 +18,8 @@ from fedframe.experiments.papers.figure import PaperFigure, load_figure
 from fedframe.experiments.papers.files import make_document, save
 from fedframe.experiments.papers.library import all_names, load
 from fedframe.experiments.papers.result import FilledTable
-from fedframe.experiments.papers.scale import local_steps
 from fedframe.experiments.papers.table import PaperTable, load_table
-from fedframe.experiments.papers.tuning import RATE, Chosen, TunedPlace, choose, chosen_rates, tuned_places
+from fedframe.experiments.papers.tuning import Chosen, choose, chosen_rates, tuned_places
 from fedframe.experiments.tables import Document, show
 from fedframe.jobs.devices import check_device, resolve_device
 from fedframe.settings import Settings
@@ -74,7 +71,7 @@ def run_grid(grid: CellGrid, choice: Choice, cores: int | None, progress: bool) 
         for text in sentences:
             print(text, flush=True)
     if all(place.cell.settings.data in absent for place in chosen):
-        raise RunError(f"No data of {grid.name} are here, so nothing can be run. {' '.join(sentences)}")
+        raise RunError(f"No data of {grid.name} are available, so nothing can be run. {' '.join(sentences)}")
     tuned = tune(grid, choice, absent, cores, progress) if choice.tune else []
     if tuned:
         chosen = placed_cells(grid, choice, chosen_rates(tuned))
@@ -164,55 +161,3 @@ def missing_data(chosen: Sequence[PlacedCell]) -> tuple[set[str], list[str]]:
             absent.add(data)
             sentences.append(f"Left out, {'; '.join(columns[data])}: {error}")
     return absent, sentences
-
-
-def print_planned_cells(name: str, choice: Choice) -> None:
-    """Print the cells with their settings and about how many local steps they take; run nothing."""
-    table = load(name)
-    chosen = placed_cells(table, choice)
-    common = common_settings(chosen)
-    print(f"{table.name}: {table.title} ({table.paper})")
-    print(choice.scale.sentence(int(table.settings.get("rounds", 30))))
-    if choice.tune:
-        print(describe_tuning(tuned_places(table, choice)))
-    print("\nSettings of all cells:")
-    print(yaml.safe_dump(common, sort_keys=False, allow_unicode=True))
-    total, unknown = 0, 0
-    folders: set[Path] = set()
-    for place in chosen:
-        steps = local_steps(place.cell.settings)
-        again = place.cell.folder in folders
-        folders.add(place.cell.folder)
-        state = "the same run as a cell above" if again else outcome_of(place.cell).state
-        if not again:
-            total, unknown = total + (steps or 0), unknown + (steps is None)
-        own = {key: value for key, value in plain(place.cell.settings).items() if key not in common}
-        print(f"{place.cell.name} ({state}) -> {place.cell.folder}")
-        print(f"    {yaml.safe_dump(own, default_flow_style=True, width=10_000, sort_keys=False).strip()}")
-        print(f"    about {steps:,} local steps" if steps is not None else "    local steps: not known before the data")
-    more = f", and {unknown} whose steps are not known before their data are read" if unknown else ""
-    print(f"\n{plural(len(folders), 'run')}, about {total:,} local steps{more}.")
-
-
-def describe_tuning(places: Sequence[TunedPlace]) -> str:
-    """Which learning rates are tried, and how many runs that takes."""
-    cells = {cell.folder: cell for place in places for cell in place.cells.values()}
-    steps = sum(local_steps(cell.settings) or 0 for cell in cells.values())
-    rates = {", ".join(f"{rate:g}" for rate in place.candidates.sweep[RATE]): None for place in places}
-    return (
-        f"Tuning first: lr from {' or from '.join(rates)}, {plural(len(cells), 'run')} on held-out training data, "
-        f"about {steps:,} local steps. The cells below have the table's own rates until others are chosen."
-    )
-
-
-def plain(settings: Settings) -> dict[str, object]:
-    """Settings as in a YAML file."""
-    values: dict[str, object] = settings.model_dump(mode="json")
-    return values
-
-
-def common_settings(chosen: Sequence[PlacedCell]) -> dict[str, object]:
-    """The settings that are the same in all cells."""
-    all_values = [plain(place.cell.settings) for place in chosen]
-    first = all_values[0]
-    return {key: value for key, value in first.items() if all(values[key] == value for values in all_values)}

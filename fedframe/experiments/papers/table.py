@@ -79,5 +79,5 @@ def load_table(name: str) -> PaperTable:
 
 
 def read_table(name: str, text: str, where: str) -> PaperTable:
-    """A table from the text of its file; what is wrong with it is said in one sentence."""
+    """A table from the text of its file; an error is one sentence."""
     return read_grid(PaperTable, name, text, where, KEYS)

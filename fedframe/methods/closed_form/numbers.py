@@ -1,6 +1,6 @@
 """Ridge regression of numbers from sums: U = sum z y' with real y, and the sums of squares of y beside it.
 
-The solution is that of `ridge.py` with y in the place of a class's indicator: n_c becomes the sum of y. What indicators
+The solution is that of `ridge.py` with y instead of a class's indicator: n_c becomes the sum of y. What indicators
 need not send is the sum of y^2, which generalised cross-validation needs for |Y - mean|^2. Numbers are learned in
 standard deviations; in another unit, or around another mean, the model would be the same up to rounding, because the
 intercept has no penalty and the best ridge does not depend on the scale.

@@ -53,9 +53,13 @@ def stream_cross(batches: Iterable[tuple[Tensor, Tensor]], dim: int, classes: in
     """U alone, in float64, over batches of features (n, dim) and labels (n)."""
     cross = torch.zeros(dim + 1, classes, dtype=torch.float64)
     for features, labels in batches:
-        z = torch.cat([features, features.new_ones(len(features), 1)], 1)
-        cross.index_add_(1, labels, z.T.double())
+        cross.index_add_(1, labels, with_constant(features).T)
     return cross
+
+
+def with_constant(features: Tensor) -> Tensor:
+    """z, in float64: features and a 1 behind them."""
+    return torch.cat([features.double(), features.new_ones(len(features), 1, dtype=torch.float64)], 1)
 
 
 def stream_sums(
@@ -63,8 +67,9 @@ def stream_sums(
 ) -> Sums:
     """Sums over batches of features (n, dim) and labels (n); `weights` is one number per class.
 
-    Products are made in the features' type, batch by batch, and added up in float64. V is held as panels of rows up to
-    the diagonal: neither its upper half nor a second copy is ever made.
+    All in float64: features lie far from 0 as often as not, and what rounding does to their products stays when the
+    product of their means is taken out. V is held as panels of rows up to the diagonal: neither its upper half nor a
+    second copy is ever made.
     """
     size = dim + 1
     ends = [min(start + PANEL, size) for start in range(0, size, PANEL)]
@@ -72,11 +77,11 @@ def stream_sums(
     panels = [torch.zeros(b - a, b, dtype=torch.float64) for a, b in zip(starts, ends, strict=True)]
     cross = torch.zeros(size, classes, dtype=torch.float64)
     for features, labels in batches:
-        z = torch.cat([features, features.new_ones(len(features), 1)], 1)
-        weighted = z if weights is None else z * weights[labels].to(z.dtype)[:, None]
+        z = with_constant(features)
+        weighted = z if weights is None else z * weights[labels].double()[:, None]
         for panel, a, b in zip(panels, starts, ends, strict=True):
-            panel += weighted[:, a:b].T @ z[:, :b]
-        cross.index_add_(1, labels, weighted.T.double())
+            panel.addmm_(weighted[:, a:b].T, z[:, :b])
+        cross.index_add_(1, labels, weighted.T)
     packed = torch.empty(triangle_size(size), dtype=torch.float64)
     for a in starts:
         for i, row in enumerate(panels.pop(0), start=a):  # whose memory is free after it

@@ -41,7 +41,7 @@ from fedframe.util.triangles import triangle_size
 
 MODULE = "analytic"  # of the model's extras
 STREAM = 0x5EED  # sets the map's random numbers apart from those of the net
-MOST_EXACT = 1 << 20  # numbers of V that are summed and sent in float64: with few samples, rounding would show
+MOST_EXACT = 1 << 20  # numbers of V that are sent in float64: with few samples, rounding would show
 MOST_KEPT = 2 << 30  # bytes of single clients' sums that are kept without being asked for
 
 
@@ -67,6 +67,10 @@ class ClosedFormHead(nn.Module):
         """Features as the classifier sees them."""
         found: Tensor = (self.features(inputs) - self.mean) * self.inverse
         return bounded(found) if bool(self.bounded) else found
+
+    def centred(self, inputs: Tensor) -> Tensor:
+        """Features minus what the server takes for their mean, as they are summed up."""
+        return self.features(inputs).to("cpu", torch.float64) - self.mean.to("cpu", torch.float64)
 
     def bound(self, clip: float) -> None:
         """Features as privacy needs them: about where they lie without a look at data, and of bounded length."""
@@ -96,7 +100,7 @@ class Analytic(Part):
     """What random features know of the data: nothing (`fixed`), or sums over all clients (`data`)."""
     width: Annotated[int, Field(ge=0, le=65536)] | None = None  # random features; None: by the data's shape
     """Number of random features; empty goes by the data's shape (none behind a net), 0 means none."""
-    # Class means in the place of V, which the server then estimates from how clients' means differ: for wide features.
+    # Class means instead of V, which the server then estimates from how clients' means differ: for wide features.
     send: Literal["sums", "means"] = "sums"
     """What clients send: `sums` (second moments), or class `means` alone."""
     ridge: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None  # None: by generalised cross-validation
@@ -209,7 +213,7 @@ class Analytic(Part):
         dim = head.features.dim
         exact = triangle_size(dim + 1) <= MOST_EXACT
         kind = torch.float64 if exact else torch.float32
-        batches = ((head.features(inputs).to("cpu", kind), labels) for inputs, labels in embedded(context))
+        batches = ((head.centred(inputs), labels) for inputs, labels in embedded(context))
         if self.send == "means":
             return {f"{MODULE}/u": stream_cross(batches, dim, context.model.classes).to(kind)}
         sums = stream_sums(batches, dim, context.model.classes, weights)
@@ -274,9 +278,12 @@ class Analytic(Part):
         head = closed_form(server.job.template)
         check_memory(head.features.dim)
         self.set_fixed_map(server)
+        # Features are summed up from about where they lie: squares of small numbers lose less when they are rounded.
+        middle = head.features.usual()
+        if bool(middle.any()):
+            set_tensor(server, "mean", middle)
         clip = server.job.settings.privacy_clip
         if clip is not None:
-            set_tensor(server, "mean", head.features.usual())
             set_tensor(server, "inverse", torch.full((head.features.dim,), LONGEST / clip))
             set_tensor(server, "bounded", torch.ones(()))
         total = Sums.zeros(head.features.dim, server.job.template.classes)
@@ -308,7 +315,7 @@ class Analytic(Part):
         elif self.tail == "equal_priors":
             coefficients, bias = equal_priors(problem, fit.ridge)
         tensors = {
-            "mean": problem.mean,
+            "mean": middle.double() + problem.mean,
             "inverse": problem.inverse_deviation,
             "weight": coefficients.T,
             "bias": bias,
@@ -381,7 +388,7 @@ def closed_form(model: Model) -> ClosedFormHead:
 
 
 def check_memory(dim: int) -> None:
-    """Refuse more features than can be solved for: the system would end the process without a word."""
+    """Refuse more features than can be solved for: the system would end the process without a message."""
     needed, there = memory_needed(dim), psutil.virtual_memory().total
     if needed > there:
         fewer = 1 << int(math.log2(dim * math.sqrt(there / needed)))

@@ -9,7 +9,7 @@ lambda(r) falls from 1 to 0 in the first rounds, so that training goes from a co
 
 Differs from the paper in: all core models start from the same initial model. Statistics of BatchNorm are a client's own
 and not mixed: a mixture with negative weights has no variance. Every core model is sent to every client of a round; the
-paper's choice of a few under limited bandwidth is not here.
+paper's choice of a few under limited bandwidth is not implemented.
 """
 
 from __future__ import annotations

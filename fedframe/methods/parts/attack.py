@@ -191,7 +191,7 @@ def moments(updates: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def largest_z(clients: int, bad: int) -> float:
-    """How far attackers can go and still have enough honest updates beyond them; 0 where nobody needs persuasion."""
+    """How far attackers can go and still have enough honest updates beyond them; 0 if they need none."""
     supporters = clients // 2 + 1 - bad
     quantile = (clients - bad - supporters) / (clients - bad)
     return max(0.0, NormalDist().inv_cdf(min(max(quantile, 1e-9), 1 - 1e-9)))

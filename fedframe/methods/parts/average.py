@@ -1,7 +1,7 @@
 """The final shared model is the mean of the shared models of the last rounds; rounds and messages stay as they are.
 
 Izmailov, Podoprikhin, Garipov, Vetrov, Wilson: Averaging Weights Leads to Wider Optima and Better Generalization, UAI
-2018 (SWA), Eq. in Section 3.2, with rounds in the place of epochs:
+2018 (SWA), Eq. in Section 3.2, with rounds instead of epochs:
     w_SWA <- (n w_SWA + w) / (n + 1)
 over the last n rounds. From round to round the shared model swings with the clients that were drawn and with what they
 disagree about; a mean takes these swings out, at no cost. A method that claims a gain from what it does late in

@@ -1,4 +1,4 @@
-"""CCVR: after the last round the server trains the classifier anew, on features drawn from a Gaussian per class.
+"""CCVR: after the last round the server retrains the classifier, on features drawn from a Gaussian per class.
 
 Luo et al., No Fear of Heterogeneity: Classifier Calibration for Federated Learning with Non-IID Data, NeurIPS 2021.
 Each client sends how many samples of class c it has, N_kc, and mean and covariance of their features. The server's

@@ -73,7 +73,7 @@ def check_pull(part: str, strength: float, settings: Settings) -> None:
 
 def pulled(context: ClientContext, strength: float) -> Sequence[Part]:
     """The parts whose hooks count when an own model is trained near the server's: the pull, which is FedProx's, and a
-    classifier that predicts in the place of the head. The method's corrections are about the shared model.
+    classifier that predicts instead of the head. The method's corrections are about the shared model.
     """
     pull = Prox(strength)  # Eq. 2: its second term
     pull.begin(context)

@@ -107,6 +107,4 @@ class NovaMerger:
             return self.running.total
         tau = self.relative / self.weight  # tau_eff in units of the first norm
         self.server.figures["fednova/tau_eff"] = tau * self.first
-        return self.running.total.div_(self.weight).mul_(
-            tau
-        )  # in place: a large model's sum is the most the server holds
+        return self.running.total.div_(self.weight).mul_(tau)  # in place: no second vector of a large model

@@ -8,7 +8,7 @@ The shared model predicts with psi z; a client with psi z + phi_k z. phi is zero
 model, so that one formula holds for both. Without the balanced loss the generic side is FedAvg's, bit for bit.
 
 Differs from the paper in: phi_k is a linear layer that starts at zero; the variant whose phi_k comes from a network fed
-with the client's label counts is not here.
+with the client's label counts is not implemented.
 """
 
 from __future__ import annotations

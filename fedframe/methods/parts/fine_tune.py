@@ -33,7 +33,7 @@ class FineTune(Part):
         if self.lr is not None:
             context.lr = self.lr
         choices = {"all": None, "head": lambda name: name.startswith("head."), "everything": lambda name: True}
-        # A classifier that predicts in the place of the head learns through its own penalty, which must count here.
+        # A classifier that predicts instead of the head learns through its own penalty, which must count here.
         context.fit(self.epochs, only=choices[self.what], parts=context.job.method.parts_with("predict"))
 
     def head_stages(self, method: Method, model: Model) -> Sequence[HeadStage]:

@@ -70,7 +70,7 @@ class GlobalMemory(Part):
             context.scratch[SHIFT] = self.alpha * context.received[MEMORY]
 
     def begin_epoch(self, context: ClientContext, epoch: int) -> None:
-        """Start the sums anew: only the last epoch counts, whose features are nearest to those of the final model."""
+        """Reset the sums: only the last epoch counts, because its features are nearest to those of the final model."""
         if self.means == "training" and context.training:
             sums = torch.zeros(context.model.classes, context.model.dim, device=context.start.device)
             context.scratch[SUMS] = (sums, torch.zeros(context.model.classes, device=context.start.device))

@@ -1,4 +1,4 @@
-"""A node: a Flower SuperNode beside this process, and this process in the place of the ClientApp.
+"""A node: a Flower SuperNode beside this process, and this process instead of the ClientApp.
 
 Flower would start a new Python process for every message and run code that the SuperLink sends. Here the process that
 holds the data claims each message from its own SuperNode (what Flower calls isolation "process"): code that is sent is

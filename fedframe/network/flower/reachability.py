@@ -82,7 +82,7 @@ def is_foreign_certificate(error: BaseException) -> bool:
 
 
 def is_refused(error: BaseException) -> bool:
-    """Whether nobody listens there."""
+    """Whether no program listens there."""
     return any(isinstance(cause, ConnectionRefusedError) for cause in cause_chain(error))
 
 

@@ -1,4 +1,4 @@
-"""Flower's SuperLink behind a guard: nodes reach what is for nodes, and nobody else reaches anything.
+"""Flower's SuperLink behind a guard: nodes reach what is for nodes, and all others are refused.
 
 Flower serves three interfaces on one port: Fleet (for nodes, which prove who they are with their key), Control (start
 runs, register nodes) and Runtime (be a run's server). The last two ask for no password. The guard wraps the whole

@@ -34,7 +34,7 @@ class Logger(Protocol):
         """The run is finished: its final scores and costs."""
 
     def close(self) -> None:
-        """Nothing more comes, for now or for ever."""
+        """Nothing more will be logged, for now or at all."""
 
 
 def refuse_missing(names: Iterable[str]) -> None:

@@ -137,7 +137,7 @@ def test_rows_columns_and_settings_of_parts_are_picked(tmp_path: Path) -> None:
 
 def test_dry_run_prints_cells_and_runs_nothing(tmp_path: Path) -> None:
     table = write_table(tmp_path)
-    out = fedframe("paper", table, "--scale", 0.25, "--dry-run", folder=tmp_path)
+    out = fedframe("paper", table, "--scale", 0.25, "--dry-run", "--cells", folder=tmp_path)
     assert "FedProx, IID (waiting)" in out
     assert "rounds: 3" in out
     assert "mu: 0.1" in out
