@@ -2,6 +2,9 @@
 
     python -m benchmarks.corruption                    # about ten minutes of one core
     python -m benchmarks.corruption --every 7          # a seventh of the cases
+    python -m benchmarks.corruption --random 400       # a bit or a length at random, in one process
+
+tests/runs/test_every_file.py has every kind of file in eight ways.
 
 Three subjects: a finished run with private states, personal models and drift; the same run stopped in the middle; and
 a comparison. One file is damaged in a copy, and every command that reads such folders is called on it in a forked
@@ -351,6 +354,42 @@ def run_all(every: int = 1, only: str = "", notify: Callable[[str], None] = prin
     return found
 
 
+def run_random(count: int, seed: int = 0, notify: Callable[[str], None] = print) -> list[Outcome]:
+    """So many damages of the finished run, each a flipped bit or (a quarter) a cut at a random place."""
+    draw, found = np.random.default_rng(seed), list[Outcome]()
+    with tempfile.TemporaryDirectory() as name:
+        base = Path(name)
+        sound_folder, work = make_runs(base)["finished"], base / "work" / "run"
+        np.save(base / "inputs.npy", np.load(base / "data.npz")["x_test"][:4])
+        work.parent.mkdir()
+        files = sorted(path.relative_to(sound_folder).as_posix() for path in sound_folder.rglob("*") if path.is_file())
+        files = [file for file in files if Path(file).name not in NOT_READ and not file.endswith(".html")]
+        sound = dict[str, str]()
+        for number in range(-1, count):
+            file, size = str(draw.choice(files)), 0
+            place, bit, cuts = float(draw.random()), int(draw.integers(8)), float(draw.random()) < 0.25
+            for use in ("resume", "predict", "predict --client", "report"):
+                copytree(sound_folder, work)
+                if number >= 0:
+                    content = bytearray((work / file).read_bytes())
+                    size = int(place * len(content))
+                    if cuts:
+                        del content[size:]
+                    else:
+                        content[size] ^= 1 << bit
+                    (work / file).write_bytes(content)
+                kind, text = attempt("finished", use, work, sound.get(use))
+                shutil.rmtree(work)
+                if number < 0:
+                    sound[use] = text
+                    continue
+                way = f"cut at {size}" if cuts else f"bit {bit} of byte {size}"
+                found.append(Outcome("finished", file, way, use, kind, text))
+                if kind in ("traceback", "changed"):
+                    notify(f"{kind:9} {file} ({way}), {use}: {text[:160]}")
+    return found
+
+
 WORST = ("hang", "changed", "traceback", "said", "sentence", "same")
 
 
@@ -359,10 +398,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--every", type=int, default=1, help="take every nth case only")
     parser.add_argument("--only", default="", help="cases whose subject, file or way has this text")
+    parser.add_argument("--random", type=int, help="so many random damages of a finished run instead")
     parser.add_argument("--out", type=Path, help="a file for all outcomes as JSON lines")
     given = parser.parse_args()
     began = time.process_time()
-    found = run_all(given.every, given.only, lambda text: print(text, flush=True))
+
+    def notify(text: str) -> None:
+        print(text, flush=True)
+
+    found = run_random(given.random, notify=notify) if given.random else run_all(given.every, given.only, notify)
     cases: dict[tuple[str, str, str], list[str]] = {}
     for each in found:
         cases.setdefault((each.subject, each.file, each.way), []).append(each.kind)

@@ -209,7 +209,7 @@ class Job:
     def fewest(self, asked: int) -> int:
         """How many replies make a round over a network; no secure sum has fewer than must agree on who is in it."""
         least = self.settings.min_clients
-        if least == "all":
+        if isinstance(least, str):  # all
             return asked
         least = least if least is not None else max(2, -(-asked // 2))
         return min(asked, max(least, agreeing(asked)) if self.settings.secure else least)

@@ -29,6 +29,7 @@ from fedframe.data.images import DEFAULT_SIZE, cover, pillow, with_progress
 from fedframe.data.source import ArrayInputs, Ints, Samples
 from fedframe.data.spec import DataSpec, RawData
 from fedframe.errors import DataError, SettingError
+from fedframe.util.unpacking import refuse_bomb
 
 OPTIONS = ("size", "slices", "window", "client", "group")
 SUFFIXES = (".dcm", ".dicom", ".ima")  # what is called so must be DICOM; files without a suffix may be
@@ -206,8 +207,11 @@ def read_header(spec: DataSpec, path: Path, label: str, data: Any) -> Header:
     client = patient if asked == "patient" else str(data.get(CLIENTS[asked]) or "").strip()
     if not client:
         raise DataError(f"{path} has no {CLIENTS[asked]}, by which clients are told apart; leave ?client={asked} out.")
-    size = int(data.Rows), int(data.Columns)
-    return Header(path, label, series, patient, client, size, int(data.get("NumberOfFrames") or 1), place_of(data))
+    size, frames = (int(data.Rows), int(data.Columns)), int(data.get("NumberOfFrames") or 1)
+    if frames < 1:
+        raise DataError(f"{path} says that it holds {frames} frames; export it again.")
+    refuse_bomb(path, size[0] * size[1] * frames, path.stat().st_size, "export it in parts, or uncompressed")
+    return Header(path, label, series, patient, client, size, frames, place_of(data))
 
 
 def place_of(data: Any) -> tuple[float, int]:

@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
+from fedframe.core.client_runtime import ClientRuntime
 from fedframe.core.imbalance import CLASSES, METRIC, tells_counts
 from fedframe.core.job import Job
 from fedframe.core.layout import named_tensors
@@ -153,12 +155,14 @@ class Admission:
         asked = {kind: clients for kind, clients in tasks.items() if kind not in FREE}
         for kind in {*asked, *({"end"} & set(tasks))}:
             self.check(kind, request, tasks)
+        if request.numbers.get(LAST) or asked:
+            self.check_last(request, tasks)
+            self.check_runs()
+            self.check_step(request, {client for clients in tasks.values() for client in clients})
         if request.numbers.get(LAST):
             self.admit_last(request, tasks)
         if not asked:
             return {}
-        self.check_runs()
-        self.step_bound.check(request, self.longest({client for clients in asked.values() for client in clients}))
         content = request_digest(request, group)
         found = {}
         for kind, clients in asked.items():
@@ -174,6 +178,23 @@ class Admission:
         self.step_bound.keep(request)
         return found
 
+    def check_step(self, request: Message, clients: Collection[int]) -> None:
+        """Refuse a model that has moved too far, as these clients' own updates say.
+
+        One that has not trained yet, because it was away or is said to have been, trains for itself from the agreed
+        initial model: nothing of it leaves but the answer, whether it takes the request.
+        """
+        if self.step_bound.wants(request):
+            for client in clients:
+                if not self.journal(client).longest:
+                    first = Message("train", 1, -1, self.step_bound.beginning, {"lr": self.job.learning_rate(1)})
+                    trial = self.job.folder / f"trial-{client}"  # local nodes share a folder
+                    try:
+                        self.trained(client, ClientRuntime(replace(self.job, folder=trial)).perform(first, client))
+                    finally:
+                        shutil.rmtree(trial, ignore_errors=True)
+            self.step_bound.check(request, self.longest(clients))
+
     def longest(self, clients: Collection[int]) -> dict[str, float]:
         """The norms of these clients' own replies, the longest of each tensor."""
         found: dict[str, float] = {}
@@ -187,11 +208,14 @@ class Admission:
         journal = self.journal(client)
         journal.keep_lengths(self.step_bound.lengths(reply, journal.longest))
 
+    def check_last(self, request: Message, tasks: Tasks) -> None:
+        """Refuse a request that says that it is the last, and is not."""
+        early = request.round <= self.job.settings.rounds or not tasks or set(tasks) - set(AFTER_ROUNDS)
+        if request.numbers.get(LAST) and early:
+            raise ProtocolError("The last request of a run comes after its rounds, with work of its own.")
+
     def admit_last(self, request: Message, tasks: Tasks) -> None:
         """The request that ends a run: nodes keep its model, score it for themselves, and may tell what they gain."""
-        if request.round <= self.job.settings.rounds or not tasks or set(tasks) - set(AFTER_ROUNDS):
-            raise ProtocolError("The last request of a run comes after its rounds, with work of its own.")
-        self.check_runs()
         slot = Slot("last", request.round, 0, request_digest(request))
         for client in {client for clients in tasks.values() for client in clients}:
             self.journal(client).admit(slot, self.most(slot))

@@ -71,7 +71,7 @@ def price_of_smaller_sums(settings: Settings, members: int) -> str | None:
     if not settings.secure:
         return None
     asked = settings.min_clients
-    least = members if asked == "all" else min(members, max(asked or 0, agreeing(members)))
+    least = members if isinstance(asked, str) else min(members, max(asked or 0, agreeing(members)))
     drawn = per_round(settings.participation, members)
     if least == drawn == members:
         return None

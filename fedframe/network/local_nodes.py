@@ -43,7 +43,9 @@ def write_node_folders(job: Job, folder: Path, node_of_client: Sequence[str]) ->
         clients = [client for client, node in enumerate(node_of_client) if node == name]
         write_share(folder / name / "share.safetensors", job.federation, clients)
         # The share is what is left for training: no part of it is reserved again.
-        settings = job.settings.model_copy(update={"validate_share": 0.0, "engine": "local"})
+        # Where only some are drawn, a node that mistrusts its organiser trains once more (`Admission.check_step`).
+        trusting = {"step_bound": 0.0} if job.settings.participation < 1 else {}
+        settings = job.settings.model_copy(update={"validate_share": 0.0, "engine": "local", **trusting})
         run = {"settings": settings.model_dump(mode="json"), "folder": str(job.folder.absolute())}
         write_json(folder / name / "node.json", {"clients": clients, "runs": {RUN: run}})
     return names

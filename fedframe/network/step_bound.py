@@ -10,8 +10,10 @@ nothing.
 What no part moves in rounds (frozen layers, class vectors) stays as agreed, and what is broadcast and bounded begins as
 agreed: with SCAFFOLD's c an organiser could move the model at the node itself.
 
+A node that was in no round yet trains for itself from the initial model, to know how long an update is.
+
 Not bounded: averaged buffers (the statistics of one sample say nothing of others'), what the server makes after the
-last round, the first model that a node gets if it was drawn for no round before, and what `unbounded` names.
+last round, and what `unbounded` names.
 """
 
 from __future__ import annotations
@@ -57,14 +59,22 @@ class StepBound:
             found = {str(name): state.tensor for name, state in kept.items() if state.broadcast}
             tensors = named_tensors(self.job.template)
             found |= {f"{FIXED}{name}": tensor.detach() for name, tensor in tensors.items()}
-            self._first = found | {"model": view.model}
+            self._first = {name: tensor.cpu() for name, tensor in (found | {"model": view.model}).items()}
         return self._first
+
+    @property
+    def beginning(self) -> dict[str, Tensor]:
+        """What the first request brings."""
+        return {name: tensor for name, tensor in self.first.items() if not name.startswith(FIXED)}
+
+    def wants(self, request: Message) -> bool:
+        """Whether anything of a request is bounded."""
+        bounded = self.times and self.job.settings.rounds and request.round >= 1 and "model" in request.tensors
+        return bool(bounded and self.covers(request) and not unbounded(self.job.method, self.job))
 
     def check(self, request: Message, longest: Mapping[str, float]) -> None:
         """Refuse a request whose tensors have moved too far; `longest` are the norms of this node's own replies."""
         parts = merging_parts(self.job.method)
-        if not self.times or unbounded(self.job.method, self.job) or not self.covers(request):
-            return
         reach = furthest(parts, _Lengths(longest), request.round, self.job) if longest else {}
         for name, tensor in request.tensors.items():
             if name in self.first and (tensor.shape != self.first[name].shape or not tensor.is_floating_point()):
@@ -84,14 +94,14 @@ class StepBound:
         rounds, method = self.job.settings.rounds, self.job.method
         if request.round <= rounds:
             return True
-        if method.parts_with("after_rounds") or not rounds:
+        if method.parts_with("after_rounds"):
             return False
         staged = method.optional_slot("server_stage") is not None
         return not staged or (request.kind == "statistics" and not request.numbers.get(STAGE))
 
     def refuse_other(self, name: str, tensor: Tensor, said: str) -> None:
         """Refuse another tensor than the one that was agreed."""
-        if not torch.equal(tensor.cpu().double(), self.first[name].cpu().double()):
+        if not torch.equal(tensor.cpu().double(), self.first[name].double()):
             raise ProtocolError(f"The request's {said}; this node takes the agreed one.")
 
     def check_step(self, name: str, tensor: Tensor, round: int, reach: float) -> None:
@@ -114,7 +124,7 @@ class StepBound:
 
     def keep(self, request: Message) -> None:
         """Remember what was let pass."""
-        if self.times and request.round >= self.round:
+        if self.wants(request) and request.round >= self.round:
             self.round = request.round
             self.last = {name: tensor for name, tensor in request.tensors.items() if name in self.first}
 

@@ -123,7 +123,8 @@ class Predictor:
             own = RunFolder(Path(folder)).personal_model(client)
             if not own.exists():
                 instead = "leave --client out for the shared one" if shares_a_model else "run it with --save-personal"
-                raise DataError(f"Client {client} has no personal model in {folder}; {instead}.")
+                missing = own.relative_to(folder)
+                raise DataError(f"Client {client} has no personal model in {folder} (no {missing}); {instead}.")
             load_saved(predictor.model, RunFolder(Path(folder)).read_model(own)[0], own)
         return predictor
 

@@ -217,6 +217,8 @@ ODD: list[tuple[Callable[[Path], Any], str]] = [
     (lambda f: cut_short(f / "ill/x.dcm"), "cannot be decoded"),
     (lambda f: write(f / "ill/x.dcm", RescaleSlope=0), "RescaleSlope 0"),
     (lambda f: write(f / "ill/x.dcm", WindowWidth=0.5), "narrower than 1"),
+    (lambda f: write(f / "ill/x.dcm", NumberOfFrames=2_000_000_000), "more than 100 times as many"),
+    (lambda f: write(f / "ill/x.dcm", NumberOfFrames=-5), "says that it holds -5 frames"),
     (lambda f: write(f / "ill/x.dcm", VOILUTFunction="SIGMOID"), "not linear"),
     (lambda f: (write(f / "ill/x.dcm"), write(f / "well/y.dcm", InstanceNumber=2)), "of one series and in two classes"),
     (lambda f: (write(f / "ill/x.dcm"), write(f / "ill/y.dcm")), "in the same place"),

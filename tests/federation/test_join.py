@@ -235,7 +235,8 @@ def test_an_agreement_of_a_newer_protocol_is_refused_and_an_older_one_is_read(tm
 
 def test_what_smaller_secure_sums_cost_is_said_before_a_node_joins(tmp_path: Path) -> None:
     """All is what holds where nobody says otherwise; an agreement of before goes on to mean what it meant."""
-    for least in ({}, {"min_clients": "all"}, {"min_clients": 3}):
+    cases: list[dict[str, Any]] = [{}, {"min_clients": "all"}, {"min_clients": 3}]
+    for least in cases:
         assert price_of_smaller_sums(check({"secure": True, **least}), 3) is None
     price = price_of_smaller_sums(check({"secure": True, "min_clients": 2}), 3)
     assert price is not None
@@ -256,15 +257,15 @@ def test_what_smaller_secure_sums_cost_is_said_before_a_node_joins(tmp_path: Pat
         assert Agreement.read(Agreement.read(old, "kit").text(), "kit").settings.min_clients is None
 
 
-def test_a_node_says_what_it_cannot_bound(tmp_path: Path) -> None:
-    for number, (settings, said) in enumerate(
-        ((("fedavg", {}), ""), (("fedavg+fedaws", {}), "fedaws"), (("fedavg", {"step_bound": 0}), "step_bound = 0"))
-    ):
-        (tmp_path / str(number)).mkdir()
-        node = member(tmp_path / str(number), settings[0], **settings[1])
-        lines = [line for line in node.describe_outgoing() if "cannot tell how far" in line]
-        assert len(lines) == bool(said)
-        assert not said or said in lines[0]
+@pytest.mark.parametrize(
+    ("method", "settings", "said"),
+    [("fedavg", {}, ""), ("fedavg+fedaws", {}, "fedaws"), ("fedavg", {"step_bound": 0}, "step_bound = 0")],
+)
+def test_a_node_says_what_it_cannot_bound(tmp_path: Path, method: str, settings: dict[str, Any], said: str) -> None:
+    node = member(tmp_path, method, **settings)
+    lines = [line for line in node.describe_outgoing() if "cannot tell how far" in line]
+    assert len(lines) == bool(said)
+    assert not said or said in lines[0]
 
 
 class NoEngine(Engine):

@@ -329,7 +329,7 @@ def test_a_round_has_one_model_for_all_work(tmp_path: Path) -> None:
 
 def test_the_end_of_a_run_is_told_once_and_after_its_rounds(tmp_path: Path) -> None:
     """A node that tells what it gains scored any model that came with a greeting, as often as it was asked."""
-    organiser = Organiser(tmp_path, rounds=1)
+    organiser = Organiser(tmp_path, rounds=1, step_bound=0)
     scored: list[torch.Tensor] = []
 
     def finish(job: Job, request: Message) -> dict[str, float]:

@@ -56,8 +56,10 @@ def test_a_tls_federation_of_three_processes_gives_the_same_bits(network: Networ
 
 
 def test_secure_aggregation_over_the_network_gives_the_same_model_up_to_rounding(network: Network) -> None:
-    """Runs after the plain one of the same method."""
+    """Runs after the plain one of the same method. All nodes are in every sum, and say no more than their shares."""
     there, display = network.execute(SECURE)
+    assert there.settings().min_clients == "all"
+    assert not any("added up without" in note or "shared model has moved" in note for note in display.notes)
     assert all(line["dropped"] == 0 for line in there.metrics()), display.notes
     plain = read_tensors(network.runs["spherefed"][1].path / "model.safetensors")[0]
     for name, tensor in read_tensors(there.path / "model.safetensors")[0].items():
