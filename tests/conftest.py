@@ -27,6 +27,6 @@ settings.load_profile("fedframe")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with the longest tests come first, those that start a federation before all: the last ones leave nobody idle."""
+    """Files with the longest tests come first, those that start a federation before all: no worker waits at the end."""
     slow = {item.path for item in items if item.get_closest_marker("slow") is not None}
     items.sort(key=lambda item: (item.path not in slow, item.path.parent.name not in ("federation", "network")))

@@ -55,9 +55,11 @@ def client_app(job: Job, path: str) -> ClientApp:
         first = int(context.node_config["partition-id"]) * job.samples_each
         own = slice(first, first + job.samples_each)
         net = plain_net(job, tuned=False)
-        net.load_state_dict(message.content["arrays"].to_torch_state_dict())
+        arrays = message.content["arrays"]
+        assert isinstance(arrays, ArrayRecord)
+        net.load_state_dict(arrays.to_torch_state_dict())
         train(job, net, x[own], y[own])
-        reply = {
+        reply: dict[str, ArrayRecord | MetricRecord | ConfigRecord] = {
             "arrays": ArrayRecord(net.state_dict()),
             "metrics": MetricRecord({"num-examples": job.samples_each}),
         }

@@ -246,6 +246,7 @@ def load_npz(spec: DataSpec) -> RawData:
         if not isinstance(file, np.lib.npyio.NpzFile):
             raise DataError(f"{path} is not an npz file; np.savez(path, x_train=..., y_train=...) writes one.")
         with file:
+            assert file.zip is not None  # it is open
             refuse_zip_bomb(path, file.zip, "save it without compression (np.savez)")
             arrays = {name: file[name] for name in file.files}
     except (

@@ -231,7 +231,7 @@ class Membership:
             lines.append(f"  at the end  right predictions of this node's own model on its test data{histograms}")
             if self.tell_gain:
                 lines.append(
-                    "  at the end  what this node has alone and gains by joining: two scores with intervals (--tell-gain)"
+                    "  at the end  what this node has alone and gains by joining: two scores, intervals (--tell-gain)"
                 )
         if (price := price_of_smaller_sums(self.settings, len(self.kit.agreement.members))) is not None:
             lines.append(price)

@@ -26,20 +26,20 @@ from tests.helpers import blobs, make_job, nothing
 CLIENTS = WINDOW + 4  # in the first round, more than are held back
 
 
-class LargeTensors(TorchDispatchMode):
+class LargeTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """The most memory that new large tensors took at once, looked up whenever another one has been made."""
 
     def __init__(self, least: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.least, self.most = least, 0
 
     def __enter__(self) -> Any:
         gc.collect()
         gc.freeze()  # what is there by now is not looked at again
-        return super().__enter__()
+        return super().__enter__()  # type: ignore[no-untyped-call]
 
     def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
         gc.unfreeze()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

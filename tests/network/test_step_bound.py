@@ -18,10 +18,11 @@ from fedframe.core.server import Server
 from fedframe.errors import ProtocolError
 from fedframe.methods.parts import PARTS
 from fedframe.methods.parts.fedopt import Adaptive, FedAdagrad, FedAdam, FedYogi
+from fedframe.network.secure_aggregation import masking_group_for
 from fedframe.network.step_bound import merging_parts, unbounded
 from tests.helpers import nothing
 from tests.network.in_process import clock, make, remote_engine
-from tests.network.test_cheating_organiser import SECURE, Organiser, masking_group_for
+from tests.network.test_cheating_organiser import SECURE, Organiser
 
 __all__ = ["clock"]
 # Parts whose doing on the server has no bound that follows from clients' updates; docs/security-organiser.md says why.

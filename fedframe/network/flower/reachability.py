@@ -106,7 +106,8 @@ def clock_problem(date: str) -> str | None:
     if -MAX_BEHIND - CLOCK_RESOLUTION < ahead < MAX_AHEAD + CLOCK_RESOLUTION:
         return None
     if ahead > 0:  # an answer that was long on its way looks the same
-        return f"this machine's clock is {ahead:.0f} s ahead of the organiser's, or its answers take that long; set the clock"
+        later = f"{ahead:.0f} s ahead of the organiser's"
+        return f"this machine's clock is {later}, or its answers take that long; set the clock"
     return f"this machine's clock is {-ahead:.0f} s behind the organiser's; set it"
 
 
