@@ -71,8 +71,8 @@ def test_a_federation_survives_kill_9_of_a_node_of_the_training_and_of_the_super
     serving.wait()
     commands.start("serve.log", "serve", "clinic", "--bind", "127.0.0.1")
     until("the SuperLink is back again", lambda: commands.text("serve.log").count("listens") == 3)
-    # Back soon enough, the training goes on as if nothing had happened; else it ends and says how to go on. That can happen
-    # more than once on a machine that is so full that even a SuperLink which runs is silent for a minute.
+    # Back soon enough, the training goes on as if nothing had happened; else it ends and says how to go on. That can
+    # happen more than once on a machine that is so full that even a SuperLink which runs is silent for a minute.
     give_up = time.monotonic() + LONG
     while training.wait(LONG) != 0:
         last = commands.text("start.log").strip().splitlines()[-1]
