@@ -113,7 +113,7 @@ def test_where_the_data_are_gone_the_card_says_so(tmp_path: Path) -> None:
     (tmp_path / "data.npz").unlink()
     made = export(tmp_path / "run", "torchscript")
     assert not made.real
-    assert "no data are here" in (made.folder / "MODEL_CARD.md").read_text()
+    assert "the data are not available here" in (made.folder / "MODEL_CARD.md").read_text()
 
 
 def test_an_unknown_format_is_refused_with_the_known_ones(tmp_path: Path) -> None:

@@ -199,8 +199,8 @@ def test_a_kit_with_a_damaged_file(name: str, content: bytes, said: str) -> None
 @pytest.mark.parametrize(
     ("key", "value", "said"),
     [
-        ("port", 99999, "host or port"), ("port", float("inf"), "no federation's agreement"),
-        ("host", "https://x", "host or port"), ("members", ["north"], "at least two"),
+        ("port", 99999, "host and port"), ("port", float("inf"), "no federation's agreement"),
+        ("host", "https://x", "host and port"), ("members", ["north"], "at least two"),
         ("settings", {"rounds": -1}, "federation.yaml: rounds"), ("shape", [0], "shape"), ("shape", [], "shape"),
         ("mean", [float("nan")] * 6, "mean"), ("std", [0.0] * 6, "std"), ("std", [1e400] * 6, "std"),
     ],

@@ -91,8 +91,8 @@ def test_the_agreement_is_read_back_as_it_was(tmp_path: Path) -> None:
     ("members", "said"),
     [
         (["north"], "at least two"),
-        (["a", "a"], "twice"),
-        (["a", "A"], "twice"),
+        (["a", "a"], "two nodes have the same name"),
+        (["a", "A"], "two nodes have the same name"),
         (["a", "../b"], "no name"),
         (["a", "1"], "no name"),
     ],
