@@ -46,7 +46,7 @@ def model_card(run: RunFolder, predictor: Predictor, client: int | str | None, f
         "## Data and training",
         "",
         f"- Data: {data_name(settings.data)}; {summary.get('clients', settings.clients)} clients, split "
-        f"`{settings.partition}`; they were not pooled: clients trained in turn and sent updates.",
+        f"`{settings.partition}`. They were not pooled: each client trained on its own data and sent updates.",
         f"- Method: {settings.method}, {settings.rounds} rounds, net `{settings.model}`, seed {settings.seed}.",
         *(class_line(summary.get("train_per_class") or {}) if predictor.target is None else []),
         *privacy_line(summary),
@@ -107,7 +107,7 @@ def score_lines(summary: Mapping[str, Any], client: int | str | None) -> list[st
     score = next((name for name in order if name in measures), None)
     if score is not None:
         found = measures[score]
-        about = f", of {found['positive']!r} where one class is meant" if found.get("positive") else ""
+        about = f"; measures of a single class are those of {found['positive']!r}" if found.get("positive") else ""
         lines += [
             "",
             f"All predictions of `{score}` together ({found['samples']:,} test samples){about}:",

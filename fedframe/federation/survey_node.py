@@ -347,7 +347,7 @@ def describe_sums(own: OwnData) -> list[str]:
             f"{name}: {len(values)} values with mean {values.mean():.4g} and deviation {values.std():.4g} (sums of "
             f"them and of squares), and a histogram of {CELLS} cells that are empty or of at least {own.least} rows"
         )
-    ends = f"the {own.least} smallest and the {own.least} largest of a column each count as the innermost of them"
+    ends = f"the {own.least} smallest and the {own.least} largest of a column are replaced by the innermost of them"
     return [*lines, f"in all of these, {ends}"] if own.numbers else lines
 
 
