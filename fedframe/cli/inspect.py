@@ -13,7 +13,6 @@ from fedframe.cli.options import (
     ChangedCode,
     Date,
     Decimal,
-    Drop,
     Encoding,
     Missing,
     Numeric,
