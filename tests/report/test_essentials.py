@@ -84,7 +84,11 @@ def test_a_federation_names_its_sites_and_says_what_left_them(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("node", "client", "personal"),
     [
-        ("", "AUROC of the shared model on each site's own test data, unweighted mean over sites that have one", "each"),
+        (
+            "",
+            "AUROC of the shared model on each site's own test data, unweighted mean over sites that have one",
+            "each",
+        ),
         ("clientele", "AUROC of the shared model on clientele's own test data", "clientele's"),
     ],
 )
