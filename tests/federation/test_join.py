@@ -176,7 +176,7 @@ def test_a_run_that_is_started_again_gets_the_same_noise(tmp_path: Path) -> None
     ],
 )
 def test_every_score_that_leaves_is_named(tmp_path: Path, metric: str, secure: bool, said: str) -> None:
-    node = member(tmp_path, "fedavg", metric=metric, secure=secure, positive="b")
+    node = member(tmp_path, "fedavg", metric=metric, secure=secure)
     lines = node.describe_outgoing()
     assert f"  each round  right predictions and samples of this node's {said}" in lines
     assert (

@@ -94,7 +94,7 @@ def test_a_federation_names_its_sites_and_says_what_left_them(tmp_path: Path) ->
 )
 def test_scores_of_a_federation_are_of_sites(tmp_path: Path, node: str, client: str, personal: str) -> None:
     run = made_federation(tmp_path / "run")
-    change(run / "summary.json", data=REMOTE_DATA, node=node, definitions=definitions(0.0, "auroc"))
+    change(run / "summary.json", data=REMOTE_DATA, node=node, definitions=definitions(0.0, "auroc"), measures={})
     words = sections(run)["scores"]["data"]["definitions"]
     assert words["client"] == client
     assert words["personal"].startswith(f"AUROC of {personal}")
