@@ -18,7 +18,16 @@ from filelock import FileLock
 
 from fedframe.errors import DataError, FedframeError, ProtocolError, RunError, SettingError
 from fedframe.federation.agreement import Agreement
-from fedframe.federation.approval import DATA, approve, ask_person, settings_digest, terms_of
+from fedframe.federation.approval import (
+    DATA,
+    POLICIES,
+    approve,
+    approved_terms,
+    ask_person,
+    changes,
+    settings_digest,
+    terms_of,
+)
 from fedframe.federation.audit import AuditLog
 from fedframe.federation.audited import message_of
 from fedframe.federation.create import check_federation
@@ -136,12 +145,18 @@ class SurveyNode:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             self.lock = self.lock or lock_node_folder(folder)
             report_faults(folder, self.notify)
-            approve(kit.agreement, folder, self.limits.approve, self.notify)
+            approve(kit.agreement, folder, self.policy_for_draft(), self.notify)
             kit.install(folder)
         self.audit.add("joined", federation=kit.agreement.name, node=kit.name, settings=settings_digest(kit.agreement))
         config = NodeConfig(kit.agreement.address, folder / "ca.pem", folder / "node.key", folder, kit.name)
         self.masker = self.make_masker()
         return Node(config, self.handle, self.notify, self.log_error)
+
+    def policy_for_draft(self) -> str | None:
+        """What is asked of the draft: once it is approved, a digest is about what the survey makes of it."""
+        policy, before = self.limits.approve, approved_terms(self.folder)
+        known = before is not None and not changes(before, terms_of(self.kit.agreement))
+        return None if known and policy not in POLICIES else policy
 
     def make_masker(self) -> Masker:
         """The node's keys for sums."""
