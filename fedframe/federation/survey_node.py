@@ -174,14 +174,22 @@ class SurveyNode:
             return self.handler(payload)
         request = SurveyRequest.from_bytes(payload)
         try:
-            if request.stage == AGREEMENT:
-                return self.settle(request)
-            return self.answer(request)
+            return self.settle(request) if request.stage == AGREEMENT else self.answer(request)
         except FedframeError as error:
             text = str(error) if isinstance(error, ProtocolError) else public_text(error)
             self.notify(f"The survey was not answered ({request.stage}): {error}")
             self.audit.add("survey refused", survey=request.survey, stage=request.stage, text=str(error)[:500])
-            return encode_answer(request, {"refused": text[:500]})
+            return self.logged(request, {"refused": text[:500]})
+
+    def logged(self, request: SurveyRequest, said: Mapping[str, Any]) -> bytes:
+        """An answer that is no statistic, taken down before it leaves."""
+        content = encode_answer(request, said)
+        add_to_log(
+            self.folder / OUTGOING_LOG,
+            [f"survey {request.stage}: {json.dumps(dict(said))}", f"message of {len(content):,} bytes"],
+        )
+        self.audit.add("survey left", stage=request.stage, said=dict(said), **message_of(content))
+        return content
 
     def answer(self, request: SurveyRequest) -> bytes:
         """Answer a stage: the same question gets the same answer, and another one none."""
@@ -192,7 +200,9 @@ class SurveyNode:
                     "This survey was answered here for another question, and from both more could be read than from "
                     "one; begin a new survey (--new)."
                 )
-            return kept.with_suffix(".bin").read_bytes()
+            content = kept.with_suffix(".bin").read_bytes()
+            self.audit.add("survey left", stage=request.stage, again=True, **message_of(content))
+            return content
         self.check_survey(request.survey)
         content, said = self.make_answer(request)
         write_durably(kept.with_suffix(".bin"), content)
@@ -248,7 +258,7 @@ class SurveyNode:
             raise ProtocolError("The survey's agreement cannot be read.")
         new = Agreement.read(text, "the survey's agreement")
         if self.member is not None and self.member.kit.agreement.text() == new.text():
-            return encode_answer(request, {"approved": settings_digest(new)})
+            return self.logged(request, {"approved": settings_digest(new)})
         old = self.kit.agreement
         self.check_survey(request.survey)
         if (new.name, new.members, new.address) != (old.name, old.members, old.address) or new.is_draft:
@@ -270,7 +280,7 @@ class SurveyNode:
         digest = settings_digest(new)
         self.audit.add("survey agreed", survey=request.survey, federation=new.name, settings=digest)
         self.notify(f"The survey's agreement is this node's now (digest of its settings: {digest}); waiting for work.")
-        return encode_answer(request, {"approved": digest})
+        return self.logged(request, {"approved": digest})
 
     # -- what is taken down --------------------------------------------------------------------------------------------
     def log_answer(self, request: SurveyRequest, content: bytes, said: Mapping[str, Any]) -> None:

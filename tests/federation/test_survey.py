@@ -26,7 +26,7 @@ from fedframe.data import encode_rows
 from fedframe.errors import DataError, RunError, SettingError
 from fedframe.federation.agreement import DRAFT, Agreement
 from fedframe.federation.approval import DIGEST_LENGTH, approved_terms, is_default, settings_digest
-from fedframe.federation.audit import canonical, digest_of, verify
+from fedframe.federation.audit import canonical, compare, digest_of, verify
 from fedframe.federation.join import Limits, Membership
 from fedframe.federation.kit import Kit
 from fedframe.federation.start import start
@@ -39,7 +39,7 @@ from fedframe.federation.survey_data import (
     merge_cells,
     read_own_data,
 )
-from fedframe.federation.survey_messages import FORM, SurveyRequest, decode_answer
+from fedframe.federation.survey_messages import AGREEMENT, FORM, SurveyRequest, decode_answer
 from fedframe.federation.survey_node import SurveyNode, settled_terms, without_columns
 from fedframe.federation.survey_plan import MEANS, SPREADS, Plan, contributions, names_of
 from fedframe.runs.predictor import Predictor
@@ -199,7 +199,8 @@ def test_what_leaves_is_what_was_printed_and_single_parts_of_sums_are_noise(
             for what, value in zip(names, own, strict=True):
                 assert json.dumps({what: value})[1:-1] in log
         left = [each for each in verify(tmp_path / f"{name}-node").records if each["event"] == "survey left"]
-        assert [each["stage"] for each in left] == [FORM, MEANS, SPREADS]
+        assert [each["stage"] for each in left] == [FORM, MEANS, SPREADS, AGREEMENT]
+        assert len(compare(verify(tmp_path / f"{name}-node"), verify(clinic.made.path))) == 1  # nothing that differs
         assert left[0]["said"]["columns"]["sex"] == {"kind": "category", "values": ["f", "m"]}
 
 
@@ -403,6 +404,8 @@ def test_a_survey_that_was_cut_off_goes_on_where_it_was(tmp_path: Path, monkeypa
         start(clinic.made, progress=False)
     agreement = clinic.survey()
     assert len(found["north"]) == 7
+    left = [each for each in verify(tmp_path / "north-node").records if each["event"] == "survey left"]
+    assert [each.get("again", False) for each in left] == [False] * 3 + [True] * 3 + [False]
     assert [answer for _, answer in found["north"][:3]] == [answer for _, answer in found["north"][3:6]]
     assert clinic.survey().text() == agreement.text()  # members who missed the end get it again
     assert clinic.made.agreement().surveyed == K
