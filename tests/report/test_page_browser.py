@@ -119,7 +119,7 @@ def test_numbers_of_the_essentials_stay_whole_on_a_phone(see: Any) -> None:
 def test_tables_of_many_columns_fit_on_a_phone(see: Any) -> None:
     page = see("run", width=390).page
     tables = page.locator(":is(#gain, #measures) .body .table.stack")
-    assert tables.count() == 2
+    assert tables.count() == 2  # one of them in each section
     assert tables.evaluate_all("boxes => boxes.map(box => box.scrollWidth - box.clientWidth)") == [0, 0]
     said = page.locator("#gain .table.stack tbody tr").first.locator("td[data-column]")
     named = said.evaluate_all("cells => cells.map(cell => getComputedStyle(cell, '::before').content)")

@@ -20,8 +20,8 @@ figures.cost = {
       const tiles = keys.map((key) => make("div", { class: "tile" }, make("div", { class: "name" }, data.measures[key][0]), make("div", { class: "big small" }, write(key)(row.values[key][0]))));
       return [make("div", { class: "tiles cost" }, tiles), row.parts.length ? partBars(row.parts, tools) : null];
     }
-    const table = drawTable({ columns: ["method", ...keys.map((key) => data.measures[key][0])], rows: data.rows.map((row) => [row.label, ...keys.map((key) => (row.values[key] ? write(key)(row.values[key][0]) : DASH))]) });
-    table.className = "figure-table";
+    const table = drawTable({ columns: ["method", ...keys.map((key) => data.measures[key][0])], rows: data.rows.map((row) => [row.label, ...keys.map((key) => (row.values[key] ? write(key)(row.values[key][0]) : DASH))]) }, undefined, true);
+    table.className = "figure-table stack";
     return [table, this.controls(data).length === 2 ? against(data, tools, write) : null];
   },
   table(data) {
