@@ -164,5 +164,8 @@ def test_a_comparison_begins_with_its_verdict_and_has_one_page(tmp_path: Path) -
     assert "fedavg" in said[0]
     assert "[" in said[0]
     assert said[-1].startswith("By the accuracy of the shared model")
+    assert said[-1].endswith("; in brackets the 95 % interval.")
+    alone = made_comparison(tmp_path / "alone", ("fedavg", "fedetf"), 1)
+    assert "brackets" not in sections(alone)["essentials"]["data"]["verdict"][-1]  # one seed has no interval
     assert default_target([folder]) == folder / "comparison.html"
     assert default_target([tmp_path / "other"]) == tmp_path / "other" / "report.html"
