@@ -191,7 +191,8 @@ def class_table(summary: Mapping[str, Any], client: int | str | None) -> list[st
             f"{percent(one[key]['value'])} {interval(one[key])}" if one[key] is not None else "–"  # noqa: RUF001
             for key in ("recall", "precision")
         ]
-        cells.append(percent(one.get("f1")))
+        f1 = one.get("f1")  # runs of before have no interval
+        cells.append(f"{percent(f1['value'])} {interval(f1)}" if isinstance(f1, dict) else percent(f1))
         cells.append(
             f"{percent(one['auroc']['value'])} {interval(one['auroc'])}" if one.get("auroc") else percent(None)
         )
