@@ -119,7 +119,7 @@ def test_numbers_of_the_essentials_stay_whole_on_a_phone(see: Any) -> None:
 def test_tables_of_many_columns_fit_on_a_phone(see: Any) -> None:
     page = see("run", width=390).page
     tables = page.locator(":is(#gain, #measures) .body .table.stack")
-    assert tables.count() == 2  # one of them in each section
+    assert tables.count() == 2
     assert tables.evaluate_all("boxes => boxes.map(box => box.scrollWidth - box.clientWidth)") == [0, 0]
     said = page.locator("#gain .table.stack tbody tr").first.locator("td[data-column]")
     named = said.evaluate_all("cells => cells.map(cell => getComputedStyle(cell, '::before').content)")
@@ -338,6 +338,7 @@ def test_contents_list_what_there_is_and_the_rest_says_why_it_is_missing(see: An
     assert "#drift" in links
     folder = made_run(tmp_path / "run")
     (folder / "drift.jsonl").unlink()
+    dump(folder / "gain.json", made_gain(["0"]))
     (tmp_path / "page.html").write_text(make_page(open_runs([folder])), "utf-8")
     page.goto(address(tmp_path / "page.html"))
     page.wait_for_selector("html[data-drawn=all]", state="attached")
