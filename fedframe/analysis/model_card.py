@@ -47,7 +47,7 @@ def model_card(run: RunFolder, predictor: Predictor, client: int | str | None, f
         "",
         "## Data and training",
         "",
-        f"- Data: {data_name(settings.data)}; {origin(summary.get('clients', settings.clients), settings)}",
+        f"- Data: {data_name(settings.data)}; {origin(int(summary.get('clients') or settings.clients or 0), settings)}",
         f"- Method: {settings.method}, {settings.rounds} rounds, net `{settings.model}`, seed {settings.seed}.",
         *(class_line(summary.get("train_per_class") or {}, remote) if predictor.target is None else []),
         *privacy_line(summary),
