@@ -71,10 +71,10 @@ def output_text(predictor: Predictor) -> str:
 def origin(count: int, settings: Settings) -> str:
     """Whose the data are, and what became of them."""
     if settings.data == REMOTE_DATA:
-        return f"{plural(count, 'site')}; they were not pooled: every site trained on its own and sent updates."
+        return f"{plural(count, 'site')}. They were not pooled: each site trained on its own data and sent updates."
     return (
-        f"{plural(count, 'client')}, split `{settings.partition}`; they were not pooled: clients trained in turn and "
-        "sent updates."
+        f"{plural(count, 'client')}, split `{settings.partition}`. They were not pooled: each client trained on its own data "
+        "and sent updates."
     )
 
 
