@@ -75,7 +75,7 @@ class StepBound:
     def check(self, request: Message, longest: Mapping[str, float]) -> None:
         """Refuse a request whose tensors have moved too far; `longest` are the norms of this node's own replies."""
         parts = merging_parts(self.job.method)
-        reach = self.reach(parts, longest, request.round) if longest else {}
+        reach = furthest(parts, _Lengths(longest), request.round, self.job) if longest else {}
         for name, tensor in request.tensors.items():
             if name in self.first and (tensor.shape != self.first[name].shape or not tensor.is_floating_point()):
                 raise ProtocolError(
@@ -88,16 +88,6 @@ class StepBound:
                 self.refuse_other(name, tensor, f"{name.removeprefix(FIXED)} is not moved in rounds by this method")
             elif name in reach and request.round > 1:
                 self.check_step(name, tensor, request.round, reach[name])
-
-    def reach(self, parts: Collection[Part], longest: Mapping[str, float], round: int) -> dict[str, float]:
-        """How far tensors may go in a round: of updates `step_bound` times as long, or so many times by its word.
-
-        The two differ where a step is no multiple of the updates: FedExP's has their squares.
-        """
-        own = furthest(parts, _Lengths(longest), round, self.job)
-        others = {name: self.times * size for name, size in longest.items()}
-        long = furthest(parts, _Lengths(others), round, self.job)
-        return {name: max(self.times * size, long[name]) for name, size in own.items()}
 
     def covers(self, request: Message) -> bool:
         """Whether nothing but rounds has made this request's model."""
@@ -120,11 +110,11 @@ class StepBound:
         before = self.last[name] if name in self.last else self.first[name]
         moved = norm(self.bounded(name, tensor).double() - self.bounded(name, before).double())
         rounds, floor = max(1, round - began), norm(self.bounded("model", self.first["model"]))
-        if moved > rounds * max(reach, floor):
+        if moved > rounds * max(self.times * reach, floor):
             what = "shared model" if name == "model" else name.removeprefix(FIXED)
             raise ProtocolError(
-                f"The {what} has moved by {moved:.3g} since round {began}; {max(reach, floor):.3g} a round is let "
-                f"pass, by this node's own updates and step_bound = {self.times:g}: it is refused. If that is "
+                f"The {what} has moved by {moved:.3g} since round {began}; by this node's own updates {reach:.3g} a "
+                f"round could be, and step_bound = {self.times:g} times as much is agreed: it is refused. If that is "
                 "how the method learns, agree on a larger step_bound (0: none)."
             )
 

@@ -19,7 +19,7 @@ from fedframe.errors import ProtocolError
 from fedframe.methods.parts import PARTS
 from fedframe.methods.parts.fedopt import Adaptive, FedAdagrad, FedAdam, FedYogi
 from fedframe.network.secure_aggregation import masking_group_for
-from fedframe.network.step_bound import StepBound, merging_parts, unbounded
+from fedframe.network.step_bound import merging_parts, unbounded
 from tests.helpers import nothing
 from tests.network.in_process import clock, make, remote_engine
 from tests.network.test_cheating_organiser import SECURE, Organiser
@@ -170,19 +170,6 @@ def test_a_step_whose_length_has_nothing_to_do_with_updates_is_not_bounded(
 ) -> None:
     job, _ = make("fedavg+gne", tmp_path, set={"gne": settings})
     assert unbounded(job.method, job) == ([part] if part else [])
-
-
-def test_a_step_that_grows_with_the_square_of_updates_has_room_for_updates_so_many_times_as_long(
-    tmp_path: Path,
-) -> None:
-    """FedExP's: of 30 times as long updates it makes one that is 900 times as long."""
-    bound = StepBound(make("fedexp", tmp_path / "fedexp")[0])
-    part = next(part for part in bound.job.method.parts if part.name == "fedexp")
-    long = part.furthest({"update": 30 * 0.5}, 2, bound.job)
-    assert long is not None
-    assert bound.reach([part], {"update": 0.5}, 2) == long
-    mean = StepBound(make("fedavg", tmp_path / "fedavg")[0])
-    assert mean.reach(merging_parts(mean.job.method), {"update": 0.5}, 2) == {"model": 15.0}
 
 
 @pytest.mark.parametrize("kind", [FedAdagrad, FedAdam, FedYogi])
