@@ -8,7 +8,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedframe.core.evaluation import EASIER_TASK
+from fedframe.core.evaluation import EASIER_TASK, spoken_definitions
 from fedframe.core.measures import is_share
 from fedframe.errors import SettingError
 from fedframe.jobs.build import JobMaker, Net, check_given
@@ -94,14 +94,14 @@ class Result(RunResult):
     def _repr_html_(self) -> str:
         """The scores with their definitions, as a notebook shows them."""
         summary = self.summary
-        share = is_share(summary["metric"])
+        share, words = is_share(summary["metric"]), spoken_definitions(summary)
         both = summary.get("task", "classification") == "classification" and all(
             summary["scores"][name]["final"] is not None for name in ("generic", "personal")
         )
         easier = f"<p>{html.escape(sentence(EASIER_TASK))}</p>" if both else ""
         rows = "".join(
             f"<tr><th>{html.escape(name)}</th><td>{figure(score['final'], share)} {interval(score, share)}</td>"
-            f"<td style='text-align:left'>{html.escape(summary['definitions'].get(name, ''))}</td></tr>"
+            f"<td style='text-align:left'>{html.escape(words.get(name, ''))}</td></tr>"
             for name, score in summary["scores"].items()
         )
         method, data = short_method(summary["method"]), data_text(summary["data"])

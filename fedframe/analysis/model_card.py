@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fedframe.core.evaluation import EASIER_TASK
+from fedframe.core.evaluation import EASIER_TASK, spoken_definitions
 from fedframe.core.measures import METRICS, NUMBER_METRICS, is_share, metric_name
 from fedframe.runs.folder import CLIENT_SCORES, RunFolder
 from fedframe.runs.predictor import Predictor
@@ -86,7 +86,7 @@ def privacy_line(summary: Mapping[str, Any]) -> list[str]:
 
 def score_lines(summary: Mapping[str, Any], client: int | str | None) -> list[str]:
     """The scores with intervals and samples, and the measures of pooled predictions."""
-    scores, words = summary.get("scores", {}), summary.get("definitions", {})
+    scores, words = summary.get("scores", {}), spoken_definitions(summary)
     share, task = is_share(summary.get("metric", "accuracy")), summary.get("task", "classification")
     if not scores:
         return ["This run has no scores."]

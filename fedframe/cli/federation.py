@@ -14,7 +14,7 @@ import typer
 
 from fedframe.cli.app import app, interruptible
 from fedframe.cli.hints import HintingGroup
-from fedframe.cli.options import part_settings, with_settings
+from fedframe.cli.options import part_settings, with_settings, with_table_options
 from fedframe.errors import DataError, RunError, SettingError
 
 federation = typer.Typer(
@@ -42,6 +42,7 @@ def require_flower() -> None:
 
 
 @federation.command("new")
+@with_table_options("like", "--like csv:PATH")
 @functools.partial(with_settings, without=NODE_SETTINGS)
 def new_command(
     folder: Folder,
@@ -273,6 +274,7 @@ def audit(
 
 
 @federation.command()
+@with_table_options()
 def join(
     kit: Annotated[
         Path, typer.Argument(help="the kit that the organiser handed over (north-kit.zip), later this node's folder")

@@ -13,7 +13,6 @@ from fedframe.cli.options import (
     ChangedCode,
     Date,
     Decimal,
-    Drop,
     Encoding,
     Missing,
     Numeric,
@@ -42,6 +41,7 @@ def show(
 
 
 @app.command()
+@with_table_options("source", "csv:PATH")
 def data(
     source: Annotated[str, typer.Argument(help="data source, see 'fedframe list'")],
     partition: Annotated[str, typer.Option(help="how samples are dealt to clients")] = "auto",
@@ -57,21 +57,10 @@ def data(
     data_share: Annotated[float, typer.Option(help="share of the training samples that is kept")] = 1.0,
     local_test: Annotated[str, typer.Option(help="held-out share of each client, or global")] = "0.25",
     picture: Annotated[Optional[Path], typer.Option(help="where the picture goes: .svg, .png or .pdf")] = None,
-    drop: Drop = None,
-    numeric: Numeric = None,
-    categorical: Categorical = None,
-    date: Date = None,
-    missing: Missing = None,
-    encoding: Encoding = None,
-    decimal: Decimal = None,
 ) -> None:
     """Load data, show a table's columns, deal it out to clients, show who has what, and save a picture."""
     from fedframe.report.partition import show_columns, show_partition
 
-    asked = {"drop": drop, "numeric": numeric, "categorical": categorical, "date": date}
-    source = (
-        with_table_options(source, {**asked, "missing": missing, "encoding": encoding, "decimal": decimal}) or source
-    )
     show_columns(source, label, client_column, task)
     given = {
         "data": source,

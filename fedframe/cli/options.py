@@ -67,14 +67,50 @@ Encoding = Annotated[Optional[str], typer.Option(help="encoding of a csv file, s
 Decimal = Annotated[Optional[str], typer.Option(help="decimal sign of a csv file: . or ,")]
 
 
-def with_table_options(source: str | None, options: Mapping[str, str | None]) -> str | None:
+TABLE_OPTIONS: dict[str, Any] = {
+    "drop": Drop,
+    "numeric": Numeric,
+    "categorical": Categorical,
+    "date": Date,
+    "missing": Missing,
+    "encoding": Encoding,
+    "decimal": Decimal,
+}
+
+
+def with_table_options(
+    parameter: str = "data", example: str = "--data csv:PATH"
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options about a table's columns; they end up in the text of its data, `parameter`."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = [*inspect.signature(command, eval_str=True).parameters.values()]
+        added = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+            for name, kind in TABLE_OPTIONS.items()
+        ]
+
+        @functools.wraps(command)
+        def run_command(**given: Any) -> None:
+            asked = {name: given.pop(name, None) for name in TABLE_OPTIONS}
+            text = in_data_text(given.get(parameter), asked, example)
+            command(**(given if text is None else {**given, parameter: text}))
+
+        run_command.__signature__ = inspect.Signature([*own, *added])  # type: ignore[attr-defined]
+        run_command.__annotations__ = {p.name: p.annotation for p in [*own, *added]}
+        return run_command
+
+    return decorate
+
+
+def in_data_text(source: str | None, options: Mapping[str, str | None], example: str) -> str | None:
     """The data's text with options about a table's columns in it: `--drop id` as `csv:my.csv?drop=id`."""
     given = {name: value for name, value in options.items() if value is not None}
     if not given:
         return source
     if source is None or not source.startswith(("csv:", "parquet:")):
         name = next(iter(given))
-        raise SettingError(f"--{name} is about the columns of a table; use it with --data csv:PATH.")
+        raise SettingError(f"--{name} is about the columns of a table; use it with {example}.")
     from urllib.parse import quote
 
     query = "&".join(f"{name}={quote(value, safe=', :')}" for name, value in given.items())

@@ -9,14 +9,7 @@ import typer
 
 from fedframe.cli.app import app, interruptible
 from fedframe.cli.options import (
-    Categorical,
     ChangedCode,
-    Date,
-    Decimal,
-    Drop,
-    Encoding,
-    Missing,
-    Numeric,
     part_settings,
     with_settings,
     with_table_options,
@@ -24,6 +17,7 @@ from fedframe.cli.options import (
 
 
 @app.command("run")
+@with_table_options()
 @with_settings
 def run_command(
     method: Annotated[
@@ -35,23 +29,10 @@ def run_command(
         Optional[list[str]], typer.Option("--set", help="setting of a part: --set fine_tune.epochs=3")
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="show nothing but errors")] = False,
-    drop: Drop = None,
-    numeric: Numeric = None,
-    categorical: Categorical = None,
-    date: Date = None,
-    missing: Missing = None,
-    encoding: Encoding = None,
-    decimal: Decimal = None,
     **settings: Any,
 ) -> None:
     """Train a method: fedframe run fedavg --data digits --rounds 20."""
     parts = part_settings(set_ or [])
-    asked = {"drop": drop, "numeric": numeric, "categorical": categorical, "date": date}
-    data = with_table_options(
-        settings.get("data"), {**asked, "missing": missing, "encoding": encoding, "decimal": decimal}
-    )
-    if data is not None:
-        settings["data"] = data
     with interruptible():
         from fedframe.api import NotGiven, run
 

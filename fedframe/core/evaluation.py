@@ -10,6 +10,7 @@ another measure (`measures.py`) instead of accuracy.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ from fedframe.core.message import Message
 from fedframe.core.stage_costs import COUNTS_BYTES
 from fedframe.core.target_measures import Single
 from fedframe.core.told_gain import ToldGain
+from fedframe.settings import REMOTE_DATA
 
 if TYPE_CHECKING:
     from fedframe.core.part import Part
@@ -83,6 +85,20 @@ def definitions(validate_share: float, metric: str = "accuracy") -> dict[str, st
         for score in SCORE_NAMES
     }
     return {**found, **named, "metric": f"what scores are: {meaning(metric)}"}
+
+
+def spoken_definitions(summary: Mapping[str, Any]) -> dict[str, str]:
+    """A summary's definitions for people: a federation's clients are sites, and what a node keeps has its name."""
+    found: dict[str, str] = dict(summary.get("definitions", {}))
+    if summary.get("data") != REMOTE_DATA:
+        return found
+    for score in SCORE_NAMES:
+        text = found.get(score, "")
+        if node := summary.get("node"):
+            text = re.sub(", unweighted mean over clients( that have one)?$", "", text)
+        text = text.replace("client", "site")
+        found[score] = text.replace("each site's", f"{node}'s") if node else text
+    return found
 
 
 @dataclass(frozen=True)

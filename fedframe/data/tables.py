@@ -487,7 +487,7 @@ def encode_rows(
             odd = next((str(value) for value in table[name].tolist() if np.isnan(number(str(value)))), "")
             raise DataError(
                 f"the column {name!r} holds texts ({odd!r}), and held numbers in training; if they are dates, decimal "
-                f"commas or such as <0.5, say so: --date {name}, --decimal , or --numeric {name} (at a node in the "
+                f"commas or such as <0.5, say so: --date {name}, --decimal , or --numeric {name} (or in the "
                 f"data's text: csv:my.csv?numeric={name})."
             )
     for name in columns:

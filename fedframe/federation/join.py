@@ -222,13 +222,7 @@ class Membership:
         if noised:
             lines.append("  No loss, no number of samples and no score: these have no noise.")
         else:
-            bins, summed = (
-                self.settings.score_bins,
-                ", which only the sum over clients shows" if self.settings.secure else "",
-            )
-            lines.append(f"  each round  right predictions and samples of this node's test data{summed}")
-            histograms = f", and histograms of the scores of both models there in {bins:,} bins{summed}" if bins else ""
-            lines.append(f"  at the end  right predictions of this node's own model on its test data{histograms}")
+            lines += self.describe_scores(job)
             if self.tell_gain:
                 lines.append(
                     "  at the end  what this node has alone and gains by joining: two scores, intervals (--tell-gain)"
@@ -244,6 +238,23 @@ class Membership:
         if job.remembers:
             lines.append("What stays here between rounds: this client's private state, and at the end its own model.")
         return lines
+
+    def describe_scores(self, job: Job) -> list[str]:
+        """What tells the organiser how good the models are on this node's test data."""
+        counted = "samples" if job.target is not None else "right predictions and samples"
+        error = "" if self.settings.secure else " with its standard error"
+        metric, scored = self.settings.score_metric, ""
+        if may_choose(self.settings.metric, self.federation):
+            scored = f", and balanced accuracy{error} if the organiser's scores are that"
+        elif metric != "accuracy":
+            scored = f", and {metric_name(metric)}{error}"
+        summed = ", which only the sum over clients shows" if self.settings.secure else ""
+        bins = self.settings.score_bins
+        histograms = f", and histograms of the scores of both models there in {bins:,} bins{summed}" if bins else ""
+        return [
+            f"  each round  {counted} of this node's test data{scored}{summed}",
+            f"  at the end  the same of this node's own model{histograms}",
+        ]
 
     def describe_reply(self, reply: Message) -> list[str]:
         """What a reply holds, or what is sent in its place."""

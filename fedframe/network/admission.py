@@ -186,7 +186,7 @@ class Admission:
         """
         if self.step_bound.wants(request):
             for client in clients:
-                if not self.journal(client).longest:
+                if request.round > 1 and not self.journal(client).longest:  # the first model is the agreed one
                     first = Message("train", 1, -1, self.step_bound.beginning, {"lr": self.job.learning_rate(1)})
                     trial = self.job.folder / f"trial-{client}"  # local nodes share a folder
                     try:

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedframe.core.evaluation import EASIER_TASK
+from fedframe.core.evaluation import EASIER_TASK, spoken_definitions
 from fedframe.core.measures import METRICS, NUMBER_METRICS, is_share, metric_name
 from fedframe.metrics.accuracy import has_tail
 from fedframe.settings import data_text, short_method
@@ -142,10 +142,10 @@ def choose_display(progress: bool | Display) -> Display:
 def closing_lines(summary: dict[str, Any], folder: Path) -> list[str]:
     """The result in plain words."""
     lines = [""]
-    share = is_share(summary["metric"])
+    share, words = is_share(summary["metric"]), spoken_definitions(summary)
     for name, score in summary["scores"].items():
         ends = interval(score, share)
-        text = f"  {name:9}{figure(score['final'], share):>7} {ends:13} {summary['definitions'][name]}"
+        text = f"  {name:9}{figure(score['final'], share):>7} {ends:13} {words[name]}"
         if name == "new" and score["client"] is not None:
             text += f" ({figure(score['client'], share)})"
         over, clients = score.get("clients"), summary["clients"]

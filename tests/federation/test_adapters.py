@@ -1,7 +1,8 @@
-"""LoRA over the network: kits bring a net of transformers as name and file, and only adapters travel."""
+"""LoRA over the network: kits bring a net of transformers or timm as name and file, and only adapters travel."""
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,9 @@ from fedframe.runs.predictor import Predictor
 from fedframe.util.files import read_json
 from tests.federation.clinic import NAMES, make_clinic
 from tests.models.test_transformers_nets import saved
+from tests.models.test_zoo import packages, works
 
+__all__ = ["packages"]  # a fixture
 FORM = form_from_description("a,b,c", "8x8x1", "0.3", "0.2")
 
 
@@ -67,3 +70,32 @@ def test_adapters_alone_travel(secure: bool, tmp_path: Path, monkeypatch: pytest
         numbers = sum(tensor.numel() for name, tensor in model.state_dict().items() if ".lora_" in name)
         assert 4 * numbers <= sent["lora"] / (4 * len(NAMES)) < 8 * numbers  # tensors start on lines of 64 bytes
         assert sent["lora"] < sent["whole"] / 2
+
+
+@pytest.mark.parametrize("real", [False, True], ids=["stand-in", "timm"])
+def test_a_net_of_timm_starts_from_the_kits_file(
+    real: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    pytest.importorskip("peft", reason="needs the extra 'lora'")
+    if real and (reason := works("timm")):
+        pytest.skip(f"timm cannot be used here: {reason}")
+    if not real:
+        request.getfixturevalue("packages")
+    timm: Any = importlib.import_module("timm")
+    whole = timm.create_model("resnet18", pretrained=False, in_chans=1, num_classes=7)
+    torch.save(whole.state_dict(), tmp_path / "net.pth")
+    made, _ = make_clinic(
+        tmp_path, monkeypatch, form=FORM, write=write_images, with_weights=True, model="timm:resnet18",
+        weights=str(tmp_path / "net.pth"), lora=2, rounds=2, lr=0.1,
+    )  # fmt: skip
+    assert made.agreement().settings.weights_digest is not None
+    start.start(made, progress=False)
+    state = Predictor.load(next((tmp_path / "south-node/runs").iterdir())).model.state_dict()
+    first = next(iter(whole.parameters()))
+    assert any(torch.equal(tensor, first) for name, tensor in state.items() if "base_layer" in name)
+    assert any(bool(tensor.any()) for name, tensor in state.items() if ".lora_B." in name)  # they begin as zeros
+    sent = read_json(made.runs / "1/summary.json")["bytes_by_part"]["backbone"]["up"] / (2 * len(NAMES))
+    if real:
+        assert sent < 0.1 * sum(4 * tensor.numel() for tensor in whole.parameters())
+    else:  # for a convolution of 1x3x3 to 6 channels: A 2x1x3x3 and B 6x2, on lines of 64 bytes
+        assert 4 * (18 + 12) <= sent < 8 * (18 + 12)

@@ -70,6 +70,6 @@ def test_a_federation_by_its_commands_equals_one_process_with_all_data(commands:
     }
     assert sent == printed == {"update"}
     assert len(re.findall(r"round \d+ train:", left)) == 3
-    # The first reply, three rounds, scores of the last round's model before GA-FR changes it, the last models,
-    # histograms of scores, and the word that all is over.
-    assert left.count(" message of ") == 8
+    # The first reply, how frequent the classes are, three rounds, scores of the last round's model before GA-FR changes
+    # it, the last models, histograms of scores, and the word that all is over.
+    assert left.count(" message of ") == 9

@@ -166,6 +166,24 @@ def test_a_run_that_is_started_again_gets_the_same_noise(tmp_path: Path) -> None
     assert (tmp_path / "node" / "privacy.key").stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.parametrize(
+    ("metric", "secure", "said"),
+    [
+        ("accuracy", False, "test data"),
+        ("auroc", False, "test data, and AUROC with its standard error"),
+        ("auroc", True, "test data, and AUROC, which only the sum over clients shows"),
+        ("auto", False, "test data, and balanced accuracy with its standard error if the organiser's scores are that"),
+    ],
+)
+def test_every_score_that_leaves_is_named(tmp_path: Path, metric: str, secure: bool, said: str) -> None:
+    node = member(tmp_path, "fedavg", metric=metric, secure=secure)
+    lines = node.describe_outgoing()
+    assert f"  each round  right predictions and samples of this node's {said}" in lines
+    assert (
+        sum(line.startswith("  at the end  the same of this node's own model, and histograms") for line in lines) == 1
+    )
+
+
 PRIVATE: dict[str, Any] = {
     "privacy_clip": 1.0, "privacy_noise": 1.0, "privacy_at": "node", "weighting": "uniform",
 }  # fmt: skip

@@ -16,9 +16,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 pytest.importorskip("flwr")
 
+from fedframe.cli.app import app
 from fedframe.cli.federation import newest_kit
 from fedframe.data import encode_rows
 from fedframe.errors import DataError, RunError, SettingError
@@ -426,6 +428,16 @@ def test_a_column_that_cannot_be_read_counts_as_missing_unless_that_is_settled(
     place = member.federation.source.columns.index("crp=")  # type: ignore[union-attr]
     missing = member.federation.source.train.x.take(torch.arange(120))[:, place]
     assert bool(missing.all()) != settled
+
+
+def test_the_options_that_messages_name_are_those_of_the_command(tmp_path: Path) -> None:
+    kit, data = str(make_draft(tmp_path).kit("north")), three_tables(tmp_path)["north"]
+    command = ["federation", "join", kit, "--data", data, "--out", str(tmp_path / "node"), "--check"]
+    before, after = (CliRunner().invoke(app, [*command, *more]) for more in ([], ["--drop", "patient_id"]))
+    assert "Leave it out with --drop patient_id" in " ".join(before.output.split())
+    assert after.exit_code == 0
+    assert "column age" in after.output
+    assert "patient_id" not in after.output
 
 
 def test_data_of_different_kinds_and_classes_that_look_alike_are_named(

@@ -28,7 +28,7 @@ def works(package: str) -> str:
     try:
         __import__(package)
     except (ImportError, RuntimeError) as error:  # torchvision raises this if it was made for another torch
-        return str(error)
+        return f"{error} (it comes with the extra {package!r}, and must have been made for the torch that is there)"
     return ""
 
 

@@ -135,6 +135,26 @@ def made_measures(labels: list[str]) -> dict[str, Any]:
     return measure_table(Predictions(p / p.sum(1, keepdims=True), truth), labels, 1, 0.9)
 
 
+def made_gain(names: list[str]) -> dict[str, Any]:
+    """gain.json of clients that gain, one after the other, a little less."""
+
+    def around(value: float) -> dict[str, float]:
+        return {"value": value, "low": value - 0.123, "high": value + 0.123}
+
+    rows = [
+        {
+            "client": name,
+            "test_samples": 1234,
+            **{kind: around(0.5 + i / 10) for i, kind in enumerate(("alone", "shared", "personal"))},
+            "gain": around(0.2 - place / 100),
+            "verdict": "gains",
+        }
+        for place, name in enumerate(names)
+    ]
+    counts = {"gains": len(names), "loses": 0, "no clear difference": 0}
+    return {"clients": rows, "mean": around(0.19), "counts": counts, "metric": "accuracy"}
+
+
 def examination(
     draw: Any,
     labels: list[str],

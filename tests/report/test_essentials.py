@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from fedframe.core.evaluation import EASIER_TASK
+from fedframe.core.evaluation import EASIER_TASK, definitions
 from fedframe.report.page.build import default_target, page_data
 from fedframe.report.page.essentials import beats
 from fedframe.report.page.runs import open_runs
@@ -79,6 +79,28 @@ def test_a_federation_names_its_sites_and_says_what_left_them(tmp_path: Path) ->
     assert spread["title"] == "Site by site"
     assert spread["data"]["few"]
     assert {name for line in spread["data"]["panels"][0]["series"] for name in line["clients"]} == set(SITES)
+
+
+@pytest.mark.parametrize(
+    ("node", "client", "personal"),
+    [
+        (
+            "",
+            "AUROC of the shared model on each site's own test data, unweighted mean over sites that have one",
+            "each",
+        ),
+        ("clientele", "AUROC of the shared model on clientele's own test data", "clientele's"),
+    ],
+)
+def test_scores_of_a_federation_are_of_sites(tmp_path: Path, node: str, client: str, personal: str) -> None:
+    run = made_federation(tmp_path / "run")
+    change(run / "summary.json", data=REMOTE_DATA, node=node, definitions=definitions(0.0, "auroc"), measures={})
+    words = sections(run)["scores"]["data"]["definitions"]
+    assert words["client"] == client
+    assert words["personal"].startswith(f"AUROC of {personal}")
+    assert "client" not in words["personal"].replace("clientele", "")
+    change(run / "summary.json", data="digits")  # clients of a simulation stay clients
+    assert "each client's own test data" in sections(run)["scores"]["data"]["definitions"]["client"]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 from fedframe.report.page.build import make_page
 from fedframe.report.page.runs import open_runs
 from tests.report.browser import PATIENCE, Seen, address
-from tests.report.made import made_cases, made_comparison, made_run
+from tests.report.made import dump, made_cases, made_comparison, made_gain, made_run
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -56,6 +56,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "thousand": made_run(root / "thousand", clients=1000, classes=100, rounds=60, samples=2000),
         "comparison": made_comparison(root / "comparison"),
     }
+    dump(folders["run"] / "gain.json", made_gain(["north-eastern general hospital", "south", EVIL]))
     for name, folder in folders.items():
         (root / f"{name}.html").write_text(make_page(open_runs([folder])), "utf-8")
     return {name: root / f"{name}.html" for name in folders}
@@ -113,6 +114,16 @@ def test_numbers_of_the_essentials_stay_whole_on_a_phone(see: Any) -> None:
     }).map(cell => cell.innerText)"""
     assert cells.count() >= 6
     assert cells.evaluate_all(broken) == []
+
+
+def test_tables_of_many_columns_fit_on_a_phone(see: Any) -> None:
+    page = see("run", width=390).page
+    tables = page.locator(":is(#gain, #measures) .body .table.stack")
+    assert tables.count() == 2
+    assert tables.evaluate_all("boxes => boxes.map(box => box.scrollWidth - box.clientWidth)") == [0, 0]
+    said = page.locator("#gain .table.stack tbody tr").first.locator("td[data-column]")
+    named = said.evaluate_all("cells => cells.map(cell => getComputedStyle(cell, '::before').content)")
+    assert named[:3] == ['"test samples"', '"alone"', '"shared"']
 
 
 LOOK = """new MutationObserver(() => {

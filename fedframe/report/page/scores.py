@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedframe.core.evaluation import DEFINITIONS, EASIER_TASK
+from fedframe.core.evaluation import DEFINITIONS, EASIER_TASK, spoken_definitions
 from fedframe.core.measures import METRICS, NUMBER_METRICS, is_share
 from fedframe.metrics.statistics import estimate
 from fedframe.report.page.runs import Group, Run, Subject
@@ -111,7 +111,7 @@ def read(run: Run, score: str, kind: str) -> float | None:
 def definitions(subject: Subject) -> dict[str, str]:
     """The definitions of the scores, from the first finished run."""
     said: dict[str, str] = next(
-        (run.summary["definitions"] for run in subject.runs if run.summary.get("definitions")), {}
+        (spoken_definitions(run.summary) for run in subject.runs if run.summary.get("definitions")), {}
     )
     return {**DEFINITIONS, **said}
 

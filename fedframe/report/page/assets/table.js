@@ -2,10 +2,11 @@
 
 const MOST_ROWS = 300; // on screen; the CSV has all
 
-function drawTable({ columns, rows }, classes = () => "") {
+// `stack`: on a phone every row is a block of its own, its cells below each other with the names of their columns.
+function drawTable({ columns, rows }, classes = () => "", stack = false) {
   const head = make("tr", {}, columns.map((name) => make("th", { scope: "col" }, String(name))));
-  const body = rows.slice(0, MOST_ROWS).map((row) => make("tr", {}, row.map((cell, i) => make("td", { class: classes(row, i) || null }, cellText(cell)))));
-  return make("div", { class: "table", tabindex: "0", role: "region", "aria-label": "Table of the figure's numbers" },
+  const body = rows.slice(0, MOST_ROWS).map((row) => make("tr", {}, row.map((cell, i) => make("td", { class: classes(row, i) || null, "data-column": stack && i ? String(columns[i]) : null }, cellText(cell)))));
+  return make("div", { class: stack ? "table stack" : "table", tabindex: "0", role: "region", "aria-label": "Table of the figure's numbers" },
     make("table", {}, make("thead", {}, head), make("tbody", {}, body)));
 }
 

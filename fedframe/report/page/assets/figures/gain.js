@@ -6,7 +6,7 @@ figures.gain = {
     const write = (cell) => (cell === null ? DASH : `${cell[0] > 0 ? "+" : ""}${points(cell[0])} (${points(cell[1])} to ${points(cell[2])})`);
     const lines = data.rows.map((row) => [row.client, count(row.samples), text(row.alone), text(row.shared), text(row.personal), write(row.gain), row.verdict]);
     const table = drawTable({ columns: [data.who, "test samples", "alone", "shared", "personal", scoring.share ? "by joining (points)" : "better by", ""], rows: lines },
-      (line, i) => (i === 6 ? { gains: "good", loses: "bad" }[line[6]] || "" : ""));
+      (line, i) => (i === 6 ? { gains: "good", loses: "bad" }[line[6]] || "" : ""), true);
     const said = data.mean && data.rows.length > 1 && make("p", { class: "note" }, `Mean over ${data.who}s: ${write(data.mean)}${scoring.share ? " points" : ""}; ${Object.entries(data.counts).map(([word, many]) => `${word}: ${many}`).join(", ")}.`);
     const known_ = data.rows.filter((row) => row.gain);
     return [said, known_.length ? gains(known_, tools) : null, table].filter(Boolean);

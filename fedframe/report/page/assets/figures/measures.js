@@ -6,8 +6,8 @@ figures.measures = {
     const set = data.sets.length > 1 ? data.sets.find(({ key }) => key === tools.get("set")) : data.sets[0]; // one has no control
     const ofShare = (value) => `${(100 * value).toFixed(1)}\u00a0%`;
     const text = (cell, share = true) => (cell === null ? DASH : interval(...cell, share ? ofShare : (value) => (Math.abs(value) < 10 ? value.toFixed(3) : number(value, 4))));
-    const all = drawTable({ columns: ["measure", ...set.methods], rows: set.rows.map(({ name, share, cells }) => [name, ...cells.map((cell) => text(cell, share))]) });
-    const classes = set.classes && drawTable({ columns: [scoring.task === "classification" ? "class" : scoring.task === "regression" ? "number" : "label", "test samples", ...set.classes.columns], rows: set.classes.rows.map(([name, samples, ...cells]) => [name, count(samples), ...cells.map((cell) => text(cell, set.classes.share ?? true))]) });
+    const all = drawTable({ columns: ["measure", ...set.methods], rows: set.rows.map(({ name, share, cells }) => [name, ...cells.map((cell) => text(cell, share))]) }, undefined, set.methods.length > 1);
+    const classes = set.classes && drawTable({ columns: [scoring.task === "classification" ? "class" : scoring.task === "regression" ? "number" : "label", "test samples", ...set.classes.columns], rows: set.classes.rows.map(([name, samples, ...cells]) => [name, count(samples), ...cells.map((cell) => text(cell, set.classes.share ?? true))]) }, undefined, true);
     return [make("p", { class: "note" }, set.note), all, classes && make("h3", {}, `${scoring.task === "classification" ? "Class by class" : scoring.task === "regression" ? "Number by number" : "Label by label"}${set.methods.length > 1 ? `, ${set.methods[0]}` : ""}`), classes].filter(Boolean);
   },
   table(data) {
