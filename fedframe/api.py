@@ -42,14 +42,15 @@ class NotGiven(Enum):
 
 @dataclass(frozen=True)
 class Result(RunResult):
-    """What a run gave: its folder, and from it scores, history and models; it shows itself in a notebook."""
+    """The result of a run: its folder, with scores, history and models. A notebook shows it as a table."""
 
     data: object = field(default=None, repr=False, compare=False)  # data that exist only in Python
 
     def report(self, out: str | Path | None = None, *, quick: bool = False, changed_code: bool = False) -> Path:
         """Write the run's HTML page (default: report.html in its folder) and return its path.
 
-        `quick` takes what is known and looks at no model; `changed_code` looks at them with files as they are now.
+        `quick` examines no model and shows what is known already. `changed_code` examines models with the files as they
+        are now, even if they have changed since the run.
         """
         from fedframe.report.page.build import write_page  # what only a report needs is loaded for one only
 
@@ -68,14 +69,14 @@ class Result(RunResult):
         return write_page([self.folder], target, quick=quick, changed_code=allowed, notify=lambda text: None)
 
     def export(self, format: str = "onnx", client: int | str | None = None, out: str | Path | None = None) -> Path:
-        """Write a model for use without Fedframe, as `fedframe export` does; returns its file."""
+        """Write a model for use without Fedframe, as `fedframe export` does, and return its file."""
         from fedframe.analysis.export import export
 
         net = None if isinstance(self.net, str) else self.net
         return export(self.folder, format, client, out, net=net, data=self.data).file
 
     def plot(self, out: str | Path | None = None) -> Figure:
-        """The learning curves as a matplotlib figure; with `out` they are also written, as .svg, .png or .pdf."""
+        """Return the learning curves as a matplotlib figure. `out` also writes them, as .svg, .png or .pdf."""
         from fedframe.report.figures.drawing import draw, make_figure
         from fedframe.report.page.runs import open_runs
 
@@ -125,8 +126,8 @@ def run(
     """Train a method and return its result.
 
     Settings have the names of the command line (`rounds=50`, `lr=0.05`, ...). `method` may be a name, a part, a part's
-    class, a recipe, or a list of them to be joined; `data` a name, arrays, tensors, a torch `Dataset`, a `Source` or a
-    `Federation`; `model` a name, a module, or a function that makes one.
+    class, a recipe, or a list of them to be joined. `data` may be a name, arrays, tensors, a torch `Dataset`, a
+    `Source` or a `Federation`. `model` may be a name, a module, or a function that makes one.
     """
     given = dict(settings)
     if not isinstance(method, NotGiven):
@@ -176,14 +177,14 @@ def resume(
     without_private_state: bool = False,
     progress: bool | Display = True,
 ) -> Result:
-    """Go on with a run that was stopped; a finished one is returned as it is.
+    """Continue a run that was stopped. A finished run is returned as it is.
 
-    Where files are damaged: `from_round` goes back to a round that is kept (the last two, and 0), in a finished run
-    too; `without_private_state` lets clients whose private state is damaged or missing start afresh.
+    If files are damaged, `from_round` goes back to a round that is kept (the last two, and 0), also in a finished run.
+    With `without_private_state`, clients whose private state is damaged or missing start afresh.
 
-    A method, data or a net that were objects are given again. A run whose files have changed since it began is
-    refused, unless `changed_code` is true: then it goes on with them as they are now. A finished run is refused only
-    when its models are used.
+    Give a method, data or a net again if they were objects. If files of your own have changed since the run began, it
+    is refused, unless `changed_code` is true: then it continues with the files as they are now. A finished run is
+    refused only when its models are used.
     """
     run_folder = RunFolder.open(folder)
     settings = run_folder.settings()

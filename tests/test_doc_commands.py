@@ -68,7 +68,7 @@ OTHERS = {
     ".", ".venv/bin/pytest", "cat", "cd", "cp", "curl", "do", "docker", "done", "echo", "for", "git", "mkdir", "mkdocs",
     "nice", "openssl", "pip", "python", "python3", "pytest", "ruff", "sed", "sudo", "systemctl", "torchrun", "until",
     "bash", "tensorboard", "wait", "mypy", "lint-imports", "pre-commit", "export", "ls", "tar", "sleep", "grep", "helm",
-    "kubectl",
+    "kubectl", "kill", "break", "{", "}",
 }  # fmt: skip
 BLOCK = re.compile(r"(<!-- not run: (?P<why>[^\n]*) -->\n)?```sh\n(?P<script>.*?)```", re.DOTALL)
 SEPARATORS = {";", "|", "||", "&&", "&", "(", ")"}

@@ -31,14 +31,22 @@ PLAIN = {
     "would do.": "use ...",
     "is told of": "is reported about",
     "it is mended": "it is fixed",
+    "at the brink": "close to instability",
+    "be taken for": "look like",
+    "the like of": "the same for",
+    "no match for": "not comparable with",
+    "holds 0": "contains 0",
+    "eft alone, the": "by default the",
+    "with somebody who is no": "with a stranger",
+    "what came of it": "the result",
 }
-MEAN_WORDS, MOST_WORDS = 30, 90  # of the sentences of a page
+MEAN_WORDS, MOST_WORDS = 20, 55  # of the sentences of a page
 FENCE = re.compile(r"^ *```.*?^ *```$", re.DOTALL | re.MULTILINE)
 COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 TABLE = re.compile(r"^ *\|.*$", re.MULTILINE)
 FORMULA = re.compile(r"\$\$.*?\$\$|\$[^$\n]*\$", re.DOTALL)
 LINK = re.compile(r"\]\([^)]*\)")
-END = re.compile(r"(?<=[.?!:])[\s*]+(?=[A-Z`\[*(])|\n\n+|\n(?=[-|#>]|\d+\. )")
+END = re.compile(r"(?<=[.?!:])[\s*]+(?=[A-Z`\[*(])|\n\n+|\n(?= *[-|#>]|\d+\. )| · ")
 
 
 def sentences(page: Path) -> list[str]:

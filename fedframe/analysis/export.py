@@ -141,10 +141,10 @@ def largest(expected: Tensor, predictor: Predictor) -> float:
 
 def checked_text(made: Exported) -> str:
     """How the file was checked, as a sentence."""
-    what = "real samples" if made.real else "random inputs, because the data are not available here,"
+    what = "real samples" if made.real else "random inputs (the data are not available here)"
     return (
-        f"Compared with Fedframe's own predictions on {made.samples} {what} before it was written: the largest "
-        f"difference of an output is {made.difference:.1g}."
+        f"Checked before it was written: on {made.samples} {what} its outputs differ from Fedframe's own by at most "
+        f"{made.difference:.1g}."
     )
 
 

@@ -10,8 +10,8 @@ from fedframe.core.measures import METRICS, NUMBER_METRICS, is_share, metric_nam
 from fedframe.runs.folder import CLIENT_SCORES, RunFolder
 from fedframe.runs.predictor import Predictor
 from fedframe.runs.round_files import SUMMARY
-from fedframe.settings import data_name, short_method
-from fedframe.util.text import figure, interval, percent, sentence
+from fedframe.settings import REMOTE_DATA, Settings, data_name, short_method
+from fedframe.util.text import figure, interval, percent, plural, sentence
 from fedframe.util.version import __version__
 
 MOST_CLIENTS = 50  # rows of a table
@@ -32,7 +32,9 @@ def model_card(run: RunFolder, predictor: Predictor, client: int | str | None, f
     """The card of a model that was exported."""
     summary = run.read(SUMMARY) if (run.path / SUMMARY).exists() else {}
     settings = run.settings()
-    whose = "The shared model" if client is None else f"The own model of client {client}"
+    remote = settings.data == REMOTE_DATA
+    owner = client if remote else f"client {client}"
+    whose = "The shared model" if client is None else f"The own model of {owner}"
     shape = " x ".join(map(str, predictor.stored_shape))
     lines = [
         f"# {whose} of {short_method(settings.method)} on {data_name(settings.data)}",
@@ -45,17 +47,16 @@ def model_card(run: RunFolder, predictor: Predictor, client: int | str | None, f
         "",
         "## Data and training",
         "",
-        f"- Data: {data_name(settings.data)}; {summary.get('clients', settings.clients)} clients, split "
-        f"`{settings.partition}`; they were not pooled: clients trained in turn and sent updates.",
+        f"- Data: {data_name(settings.data)}; {origin(int(summary.get('clients') or settings.clients or 0), settings)}",
         f"- Method: {settings.method}, {settings.rounds} rounds, net `{settings.model}`, seed {settings.seed}.",
-        *(class_line(summary.get("train_per_class") or {}) if predictor.target is None else []),
+        *(class_line(summary.get("train_per_class") or {}, remote) if predictor.target is None else []),
         *privacy_line(summary),
     ]
     if predictor.columns is not None:
         lines.append(f"- Columns, in this order: {', '.join(predictor.columns)}.")
     lines += ["", "## Scores", "", *score_lines(summary, client)]
     if client is not None:
-        lines += ["", *own_scores(run, client)]
+        lines += ["", *own_scores(run, client, str(owner))]
     lines += [*class_table(summary, client), *client_table(run)]
     lines += ["", "## Limits", "", *[f"- {text}" for text in limits(summary, predictor)], ""]
     return "\n".join(lines)
@@ -67,10 +68,20 @@ def output_text(predictor: Predictor) -> str:
     return f"{OUTPUT[predictor.schema.task].format(len(names))}: {', '.join(names[:50])}"
 
 
-def class_line(counts: Mapping[str, int]) -> list[str]:
+def origin(count: int, settings: Settings) -> str:
+    """Whose the data are, and what became of them."""
+    if settings.data == REMOTE_DATA:
+        return f"{plural(count, 'site')}; they were not pooled: every site trained on its own and sent updates."
+    return (
+        f"{plural(count, 'client')}, split `{settings.partition}`; they were not pooled: clients trained in turn and "
+        "sent updates."
+    )
+
+
+def class_line(counts: Mapping[str, int], remote: bool) -> list[str]:
     """Training samples by class."""
     if not counts:
-        return ["- Training samples by class: known to the clients only."]
+        return [f"- Training samples by class: known to the {'sites' if remote else 'clients'} only."]
     shown = ", ".join(f"{name} {count:,}" for name, count in list(counts.items())[:50])
     return [f"- Training samples by class: {shown}."]
 
@@ -107,7 +118,7 @@ def score_lines(summary: Mapping[str, Any], client: int | str | None) -> list[st
     score = next((name for name in order if name in measures), None)
     if score is not None:
         found = measures[score]
-        about = f", of {found['positive']!r} where one class is meant" if found.get("positive") else ""
+        about = f"; measures of a single class are those of {found['positive']!r}" if found.get("positive") else ""
         lines += [
             "",
             f"All predictions of `{score}` together ({found['samples']:,} test samples){about}:",
@@ -130,11 +141,11 @@ def score_lines(summary: Mapping[str, Any], client: int | str | None) -> list[st
     return lines
 
 
-def own_scores(run: RunFolder, client: int | str) -> list[str]:
+def own_scores(run: RunFolder, client: int | str, owner: str) -> list[str]:
     """How this client's own model and the shared one do on its own test data."""
     row = client_row(run, client)
     if row is None:
-        return [f"Client {client} has no test data of its own, or was not scored."]
+        return [f"{owner[:1].upper()}{owner[1:]} has no test data of its own, or was not scored."]
     share = is_share(run.read(SUMMARY).get("metric", "accuracy"))
     texts = [
         f"{name} {figure(row[key], share)} "
@@ -142,7 +153,7 @@ def own_scores(run: RunFolder, client: int | str) -> list[str]:
         for key, name in (("personal", "its own model"), ("client", "the shared model"))
         if row.get(key) is not None
     ]
-    return [f"On the {row['test_samples']:,} test samples of client {client}: {', '.join(texts)}."]
+    return [f"On the {row['test_samples']:,} test samples of {owner}: {', '.join(texts)}."]
 
 
 def client_row(run: RunFolder, client: int | str) -> dict[str, Any] | None:
@@ -180,7 +191,8 @@ def class_table(summary: Mapping[str, Any], client: int | str | None) -> list[st
             f"{percent(one[key]['value'])} {interval(one[key])}" if one[key] is not None else "–"  # noqa: RUF001
             for key in ("recall", "precision")
         ]
-        cells.append(percent(one.get("f1")))
+        f1 = one.get("f1")  # runs of before have no interval
+        cells.append(f"{percent(f1['value'])} {interval(f1)}" if isinstance(f1, dict) else percent(f1))
         cells.append(
             f"{percent(one['auroc']['value'])} {interval(one['auroc'])}" if one.get("auroc") else percent(None)
         )
@@ -210,7 +222,8 @@ def client_table(run: RunFolder) -> list[str]:
     if not names:
         return []
     share = is_share(run.read(SUMMARY).get("metric", "accuracy"))
-    lines = ["", "### By client", "", "| client | test samples | shared model | own model |", "|---|---|---|---|"]
+    who = "site" if run.settings().data == REMOTE_DATA else "client"
+    lines = ["", f"### By {who}", "", f"| {who} | test samples | shared model | own model |", "|---|---|---|---|"]
     for i, name in enumerate(names[:MOST_CLIENTS]):
         cells = []
         for key in ("client", "personal"):

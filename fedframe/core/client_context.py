@@ -1,4 +1,4 @@
-"""The context of one client's work: what it has, what it received, what it keeps to itself, and what it will reply."""
+"""The context of one client's work: its data, what it received, what it keeps, and what it will reply."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class ClientContext:
-    """One client's work for one request. Parts read and change it; nothing of it outlives the request but `memory`."""
+    """One client's work for one request. Parts read and change it. Only `memory` is kept after the request."""
 
     runtime: ClientRuntime
     kind: str  # of the request: train, statistics, personalise or own
@@ -70,7 +70,7 @@ class ClientContext:
 
     @cached_property
     def class_counts(self) -> Tensor:
-        """How many training samples the client has of each class."""
+        """The number of the client's training samples in each class."""
         self._needs_classes("class_counts")
         labels = self.job.federation.source.train.y[self.rows]
         return torch.bincount(labels, minlength=self.model.classes)
@@ -83,35 +83,35 @@ class ClientContext:
         parts: Sequence[Part] | None = None,
         loss: Part | None = None,
     ) -> float:
-        """Train on the client's own data with the one loop over batches; returns the mean loss.
+        """Train on the client's own data and return the mean loss.
 
-        `only` picks the weights to train by name, also frozen ones; by default those that are trained in rounds.
-        `parts` are those whose penalties and corrections count: by default all in a round, none in a later stage.
-        `loss` replaces the method's own loss.
+        `only` selects the weights to train by name, also frozen ones. The default is the weights that rounds train.
+        `parts` are the parts whose penalties and corrections are used: by default all in a round, and none in a later
+        stage. `loss` replaces the method's own loss.
         """
         return self.runtime.fit(self, epochs, steps, only, parts, loss)
 
     def compute_gradient(self) -> Tensor:
-        """The loss of the batch at the weights as they stand; its gradient, corrected and clipped, is in `.grad`.
+        """Compute the loss of the batch at the current weights. Its gradient, corrected and clipped, is in `.grad`.
 
-        For parts that fill `step`. It may be called several times; each call replaces the gradient.
+        This is for parts that fill `step`. It may be called several times; each call replaces the gradient.
         """
         return self.runtime.compute_gradient(self)
 
     def apply_gradient(self) -> None:
-        """Take the optimiser's step along the gradient, unless that has overflowed in float16."""
+        """Take the optimiser's step along the gradient, unless the gradient has overflowed in float16."""
         if self.loss_scale is None or not self.loss_scale.overflowed:
             self.optimizer.step()
 
     def train_missed_rounds(self, parts: Sequence[Part]) -> None:
-        """Train the model as it stands for as long as an average client was in rounds, up to a bound.
+        """Train the current model for as long as rounds trained an average client, up to a bound.
 
-        For a client that was in none; `parts` are those whose penalties and corrections count.
+        This is for a client that was in no round. `parts` are the parts whose penalties and corrections are used.
         """
         self.runtime.train_missed_rounds(self, parts, None)
 
     def class_sums(self) -> tuple[Tensor, Tensor]:
-        """Sums of the client's embeddings by class (classes, dim), and its samples of each class; on the CPU."""
+        """Return the sums of the client's embeddings by class (classes, dim), and its samples by class, on the CPU."""
         self._needs_classes("class_sums")
         sums = torch.zeros(self.model.classes, self.model.dim)
         sums.index_add_(0, self.job.federation.source.train.y[self.rows], self.embeddings().cpu())
@@ -126,31 +126,32 @@ class ClientContext:
             )
 
     def keep_model(self, part: str) -> None:
-        """Put all of the model that learns, as it stands, into the client's memory under a part's name."""
+        """Copy all weights that learn into the client's memory, under a part's name."""
         tensors = copy_tensors(self.model, self.job.roles.changing)
         self.memory |= {f"{part}/{name}": tensor for name, tensor in tensors.items()}
 
     def load_model(self, part: str) -> bool:
-        """Load what `keep_model` has kept; False if there is nothing."""
+        """Load the weights that `keep_model` has kept. Returns False if there are none."""
         start = len(part) + 1
         kept = {name[start:]: tensor for name, tensor in self.memory.items() if name.startswith(f"{part}/")}
         load_tensors(self.model, kept)
         return bool(kept)
 
     def embeddings(self, rows: Tensor | None = None) -> Tensor:
-        """Features as they reach the classifier, of the client's (or these) training rows: evaluation mode, in batches,
-        without augmentation, as prediction would have them.
+        """Return features as they reach the classifier, of the client's training rows or of `rows`.
+
+        They are computed as in prediction: in evaluation mode, in batches and without augmentation.
         """
         return self.runtime.embeddings(self.rows if rows is None else rows, self.client if rows is None else None)
 
     @torch.no_grad()
     def mean_loss(self) -> float:
-        """The method's loss of the model as it stands over all of the client's training samples, in evaluation mode."""
+        """Return the method's loss of the current model on all training samples of the client, in evaluation mode."""
         self.labels = self.job.federation.source.train.targets[self.rows].to(self.start.device)
         self.embedding = self.embeddings()
         self.logits = self.model.head(self.embedding)
         return float(self.job.method.slot("loss").loss(self.logits, self.labels, self))
 
     def trainable(self, vector: Tensor) -> Tensor:
-        """The part of a flat vector (weights or an update) that learns: a view, without BatchNorm's statistics."""
+        """Return a view of what learns in a flat vector (weights or an update), without BatchNorm's statistics."""
         return vector[: self.job.roles.layout.trainable]

@@ -325,6 +325,16 @@ def class_f1(confusion: Counts | Floats) -> Floats:
         return np.where(both > 0, 2 * hits / both, np.nan)
 
 
+def f1_of_class(hits: int, named_or_own: int) -> Measured:
+    """F1 of one class; `named_or_own` counts TP + FP + FN.
+
+    With the share q of hits among these it is 2 q / (1 + q), which rises with q: the ends of q's interval give its own.
+    """
+    q = share_of(hits, named_or_own)
+    value, low, high = (2 * share / (1 + share) for share in (q.value, q.low, q.high))
+    return Measured(value, 2 * q.error / (1 + q.value) ** 2, (low, high))
+
+
 def mean_f1(confusion: Counts, weighted: bool = False) -> float:
     """The mean over classes of F1; weighted, by the samples of each class."""
     each, sizes = class_f1(confusion), confusion.sum(1)

@@ -47,7 +47,7 @@ ALL_DATA = math.inf  # of `Part.server_samples`: the server looks at all clients
 
 @dataclass(frozen=True)
 class ModelSize:
-    """What the shapes of uploads depend on."""
+    """The sizes that the shapes of uploads depend on."""
 
     classes: int
     dim: int  # of the feature that reaches the classifier
@@ -57,12 +57,13 @@ class ModelSize:
 
 @dataclass(frozen=True)
 class Upload:
-    """A tensor that clients send beside their update: its shape, and what the server needs of it.
+    """A tensor that clients send besides their update: its shape, and how the server receives it.
 
-    `sum` and `weighted_sum` (with the clients' weights in the mean) reach the server as one tensor,
-    `server.total(name)`, also under secure aggregation. `each` keeps every client's: `server.each(name)`. `number` is
-    no tensor but a plain number, of shape (), from `context.numbers` to the `reply.numbers` that a merger gets. `when`
-    says whether it belongs to a round's reply or to what `statistics` returns, and `stage` in which of them (`stages`).
+    With `sum` and `weighted_sum` (by the clients' weights in the mean) the server receives one tensor,
+    `server.total(name)`, also under secure aggregation. With `each` it receives every client's tensor:
+    `server.each(name)`. `number` is a plain number of shape (): the client puts it into `context.numbers`, and a merger
+    finds it in `reply.numbers`. `when` says whether it belongs to a round's reply or to what `statistics` returns.
+    `stage` says to which of several `stages`.
     """
 
     shape: Sequence[int]
@@ -82,30 +83,30 @@ class Upload:
 
 @dataclass(frozen=True)
 class State:
-    """A tensor that a part keeps on the server between rounds, and whether clients receive it with every request."""
+    """A tensor that a part keeps on the server between rounds. With `broadcast`, every request sends it to clients."""
 
     tensor: Tensor
     broadcast: bool = False
 
 
 class Merger(Protocol):
-    """Takes the replies of one round one by one and returns the step of the model."""
+    """A merger takes the replies of one round one by one, and returns the step of the model."""
 
     def add(self, reply: Message, weight: float) -> None:
-        """Take one client's reply; `weight` is its sample count, or 1 for every client alike.
+        """Take one client's reply. `weight` is its sample count, or 1 if all clients have the same weight.
 
         `reply.tensors["update"]` holds the trainable weights first, `[: server.layout.trainable]`, then the averaged
         buffers, which the server merges itself. A part's own merger may keep the tensors.
         """
 
     def finish(self) -> Tensor:
-        """The step of the trainable weights, to be added to the server's model; or of the buffers too, behind them."""
+        """Return the step to be added to the server's trainable weights. Steps of buffers may follow behind it."""
 
 
 @dataclass(frozen=True)
 class HeadStage:
-    """Some epochs of training in which the backbone stays as it is: its features are computed once, without
-    augmentation, and many clients take their steps together.
+    """Some epochs of training that leave the backbone unchanged. Its features are computed once, without augmentation,
+    and many clients take their steps together.
     """
 
     epochs: int
@@ -118,7 +119,7 @@ class HeadStage:
 
 @dataclass(frozen=True)
 class Part:
-    """The base of all parts; every method below is a hook."""
+    """The base class of all parts. Every method below is a hook: override the ones that you need."""
 
     name: ClassVar[str] = ""
     paper: ClassVar[str] = ""
@@ -136,7 +137,7 @@ class Part:
 
     @property
     def shares_a_model(self) -> bool:
-        """Whether the shared tensors alone make a model that predicts; if not, there is no generic score."""
+        """Whether the shared tensors alone make a model that can predict. If not, there is no generic score."""
         return True
 
     @property
@@ -146,182 +147,185 @@ class Part:
 
     @property
     def samplewise(self) -> bool:
-        """Whether `transform`, outside of rounds, treats each sample by itself, along the last dimension, and uses only
-        linear layers and single numbers of the model: samples of many clients can then be processed at once.
+        """Whether `transform`, outside of rounds, treats each sample separately, along the last dimension, and uses
+        only linear layers and single numbers of the model. Then samples of many clients can be processed at once.
         """
         return False
 
     @property
     def protects(self) -> Literal["clients", "samples"] | None:
-        """What the noise of the privacy settings hides in `statistics`, if the part itself adds it.
+        """What noise hides in `statistics`, if the part itself adds the noise of the privacy settings.
 
-        All clients' statistics are then one release with the noise multiplier `privacy_noise`. None: statistics have no
-        noise, and privacy settings are refused.
+        All clients' statistics are then one release with the noise multiplier `privacy_noise`. None means that
+        statistics have no noise, and that privacy settings are refused.
         """
         return None
 
     # -- checks, before anything runs ----------------------------------------------------------------------------------
     def check_method(self, method: Method) -> None:
-        """Refuse other parts of the method, or the lack of one, with which this part would do nothing or harm."""
+        """Refuse a method whose other parts, or the lack of one, make this part useless or harmful."""
 
     def check_settings(self, settings: Settings) -> None:
         """Refuse settings of the run that this part cannot work with."""
 
     def check_model(self, model: Model, clients: int) -> None:
-        """Refuse a model, or so many clients with it, that this part cannot work with."""
+        """Refuse a model, or a number of clients, that this part cannot work with."""
 
     # -- the model -----------------------------------------------------------------------------------------------------
     def build(self, model: Model) -> None:
-        """Add modules to the model (`model.extras[name]`); torch's random state is seeded."""
+        """Add modules to the model (`model.extras[name]`). torch's random state is already seeded."""
 
     def build_head(self, model: Model) -> None:
-        """Make the classifier, `model.head` (slot `head`); torch's random state is seeded."""
+        """Make the classifier, `model.head` (slot `head`). torch's random state is already seeded."""
         raise NotImplementedError
 
     def private(self, model: Model) -> Collection[str]:
-        """Names of the model's tensors that stay on the client."""
+        """Return the names of the model's tensors that stay on the client."""
         return ()
 
     def predict(self, model: Model, features: Tensor) -> Tensor:
-        """Class scores in prediction, where another classifier than `model.head` gives them (slot `predict`)."""
+        """Return class scores for prediction, if they do not come from `model.head` (slot `predict`)."""
         raise NotImplementedError
 
     # -- on the client -------------------------------------------------------------------------------------------------
     def begin(self, context: ClientContext) -> None:
-        """Prepare for one client's work: read `context.received` and `context.memory`, fill `context.scratch`."""
+        """Prepare one client's work: read `context.received` and `context.memory`, fill `context.scratch`."""
 
     def begin_epoch(self, context: ClientContext, epoch: int) -> None:
-        """Change what is trained, epoch by epoch."""
+        """Change which weights are trained. Called before every epoch."""
 
     def begin_batch(self, context: ClientContext) -> None:
-        """Change the batch under way, `context.inputs` and `context.labels`, before the step on it."""
+        """Change the current batch, `context.inputs` and `context.labels`, before the step on it."""
 
     def transform(self, model: Model, features: Tensor, context: ClientContext | None) -> Tensor:
-        """What happens to a feature on its way to the classifier; `context` is None in prediction.
+        """Change features on their way to the classifier. `context` is None in prediction.
 
         `context.training` is False while a client makes its personal model.
         """
         raise NotImplementedError
 
     def loss(self, logits: Tensor, labels: Tensor, context: ClientContext) -> Tensor:
-        """What a client minimises (slot `loss`)."""
+        """Return the loss that a client minimises (slot `loss`)."""
         raise NotImplementedError
 
     def row_losses(self, logits: Tensor, labels: Tensor, contexts: Sequence[ClientContext]) -> Tensor:
-        """The loss of every sample outside of rounds, whose mean is `loss`: logits (clients, samples, classes).
+        """Return the loss of every sample outside of rounds. Its mean is `loss`. Logits: (clients, samples, classes).
 
-        Optional beside `loss`: with it, the heads of many clients are trained at once.
+        Optional, in addition to `loss`. With it, the heads of many clients are trained at once.
         """
         raise NotImplementedError
 
     def round_losses(self, logits: Tensor, labels: Tensor, contexts: Sequence[ClientContext]) -> Tensor:
-        """The loss of every sample in rounds, whose mean is `loss`: logits (clients, samples, classes).
+        """Return the loss of every sample in rounds. Its mean is `loss`. Logits: (clients, samples, classes).
 
-        Optional beside `loss`: with it, clients can train together (`vectorise`). For a loss that is the same in rounds
-        and after them: `round_losses = row_losses`.
+        Optional, in addition to `loss`. With it, clients can train together (`vectorise`). If a loss is the same in
+        rounds and after them, write `round_losses = row_losses`.
         """
         raise NotImplementedError
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """The class probabilities that logits learnt by this loss stand for; optional beside `loss`."""
+        """Turn logits that were learned with this loss into class probabilities. Optional, in addition to `loss`."""
         return logits.softmax(-1)
 
     def penalty(self, context: ClientContext) -> Tensor:
-        """What is added to the loss of a batch."""
+        """Return a term that is added to the loss of a batch."""
         raise NotImplementedError
 
     def correct(self, context: ClientContext) -> None:
         """Change the gradients of a batch in place before the optimiser's step."""
 
     def step(self, context: ClientContext) -> Tensor:
-        """Replace the whole step on one batch (slot `step`), most often with `context.compute_gradient` and
-        `context.apply_gradient`; returns the batch's loss.
+        """Replace the whole step on one batch (slot `step`), and return the batch's loss.
+
+        Most parts use `context.compute_gradient` and `context.apply_gradient`.
         """
         raise NotImplementedError
 
     def finish(self, context: ClientContext) -> None:
         """Add to `context.reply` and `context.numbers` what `uploads` declares; change `context.memory`.
 
-        A part that trains another model here (`context.fit`) has a high `rank`: others look at the round's own.
+        A part that trains another model here (`context.fit`) needs a high `rank`, because other parts read the model
+        of the round.
         """
 
     def load_personal(self, context: ClientContext) -> None:
-        """Put the client's own model as rounds have left it into `context.model` (slot `load_personal`).
+        """Load the client's own model, as it is after its rounds, into `context.model` (slot `load_personal`).
 
-        For models that are more than the shared one with private tensors. They are scored between rounds, and the
-        client stage starts from them. For a client that was in no round: something sensible, trained only if
-        `context.kind` is "personalise" (`context.train_missed_rounds`).
+        This is for personal models that are more than the shared one with private tensors. They are scored between
+        rounds, and the client stage starts from them. A client that was in no round needs a sensible model, too. Train
+        it (`context.train_missed_rounds`) only if `context.kind` is "personalise".
         """
         raise NotImplementedError
 
     # -- between client and server -------------------------------------------------------------------------------------
     def uploads(self, size: ModelSize) -> dict[str, Upload]:
-        """All that this part adds to a client's reply or statistics; any other name is refused."""
+        """Declare everything that this part adds to a client's reply or statistics. Any other name is refused."""
         return {}
 
     # -- on the server -------------------------------------------------------------------------------------------------
     def server_state(self, server: Server) -> dict[str, State]:
-        """What this part keeps in `server.state` between rounds (names start with the part's name); any other name is
-        refused.
+        """Declare what this part keeps in `server.state` between rounds.
+
+        Names start with the part's name. Any other name is refused.
         """
         return {}
 
     def select_clients(self, server: Server, round: int, clients: Sequence[int]) -> Sequence[int]:
-        """Who trains in a round, given those that were drawn."""
+        """Choose who trains in a round. `clients` are those that were drawn."""
         raise NotImplementedError
 
     def server_step(self, server: Server, updates: RunningMean) -> Tensor:
-        """The step of the shared weights, from the weighted mean of the clients' updates (slot `merge`)."""
+        """Return the step of the shared weights from the weighted mean of the clients' updates (slot `merge`)."""
         raise NotImplementedError
 
     def before_merge(self, server: Server, replies: Sequence[WeightedReply]) -> Sequence[WeightedReply]:
-        """The replies of a round as they are to be merged: with other updates, or fewer of them.
+        """Return the replies that are merged: with other updates, or fewer of them.
 
-        All updates of the round are kept for it, in their order; their tensors must not be changed in place.
+        All updates of the round are kept in memory for this hook, in their order. Do not change their tensors in place.
         """
         raise NotImplementedError
 
     def merger(self, server: Server) -> Merger:
-        """How updates are merged where their mean is not enough (slot `merge`); a new one for every round."""
+        """Return a new merger for a round, if the mean of the updates is not enough (slot `merge`)."""
         raise NotImplementedError
 
     def after_merge(self, server: Server, clients: int) -> None:
-        """Act on the server once all `clients` replies of a round are merged."""
+        """Act on the server after all replies of a round are merged. `clients` is their number."""
 
     def furthest(self, longest: Mapping[str, float], round: int, job: Job) -> Mapping[str, float] | None:
-        """How far what clients receive can move in a round by this part's doing on the server, at most: `model` for the
-        shared weights, `fixed/NAME`, and what is broadcast.
+        """Bound how far this part can move in one round what clients receive: `model` (the shared weights),
+        `fixed/NAME`, and what is broadcast.
 
-        `longest` are norms that no client's reply has exceeded so far: of `update` without buffers, and of uploads.
-        Nodes refuse what has moved many times as far (`step_bound`). None: no bound is known, and nodes check none; so
-        it is with a part that merges, or acts after it, and does not override this.
+        `longest` has norms that no client's reply has exceeded so far: of `update` without buffers, and of uploads.
+        Nodes refuse what has moved many times as far (`step_bound`). None means that no bound is known, and nodes check
+        none. This is the default for a part that merges, or acts after the merge.
         """
         return None
 
     # -- after the last round ------------------------------------------------------------------------------------------
     def after_rounds(self, server: Server) -> None:
-        """Change the shared model once the last round is over and scored, before any stage."""
+        """Change the shared model after the last round is scored, before any stage."""
 
     def stages(self, model: Model) -> int:
-        """How often in a row clients are asked for statistics, each time with what the server made of the last."""
+        """How often clients are asked for statistics. Each request has the server's result of the one before."""
         return 1
 
     def statistics(self, context: ClientContext) -> dict[str, Tensor]:
-        """What a client contributes to the server stage `context.stage`, as `uploads` declares it for `statistics`."""
+        """Return what a client contributes to the server stage `context.stage`, as `uploads` declares it."""
         raise NotImplementedError
 
     def server_stage(self, server: Server, replies: Iterable[Message]) -> None:
         """Fit something on the server after the last round, from all clients' statistics (slot `server_stage`).
 
-        With several `stages` it is called for each in turn, and `server.stage` says for which.
+        With several `stages` it is called once for each, in order; `server.stage` says which.
         """
         raise NotImplementedError
 
     def personalise(self, context: ClientContext) -> None:
-        """Make `context.model` this client's own, most often with `context.fit` (slot `client_stage`)."""
+        """Turn `context.model` into this client's own model, usually with `context.fit` (slot `client_stage`)."""
 
     def head_stages(self, method: Method, model: Model) -> Sequence[HeadStage]:
-        """Training that follows `personalise` and leaves the backbone alone; done for many clients at once."""
+        """Declare training after `personalise` that leaves the backbone unchanged. Many clients run it at once."""
         return ()
 
 

@@ -31,7 +31,7 @@ Progress = Callable[[int, int], None]
 
 
 class Server(ServerView):
-    """The loop over rounds, its steps, and what comes after the last."""
+    """The server: it runs the rounds, and the stages after the last round."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Server(ServerView):
 
     # -- the loop over rounds ------------------------------------------------------------------------------------------
     def train(self, finished: Callable[[RoundRecord], None], progress: Progress) -> None:
-        """Run the rounds that are left; `finished` is called after each, `progress` after each client."""
+        """Run the rounds that are left. `finished` is called after each round, `progress` after each client."""
         settings = self.job.settings
         for round in range(self.round + 1, settings.rounds + 1):
             self.culprit = None
@@ -83,7 +83,7 @@ class Server(ServerView):
             finished(record)
 
     def run_round(self, round: int, progress: Progress) -> RoundRecord:
-        """One round: choose clients, send the model, merge what comes back."""
+        """Run one round: choose clients, send the model, merge the replies."""
         began, settings = time.perf_counter(), self.job.settings
         self.figures, self.last_scores, self.problems = {}, None, []
         clients = self.select_clients(round)

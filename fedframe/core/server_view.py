@@ -1,4 +1,4 @@
-"""What parts may use of the server: the shared model, what they keep beside it, and what clients sent in a round."""
+"""What parts may use on the server: the shared model, the state that they keep, and what clients sent in a round."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ class ServerView:
 
     @property
     def size(self) -> ModelSize:
-        """The number of classes, the size of a feature and that of the model, for the shapes of what is kept."""
+        """The number of classes, the size of a feature and the size of the model, for the shapes of state."""
         return self.job.size
 
     @property
     def current_round(self) -> int:
-        """The number of the round under way."""
+        """The number of the current round."""
         return self.round + 1
 
     @property
     def lr(self) -> float:
-        """The clients' learning rate in the round under way."""
+        """The clients' learning rate in the current round."""
         return self.learning_rate(self.current_round)
 
     def learning_rate(self, round: int) -> float:
@@ -68,14 +68,14 @@ class ServerView:
         return self.limits.samples_of_all() if by_samples else float(len(self.job.federation))
 
     def tensor(self, name: str) -> Tensor:
-        """A tensor of the model by name, as the server has it."""
+        """A tensor of the server's model, by name."""
         shared = self.layout.views(self.model)
         if name in shared:
             return shared[name]
         return self.fixed_overrides.get(name, named_tensors(self.job.template)[name].detach())
 
     def set_tensor(self, name: str, value: Tensor) -> None:
-        """Set a tensor of the model, shared or fixed; clients get it with the next request."""
+        """Set a tensor of the model, shared or fixed. Clients receive it with the next request."""
         shared = self.layout.views(self.model)
         if name in shared:
             shared[name].copy_(value)
@@ -83,7 +83,7 @@ class ServerView:
             self.fixed_overrides[name] = value.detach().clone().float()
 
     def net(self) -> Model:
-        """The shared model as it stands, as a net in evaluation mode: for parts that work with data on the server."""
+        """The current shared model as a net in evaluation mode, for parts that work with data on the server."""
         if self._net is None:
             model = self.job.fresh_model().eval()
             self._net = (model, self.layout.bind(model))

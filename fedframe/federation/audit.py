@@ -261,7 +261,7 @@ def describe(folder: Path, audit: Audit, run: str | None = None) -> list[str]:
     chosen = [each for each in audit.records if run is None or each.get("run") == run]
     lines = [text for each in chosen if (text := describe_record(each)) is not None]
     left = [each for each in chosen if each["event"] in LEAVING]
-    total = sum(int(each.get("bytes", 0)) for each in left)
+    total = sum(size_of(each) for each in left)
     lines.append(f"{plural(len(left), 'message')} with {total:,} bytes left in all.")
     if audit.faults:
         more = f", and {len(audit.faults) - MAX_NAMED} more" if len(audit.faults) > MAX_NAMED else ""
@@ -276,12 +276,14 @@ def compare(node: Audit, organiser: Audit) -> list[str]:
 
     An answer may be lost on its way. One that arrived and never left was sent by somebody else, or a log is not true.
     """
-    name = next((str(each["node"]) for each in node.records if each["event"] == "joined"), None)
+    name = next((str(each.get("node")) for each in node.records if each["event"] == "joined"), None)
     if name is None:
         raise DataError("This is not a node's log: it has no 'joined' line; give the node's folder first.")
-    left = {each["digest"]: each for each in node.records if each["event"] in ("left", "survey left")}
+    left = {str(each.get("digest")): each for each in node.records if each["event"] in ("left", "survey left")}
     arrived = {
-        each["digest"]: each for each in organiser.records if each["event"] == "arrived" and each.get("node") == name
+        str(each.get("digest")): each
+        for each in organiser.records
+        if each["event"] == "arrived" and each.get("node") == name
     }
     lines = [f"{len(left.keys() & arrived.keys()):,} messages of {name} are in both logs."]
     for what, one, other in (("left and did not arrive", left, arrived), ("arrived and never left", arrived, left)):
@@ -308,15 +310,22 @@ def describe_record(record: Mapping[str, Any]) -> str | None:
             "sent": f"sent to {record.get('node')}",
             "arrived": f"came from {record.get('node')}",
         }
-        details = [f"run {record.get('run')}", f"round {record.get('round')}", ", ".join(record.get("kinds", []))]
-        return f"{when} {way[event]}: {', '.join(map(str, details))}, {record.get('bytes'):,} bytes, " + (
-            f"sha256 {str(record.get('digest'))[:16]}"
-        )
+        numbered = [f"{name} {record[name]}" for name in ("run", "round") if record.get(name) is not None]
+        kinds = record.get("kinds")
+        details = [*numbered, *(map(str, kinds) if isinstance(kinds, list) else ())]
+        details += [f"{size_of(record):,} bytes", f"sha256 {str(record.get('digest'))[:16]}"]
+        return f"{when} {way[event]}: {', '.join(details)}"
     for name in ("federation", "run", "settings", "changed", "by", "text", "bytes", "members"):
         if (value := record.get(name)) not in (None, "", []):
             shown = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
             details.append(f"{name} {shown[:200]}")
     return f"{when} {event}{': ' if details else ''}{'; '.join(details)}"
+
+
+def size_of(record: Mapping[str, Any]) -> int:
+    """The bytes of a message; 0 in a line that was changed there."""
+    found = record.get("bytes")
+    return found if type(found) is int else 0
 
 
 def plural(count: int, what: str) -> str:

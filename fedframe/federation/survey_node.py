@@ -18,7 +18,16 @@ from filelock import FileLock
 
 from fedframe.errors import DataError, FedframeError, ProtocolError, RunError, SettingError
 from fedframe.federation.agreement import Agreement
-from fedframe.federation.approval import DATA, approve, ask_person, settings_digest, terms_of
+from fedframe.federation.approval import (
+    DATA,
+    POLICIES,
+    approve,
+    approved_terms,
+    ask_person,
+    changes,
+    settings_digest,
+    terms_of,
+)
 from fedframe.federation.audit import AuditLog
 from fedframe.federation.audited import message_of
 from fedframe.federation.create import check_federation
@@ -136,12 +145,18 @@ class SurveyNode:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             self.lock = self.lock or lock_node_folder(folder)
             report_faults(folder, self.notify)
-            approve(kit.agreement, folder, self.limits.approve, self.notify)
+            approve(kit.agreement, folder, self.policy_for_draft(), self.notify)
             kit.install(folder)
         self.audit.add("joined", federation=kit.agreement.name, node=kit.name, settings=settings_digest(kit.agreement))
         config = NodeConfig(kit.agreement.address, folder / "ca.pem", folder / "node.key", folder, kit.name)
         self.masker = self.make_masker()
         return Node(config, self.handle, self.notify, self.log_error)
+
+    def policy_for_draft(self) -> str | None:
+        """What is asked of the draft: once it is approved, a digest is about what the survey makes of it."""
+        policy, before = self.limits.approve, approved_terms(self.folder)
+        known = before is not None and not changes(before, terms_of(self.kit.agreement))
+        return None if known and policy not in POLICIES else policy
 
     def make_masker(self) -> Masker:
         """The node's keys for sums."""
@@ -159,14 +174,22 @@ class SurveyNode:
             return self.handler(payload)
         request = SurveyRequest.from_bytes(payload)
         try:
-            if request.stage == AGREEMENT:
-                return self.settle(request)
-            return self.answer(request)
+            return self.settle(request) if request.stage == AGREEMENT else self.answer(request)
         except FedframeError as error:
             text = str(error) if isinstance(error, ProtocolError) else public_text(error)
             self.notify(f"The survey was not answered ({request.stage}): {error}")
             self.audit.add("survey refused", survey=request.survey, stage=request.stage, text=str(error)[:500])
-            return encode_answer(request, {"refused": text[:500]})
+            return self.logged(request, {"refused": text[:500]})
+
+    def logged(self, request: SurveyRequest, said: Mapping[str, Any]) -> bytes:
+        """An answer that is no statistic, taken down before it leaves."""
+        content = encode_answer(request, said)
+        add_to_log(
+            self.folder / OUTGOING_LOG,
+            [f"survey {request.stage}: {json.dumps(dict(said))}", f"message of {len(content):,} bytes"],
+        )
+        self.audit.add("survey left", stage=request.stage, said=dict(said), **message_of(content))
+        return content
 
     def answer(self, request: SurveyRequest) -> bytes:
         """Answer a stage: the same question gets the same answer, and another one none."""
@@ -177,7 +200,9 @@ class SurveyNode:
                     "This survey was answered here for another question, and from both more could be read than from "
                     "one; begin a new survey (--new)."
                 )
-            return kept.with_suffix(".bin").read_bytes()
+            content = kept.with_suffix(".bin").read_bytes()
+            self.audit.add("survey left", stage=request.stage, again=True, **message_of(content))
+            return content
         self.check_survey(request.survey)
         content, said = self.make_answer(request)
         write_durably(kept.with_suffix(".bin"), content)
@@ -233,7 +258,7 @@ class SurveyNode:
             raise ProtocolError("The survey's agreement cannot be read.")
         new = Agreement.read(text, "the survey's agreement")
         if self.member is not None and self.member.kit.agreement.text() == new.text():
-            return encode_answer(request, {"approved": settings_digest(new)})
+            return self.logged(request, {"approved": settings_digest(new)})
         old = self.kit.agreement
         self.check_survey(request.survey)
         if (new.name, new.members, new.address) != (old.name, old.members, old.address) or new.is_draft:
@@ -255,7 +280,7 @@ class SurveyNode:
         digest = settings_digest(new)
         self.audit.add("survey agreed", survey=request.survey, federation=new.name, settings=digest)
         self.notify(f"The survey's agreement is this node's now (digest of its settings: {digest}); waiting for work.")
-        return encode_answer(request, {"approved": digest})
+        return self.logged(request, {"approved": digest})
 
     # -- what is taken down --------------------------------------------------------------------------------------------
     def log_answer(self, request: SurveyRequest, content: bytes, said: Mapping[str, Any]) -> None:
@@ -347,7 +372,7 @@ def describe_sums(own: OwnData) -> list[str]:
             f"{name}: {len(values)} values with mean {values.mean():.4g} and deviation {values.std():.4g} (sums of "
             f"them and of squares), and a histogram of {CELLS} cells that are empty or of at least {own.least} rows"
         )
-    ends = f"the {own.least} smallest and the {own.least} largest of a column each count as the innermost of them"
+    ends = f"the {own.least} smallest and the {own.least} largest of a column are replaced by the innermost of them"
     return [*lines, f"in all of these, {ends}"] if own.numbers else lines
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from fedframe.core.measures import (
     METRICS,
     ClassMeasures,
@@ -15,7 +13,7 @@ from fedframe.core.measures import (
     Predictions,
     bins_error,
     brier,
-    class_f1,
+    f1_of_class,
     measure,
     share_of,
 )
@@ -51,12 +49,12 @@ def class_table(evidence: Evidence, c: int, by_class: ClassMeasures) -> dict[str
     """One class against the rest; `recall` and `precision` are those of the predicted classes."""
     confusion = evidence.confusion
     hits, own, named = int(confusion[c, c]), int(confusion[c].sum()), int(confusion[:, c].sum())
-    f1 = float(class_f1(confusion)[c])
+    either = own + named - hits
     return {
         "samples": own,
         "recall": plain(share_of(hits, own) if own else None),
         "precision": plain(share_of(hits, named) if named else None),
-        "f1": None if np.isnan(f1) else f1,
+        "f1": plain(f1_of_class(hits, either) if either else None),
         **{metric: plain(found) for metric, found in by_class.of(c).items()},
     }
 

@@ -1,4 +1,4 @@
-"""A trained model that predicts: from the run folder and inputs to class names and probabilities."""
+"""A trained model that predicts: it turns inputs into class names and probabilities."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def adapter_settings(settings: Settings) -> dict[str, object]:
 
 @dataclass(frozen=True)
 class Predictor:
-    """A model, how its inputs are normalised, and what its classes are called."""
+    """A trained model, with the normalisation of its inputs and the names of its classes."""
 
     method: Method
     model: Model
@@ -110,9 +110,10 @@ class Predictor:
         method: MethodLike | None = None,
         changed_code: bool = False,
     ) -> Predictor:
-        """The shared model of a finished run, or a client's own. What came from Python is given again.
+        """Load the shared model of a finished run, or with `client` a client's own.
 
-        Code that has changed since the training is refused, unless `changed_code` is true: then it is taken as it is.
+        Give a net or a method again if it exists only in Python. If its code has changed since the training, it is
+        refused, unless `changed_code` is true.
         """
         python = f"predict there: fedframe.Predictor.load({str(folder)!r}, net=MyNet()).predict(inputs)"
         check: CodeCheck = "none" if changed_code else "all"
@@ -186,18 +187,17 @@ class Predictor:
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
-        """The shape of one raw input: images with their channels last."""
+        """The shape of one raw input. Images have their channels last."""
         shape = self.input_shape
         return (shape[1], shape[2], shape[0]) if len(shape) == 3 else shape
 
     @torch.no_grad()
     def probabilities(self, inputs: object, batch: int = 256) -> Tensor:
-        """Class probabilities of inputs (an array or tensor) as they were in the training data, not yet normalised.
+        """Return class probabilities of inputs: an array or tensor as in the training data, not normalised.
 
-        Of a model that predicts numbers it is these (n, targets), in their own units; of one that predicts labels, the
-        probability of each.
-        Images are (n, H, W), (n, H, W, C) or (n, C, H, W), vectors (n, d); a model of tables takes a DataFrame that
-        has the columns of the training table.
+        A model that predicts numbers returns these (n, targets), in their own units. A model that predicts several
+        labels returns the probability of each. Images are (n, H, W), (n, H, W, C) or (n, C, H, W), and vectors (n, d).
+        A model of tables takes a DataFrame with the columns of the training table.
         """
         if is_table(inputs):
             inputs = self.encode_table(inputs)
@@ -217,7 +217,7 @@ class Predictor:
         return found
 
     def predict(self, inputs: object) -> list[Any]:
-        """The most probable class of each input; or its number (a list of several); or the list of its labels."""
+        """Return the most probable class of each input; for other tasks its number or numbers, or its labels."""
         if self.target is not None:
             return [self.answer(row) for row in self.probabilities(inputs).tolist()]
         return [self.classes[int(index)] for index in self.probabilities(inputs).argmax(1)]
@@ -229,7 +229,7 @@ class Predictor:
         return row[0] if len(row) == 1 else list(row)
 
     def predict_table(self, inputs: Any) -> Any:
-        """A DataFrame with the rows of the given one: `prediction`, and a column of probabilities for every class."""
+        """Return a DataFrame with a row per input: `prediction`, and a column of probabilities for every class."""
         if not is_table(inputs):
             raise DataError("predict_table takes a DataFrame; use predict or probabilities for arrays.")
         found = self.probabilities(inputs)

@@ -241,7 +241,7 @@ def measure_lines(summary: dict[str, Any]) -> list[str]:
         for metric, name in names.items()
         if found.get(metric) is not None and metric != summary["metric"]
     ]
-    about = f" of {found['positive']!r}" if found.get("positive") else ""
+    about = f" (positive class: {found['positive']!r})" if found.get("positive") else ""
     pooled = "" if score == "generic" else ", all clients' predictions together"
     return [f"  {'':9}{'':7} {'':13} {score}{pooled}, by other measures{about}: {', '.join(texts)}"]
 

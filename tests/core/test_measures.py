@@ -16,6 +16,7 @@ from fedframe.core.measures import (
     bins_error,
     brier,
     class_f1,
+    f1_of_class,
     mean_of_independent,
     measure,
     merged,
@@ -24,6 +25,7 @@ from fedframe.core.measures import (
 )
 from fedframe.core.tally import Tally, calibration_error, is_plausible, make_tally, tally_size
 from fedframe.metrics.calibration import Calibration
+from fedframe.metrics.measure_table import measure_table
 from fedframe.settings import Settings
 
 BINS = Settings().score_bins
@@ -251,3 +253,25 @@ def test_scores_counted_together_lose_no_sample() -> None:
     assert (fewer.own.sum(), fewer.others.sum()) == (scores.own.sum(), scores.others.sum())
     exact, coarse = of_class(scores, "auroc"), of_class(fewer, "auroc")
     assert value(exact) == pytest.approx(value(coarse), abs=0.002)
+
+
+def test_f1_of_a_class_has_an_interval_that_covers_it() -> None:
+    shares = np.array([0.15, 0.08, 0.05, 0.72])  # true and false positives, false and true negatives
+    truth = 2 * shares[0] / (2 * shares[0] + shares[1] + shares[2])
+    found = [f1_of_class(tp, tp + fp + fn) for tp, fp, fn, _ in np.random.default_rng(0).multinomial(80, shares, 2000)]
+    assert 0.93 < np.mean([each.low <= truth <= each.high for each in found]) < 0.98
+    spread = np.std([each.value for each in found])
+    assert np.mean([each.error for each in found]) == pytest.approx(spread, rel=0.15)
+    assert f1_of_class(0, 5).value == 0
+    assert f1_of_class(5, 5).low < 1
+
+
+def test_f1_of_each_class_is_in_the_table_with_its_interval() -> None:
+    confusion = np.array([[7, 3], [1, 9]])
+    y = np.repeat([0, 1], confusion.sum(1))
+    said = np.concatenate([np.repeat([0, 1], row) for row in confusion])
+    rows = measure_table(Predictions(np.eye(2)[said] * 0.8 + 0.1, y), ["a", "b"], 1, 0.9)["per_class"]
+    expected = sk.f1_score(y, said, average=None)
+    for row, value in zip(rows.values(), expected, strict=True):
+        assert row["f1"]["value"] == pytest.approx(value)
+        assert row["f1"]["low"] < value < row["f1"]["high"]

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from fedframe.cli.app import app
 from fedframe.core.message import Message
 from fedframe.errors import DataError, RunError, SettingError
-from fedframe.federation.audit import HEAD, LOG, AuditLog, Head, check_head, compare, describe, verify
+from fedframe.federation.audit import HEAD, LOG, AuditLog, Head, canonical, check_head, compare, describe, verify
 from fedframe.federation.join import report_faults
 from fedframe.federation.start import start
 from fedframe.network.node_request import HELLO, NodeRequest
@@ -79,7 +79,7 @@ def test_one_changed_byte_is_found_and_its_line_is_named(
     folder = tmp_path_factory.mktemp("log")
     made = AuditLog(folder)
     for number in range(4):
-        made.add("left", round=number, text="what was sent")
+        made.add("left", run="a1", round=number, bytes=100, digest="0f" * 8, kinds=["train"])
     content = bytearray((folder / LOG).read_bytes())
     at = int(place * len(content))
     content[at] ^= flip
@@ -89,6 +89,19 @@ def test_one_changed_byte_is_found_and_its_line_is_named(
         assert faults(folder)
     else:
         assert any(f"line {line} was changed" in text for text in faults(folder)), faults(folder)
+    assert "is not as it was written" in describe(folder, verify(folder))[-1]
+
+
+@pytest.mark.parametrize("key", ["bytes", "kinds", "digest", "round", "run"])
+@pytest.mark.parametrize("value", [None, "text", [1], {"a": 1}])
+def test_what_is_left_of_a_changed_line_is_listed_all_the_same(log: Path, key: str, value: object) -> None:
+    content = lines(log)
+    record = json.loads(content[2])
+    record[key] = value
+    put(log, [*content[:2], canonical(record), *content[3:]])
+    *listed, last = describe(log, verify(log))
+    assert len(listed) == LINES + 1
+    assert "line 3 was changed" in last
 
 
 @pytest.mark.parametrize("line", range(1, LINES + 1))

@@ -52,7 +52,7 @@ def test_every_command_of_the_guide_does_what_it_says(tmp_path: Path) -> None:
                 os.killpg(process.pid, signal.SIGTERM)
     said = (tmp_path / "said.log").read_text()
     assert code == 0, said[-4000:]
-    assert "refused, with what settles it" in said
+    assert "refused, with the options that help" in said
     assert "--drop patient_id" in said
     plain = " ".join(said.split())  # sentences are folded where terminals are narrow
     assert re.search(r"% of this node's test samples are 'no sepsis': the majority class alone would score", plain)

@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("flwr")
 
+from fedframe.analysis.model_card import model_card
 from fedframe.core.imbalance import BALANCED, CLASSES, METRIC
 from fedframe.core.message import Message
 from fedframe.errors import ProtocolError
@@ -22,6 +23,7 @@ from fedframe.network.envelope import decode_envelope
 from fedframe.network.node_request import NodeRequest
 from fedframe.runs.federated import NOTES
 from fedframe.runs.folder import RunFolder
+from fedframe.runs.predictor import Predictor
 from fedframe.util.files import read_json, write_json
 from tests.federation.clinic import CLASSES as NAMES_OF_CLASSES
 from tests.federation.clinic import NAMES, make_clinic
@@ -118,6 +120,12 @@ def test_a_node_says_it_of_its_own_data_and_what_it_gains_is_in_the_same_metric(
     again = gain(run, progress=False)
     assert again["metric"] == BALANCED
     assert again["clients"][0]["alone"] == pytest.approx(row["alone"])
+    for folder, owner in ((made.runs / "1", None), (run, "north")):
+        card = model_card(RunFolder(folder), Predictor.load(folder, client=owner), owner, "model.pt2", "")
+        assert "3 sites; they were not pooled: every site trained on its own" in card
+        assert "### By site" in card
+        assert "client" not in card.replace("`client`", "").replace("| client |", "")  # what a score is called
+        assert owner is None or "# The own model of north" in card
 
 
 PRIVATE = {"privacy_clip": 1.0, "privacy_noise": 1.0, "privacy_at": "node", "weighting": "uniform"}

@@ -25,8 +25,9 @@ from fedframe.cli.federation import newest_kit
 from fedframe.data import encode_rows
 from fedframe.errors import DataError, RunError, SettingError
 from fedframe.federation.agreement import DRAFT, Agreement
-from fedframe.federation.audit import verify
-from fedframe.federation.join import Membership
+from fedframe.federation.approval import DIGEST_LENGTH, approved_terms, is_default, settings_digest
+from fedframe.federation.audit import canonical, compare, digest_of, verify
+from fedframe.federation.join import Limits, Membership
 from fedframe.federation.kit import Kit
 from fedframe.federation.start import start
 from fedframe.federation.survey_data import (
@@ -38,12 +39,12 @@ from fedframe.federation.survey_data import (
     merge_cells,
     read_own_data,
 )
-from fedframe.federation.survey_messages import FORM, SurveyRequest, decode_answer
+from fedframe.federation.survey_messages import AGREEMENT, FORM, SurveyRequest, decode_answer
 from fedframe.federation.survey_node import SurveyNode, settled_terms, without_columns
 from fedframe.federation.survey_plan import MEANS, SPREADS, Plan, contributions, names_of
 from fedframe.runs.predictor import Predictor
 from fedframe.settings import Settings
-from tests.federation.surveyed import NAMES, Surveyed, make_draft, open_node, patients, three_tables, write_table
+from tests.federation.surveyed import NAMES, Asked, Surveyed, make_draft, open_node, patients, three_tables, write_table
 
 K = 5
 
@@ -198,7 +199,8 @@ def test_what_leaves_is_what_was_printed_and_single_parts_of_sums_are_noise(
             for what, value in zip(names, own, strict=True):
                 assert json.dumps({what: value})[1:-1] in log
         left = [each for each in verify(tmp_path / f"{name}-node").records if each["event"] == "survey left"]
-        assert [each["stage"] for each in left] == [FORM, MEANS, SPREADS]
+        assert [each["stage"] for each in left] == [FORM, MEANS, SPREADS, AGREEMENT]
+        assert len(compare(verify(tmp_path / f"{name}-node"), verify(clinic.made.path))) == 1  # nothing that differs
         assert left[0]["said"]["columns"]["sex"] == {"kind": "category", "values": ["f", "m"]}
 
 
@@ -360,6 +362,35 @@ def test_an_agreement_that_changes_more_than_the_form_is_refused(
 
 
 # -- cut off, refused, in doubt ----------------------------------------------------------------------------------------
+def test_a_node_that_approves_by_digest_approves_what_the_survey_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = three_tables(tmp_path)
+    clinic = Surveyed(tmp_path, data, monkeypatch)
+    draft = settings_digest(clinic.made.agreement())
+
+    def join_north(digest: str) -> None:
+        clinic.nodes["north"].lock.release()  # type: ignore[union-attr]
+        kit = newest_kit(Kit.read(clinic.made.kit("north")), tmp_path / "north-node")
+        node = SurveyNode(kit, data["north"], tmp_path / "north-node", print, limits=Limits(approve=digest))
+        node.approve(True)
+        node.open()
+        clinic.nodes["north"] = node
+        clinic.transport.known["north"] = Asked(node)  # type: ignore[assignment]
+
+    join_north(draft)
+    with pytest.raises(RunError, match="north"):
+        clinic.survey()
+    made = approved_terms(tmp_path / "south-node")
+    assert made is not None
+    terms = {name: value for name, value in made.items() if not is_default(name, value)}
+    digest = digest_of(canonical(terms))[:DIGEST_LENGTH]
+    assert digest != draft
+    join_north(digest)
+    assert settings_digest(clinic.survey()) == digest
+    assert approved_terms(tmp_path / "north-node") == made
+
+
 def test_a_survey_that_was_cut_off_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from fedframe.federation import survey as module
 
@@ -373,6 +404,8 @@ def test_a_survey_that_was_cut_off_goes_on_where_it_was(tmp_path: Path, monkeypa
         start(clinic.made, progress=False)
     agreement = clinic.survey()
     assert len(found["north"]) == 7
+    left = [each for each in verify(tmp_path / "north-node").records if each["event"] == "survey left"]
+    assert [each.get("again", False) for each in left] == [False] * 3 + [True] * 3 + [False]
     assert [answer for _, answer in found["north"][:3]] == [answer for _, answer in found["north"][3:6]]
     assert clinic.survey().text() == agreement.text()  # members who missed the end get it again
     assert clinic.made.agreement().surveyed == K

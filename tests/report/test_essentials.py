@@ -164,5 +164,10 @@ def test_a_comparison_begins_with_its_verdict_and_has_one_page(tmp_path: Path) -
     assert "fedavg" in said[0]
     assert "[" in said[0]
     assert said[-1].startswith("By the accuracy of the shared model")
+    assert said[-1].endswith("; in brackets the 95 % interval.")
+    found = json.loads((folder / "comparison.json").read_text())
+    found["methods"][1]["difference"]["generic.final"] |= {"low": None, "high": None}  # one seed has no interval
+    change(folder / "comparison.json", **found)
+    assert "brackets" not in sections(folder)["essentials"]["data"]["verdict"][-1]
     assert default_target([folder]) == folder / "comparison.html"
     assert default_target([tmp_path / "other"]) == tmp_path / "other" / "report.html"

@@ -338,6 +338,7 @@ def test_contents_list_what_there_is_and_the_rest_says_why_it_is_missing(see: An
     assert "#drift" in links
     folder = made_run(tmp_path / "run")
     (folder / "drift.jsonl").unlink()
+    dump(folder / "gain.json", made_gain(["0"]))
     (tmp_path / "page.html").write_text(make_page(open_runs([folder])), "utf-8")
     page.goto(address(tmp_path / "page.html"))
     page.wait_for_selector("html[data-drawn=all]", state="attached")

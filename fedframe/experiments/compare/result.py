@@ -16,7 +16,7 @@ from fedframe.util.text import figure
 
 @dataclass(frozen=True)
 class Comparison(ComparisonStatistics):
-    """Methods side by side."""
+    """The result of a comparison: `scores` and `differences` by method, and the tables."""
 
     def table(self) -> str:
         """The tables as Markdown."""

@@ -44,12 +44,14 @@ def compare(
     command: str = "",
     **settings: Any,
 ) -> Comparison:
-    """Run methods by seeds on the same clients, splits and initial weights; what is finished is not run again.
+    """Run every method with every seed, on the same clients, splits and initial weights.
 
-    `methods` are names, texts such as "fedprox?lr=0.1&prox.mu=0.01", parts, recipes, lists of them, or mappings with
-    a `method` and settings of its own. With a `sweep` over one
-    or two settings, each method's setting is first chosen on validation data. All other settings are those of
-    `fedframe.run`, for every method.
+    Finished runs are not repeated.
+
+    `methods` are names, texts such as "fedprox?lr=0.1&prox.mu=0.01", parts, recipes, lists of them to be joined, or
+    mappings with a `method`, settings of its own and a `label` for the tables. With a `sweep` over one or two settings,
+    each method's setting is first chosen on validation data. All other settings are those of `fedframe.run`, and apply
+    to every method.
     """
     asked = ComparisonRequest(
         methods, seeds, baseline, target, sweep or {}, select, tuning_seeds, data, model, out, config, settings
@@ -65,7 +67,7 @@ def compare_each(
     command: str = "",
     **asked: Any,
 ) -> dict[str, Comparison]:
-    """The same by case (`alpha=0.1`), if the sweep is also over what all methods share; arguments are `compare`'s."""
+    """Compare in several cases (`alpha=0.1`), if the sweep includes a setting that all methods share. See `compare`."""
     known = {each.name for each in fields(ComparisonRequest)} - {"methods", "settings"}
     named = {name: value for name, value in asked.items() if name in known and value is not None}
     settings = {name: value for name, value in asked.items() if name not in known}

@@ -139,8 +139,9 @@ def comparison(subject: Subject) -> list[str]:
     rows.sort(key=lambda row: -sign_of(run.metric) * row["difference"]["mean"])
     what = words(run, table["score"].removesuffix(".final"))
     seeds = plural(max(len(group.runs) for group in subject.groups), "seed")
-    measured = f"By the {metric_name(run.metric)} of {what}, over {seeds}; in brackets the 95 % interval."
-    return [*(beats(row, baseline, run.metric) for row in rows[:BEST]), measured]
+    said = [beats(row, baseline, run.metric) for row in rows[:BEST]]
+    brackets = "; in brackets the 95 % interval" if any("[" in text for text in said) else ""
+    return [*said, f"By the {metric_name(run.metric)} of {what}, over {seeds}{brackets}."]
 
 
 def beats(row: Data, baseline: str, metric: str = "accuracy") -> str:

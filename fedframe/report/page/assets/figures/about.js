@@ -7,7 +7,7 @@ figures.about = {
     const groups = data.groups.map((group) => {
       const facts = group.facts.flatMap(([name, text]) => [make("dt", {}, name), make("dd", {}, text)]);
       const rows = Object.entries(group.settings);
-      const settings = make("details", {}, make("summary", {}, `All ${rows.length} settings`), drawTable({ columns: ["setting", "value"], rows }));
+      const settings = make("details", {}, make("summary", {}, `All ${rows.length} settings`), drawTable({ columns: ["setting", "value"], rows }, () => "wrapped"));
       const more = group.commands.slice(1).map(commandLine);
       const rest = more.length ? make("details", {}, make("summary", {}, `The other ${more.length} seeds`), more) : null;
       const content = [make("dl", { class: "facts" }, facts), commandLine(group.commands[0]), rest, settings];

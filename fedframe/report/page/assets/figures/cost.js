@@ -1,4 +1,4 @@
-// What it cost: a table for all, and for several methods accuracy against cost.
+// What it cost: a table for all, and for several methods scores against cost.
 
 const WRITE = { s: duration, bytes, MB: (value) => bytes(1e6 * value), FLOPs: (value) => `${d3.format(".3~s")(value).replace(/([a-zA-Z])$/, "\u00a0$1")}${/[a-zA-Z]$/.test(d3.format(".3~s")(value)) ? "" : "\u00a0"}FLOPs`, "": count };
 
@@ -8,7 +8,7 @@ figures.cost = {
     const measures = Object.keys(data.measures).filter((key) => !["parameters", "flops_per_sample", "training_flops_per_sample"].includes(key) && data.rows.some(({ values }) => values[key]));
     const scores = ["generic", "client", "personal"].filter((score) => data.rows.some((row) => known(row.scores[score])));
     return [
-      { key: "measure", label: "Accuracy against", options: measures.map((key) => [key, data.measures[key][0]]) },
+      { key: "measure", label: "Score against", options: measures.map((key) => [key, data.measures[key][0]]) },
       { key: "score", label: "Score", options: scores.map((score) => [score, score]) },
     ].filter(({ options }) => options.length);
   },
@@ -20,8 +20,8 @@ figures.cost = {
       const tiles = keys.map((key) => make("div", { class: "tile" }, make("div", { class: "name" }, data.measures[key][0]), make("div", { class: "big small" }, write(key)(row.values[key][0]))));
       return [make("div", { class: "tiles cost" }, tiles), row.parts.length ? partBars(row.parts, tools) : null];
     }
-    const table = drawTable({ columns: ["method", ...keys.map((key) => data.measures[key][0])], rows: data.rows.map((row) => [row.label, ...keys.map((key) => (row.values[key] ? write(key)(row.values[key][0]) : DASH))]) });
-    table.className = "figure-table";
+    const table = drawTable({ columns: ["method", ...keys.map((key) => data.measures[key][0])], rows: data.rows.map((row) => [row.label, ...keys.map((key) => (row.values[key] ? write(key)(row.values[key][0]) : DASH))]) }, undefined, true);
+    table.className = "figure-table stack";
     return [table, this.controls(data).length === 2 ? against(data, tools, write) : null];
   },
   table(data) {
