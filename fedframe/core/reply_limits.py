@@ -12,6 +12,10 @@ held back, up to `WINDOW` updates, until all norms of the round are known. Where
 round, or all norms were zero), the first `WINDOW` replies are held back until there is a median of theirs. The median
 of two is their mean: where two clients disagree in the first round, nobody can tell which of them is out of proportion.
 
+Over a network there is a second bound, as nodes refuse a model that has moved too far (`step_bound`): in a small
+federation one update within a hundred medians is more than that, and whoever sent it would be the only one to go on.
+So one that by its weight alone moves the mean half as far as nodes let pass is dropped, too.
+
 With secure aggregation the server sees one sum, which it can only compare with the last, and the first one with the
 initial model: if it is out of proportion, the round is given up, and the run goes on.
 """
@@ -34,6 +38,8 @@ from fedframe.core.message import Message
 
 WINDOW = 16  # replies that are held back where there is no median yet; large ones wait in a file
 UPLOAD_SLACK = 100.0  # uploads may be sums over samples, of which clients have more or fewer: their bound is wider
+STEP_SHARE = 0.5  # of what nodes let pass: so far may a single update move the mean
+LOOSE = 0.15  # of `update_bound`, where that is larger: its updates are known to be of all lengths
 PIECE = 2**16  # numbers whose squares are summed in float32; the sums of the pieces are added in float64
 
 
@@ -81,13 +87,24 @@ class ReplyLimits:
         self._held: list[tuple[HeldReply, dict[str, float]]] = []
         self._kept = KeptUpdates(job.folder)  # the tensors of what is held: in a file, where they are large
         self._most = float("inf")
+        self._shares: dict[int, float] = {}  # by client: of the weights of the round
+        self._moves: dict[int, float] = {}  # by client: how far it alone moves the mean, without averaged buffers
+        self._trainable = job.roles.layout.trainable
+        self._floor = norm(job.roles.layout.flatten(named_tensors(job.template))[: self._trainable])
+        self._step = max(STEP_SHARE * settings.step_bound, LOOSE * self.bound) if settings.step_bound else math.inf
 
     # -- samples -------------------------------------------------------------------------------------------------------
     def begin(self, clients: Sequence[int]) -> None:
         """A round begins with these clients."""
         self.dropped, self.bounded = [], set()
         self._seen, self._merged, self._held, self._kept = [], [], [], KeptUpdates(self.job.folder)
-        self._most = most_samples(self.job.federation.train.sizes()[list(clients)], self.job.settings.samples_bound)
+        sizes = self.job.federation.train.sizes()[list(clients)]
+        self._most = most_samples(sizes, self.job.settings.samples_bound)
+        weights = (
+            sizes.double().clamp(max=self._most) if self.job.settings.weighting == "samples" else sizes * 0.0 + 1.0
+        )
+        self._moves = {}
+        self._shares = dict(zip(clients, (weights / weights.sum().clamp_min(1.0)).tolist(), strict=True))
 
     def samples(self, reply: Message) -> float:
         """The samples that a reply counts for; with secure aggregation, a sum's are those of all its clients."""
@@ -117,11 +134,15 @@ class ReplyLimits:
             return
         norms = {name: norm(tensor) for name, tensor in reply.tensors.items()}
         self._seen.append(norms)
+        if reply.unit in self._shares and "update" in reply.tensors:
+            update = reply.tensors["update"]
+            size = norm(update[: self._trainable]) if len(update) > self._trainable else norms["update"]
+            self._moves[reply.unit] = self._shares[reply.unit] * size
         if reply.unit < 0 and not self.usual.get("update") and self.job.settings.privacy_clip is None:
             first = self.job.roles.layout.flatten(named_tensors(self.job.template))
             self.usual = {**self.usual, "update": max(1.0, norm(first))}  # else one member owns the first sum, and all
         known = bool(self.usual.get("update"))
-        if known and self._exceeded(norms) is None:
+        if known and self._exceeded(reply.unit, norms) is None:
             self._merged.append(norms)
             yield reply
         elif known and (reply.unit < 0 or len(self._held) == WINDOW):  # there is nothing, or no room, to compare with
@@ -148,8 +169,11 @@ class ReplyLimits:
             if self._fits(each.reply, norms):
                 yield each.load(kept)
 
-    def _exceeded(self, norms: Mapping[str, float]) -> str | None:
+    def _exceeded(self, unit: int, norms: Mapping[str, float]) -> str | None:
         """The tensor of a reply that is out of proportion, if any is."""
+        far = self._moves.get(unit, 0.0)
+        if self.usual.get("update") and far > max(self._step * self.usual["update"], STEP_SHARE * self._floor):
+            return "update"
         for name, size in norms.items():
             bound = self.bound if name == "update" else self.bound * UPLOAD_SLACK
             if self.usual.get(name) and size > bound * self.usual[name]:
@@ -158,15 +182,17 @@ class ReplyLimits:
 
     def _fits(self, reply: Message, norms: dict[str, float]) -> bool:
         """Whether a reply is within bounds; if not, it says so."""
-        name = self._exceeded(norms)
+        name = self._exceeded(reply.unit, norms)
         if name is None:
             self._merged.append(norms)
             return True
+        settings = self.job.settings
         whose = "the clients' sum" if reply.unit < 0 else f"client {self.job.federation.names[reply.unit]}"
         self.dropped.append(f"{name} is out of proportion")
         self.note(
             f"Round {reply.round}: the reply of {whose} was dropped: the norm of its {name} is {norms[name]:.3g}, and "
-            f"{self.usual[name]:.3g} is usual: far too large (update_bound = {self.bound:g})."
+            f"{self.usual[name]:.3g} is usual: far too large (update_bound = {self.bound:g}, step_bound = "
+            f"{settings.step_bound:g})."
         )
         return False
 

@@ -96,7 +96,7 @@ def test_huge_finite_update_is_dropped_counted_and_said_and_the_run_goes_on(
     server = Server(job, Meddler(job, scaled(factor, 0, clients - 1)), notes.append)
     assert rounds(server, 3) == [2, 2, 2]
     assert sum("was dropped: the norm of its update is" in note for note in notes) == 6
-    assert "is usual: far too large (update_bound = 100)" in notes[0]
+    assert "is usual: far too large (update_bound = 100, step_bound = 30)" in notes[0]
 
     plain = Server(job, InlineEngine(job), nothing)
     honest = list(range(1, clients - 1))

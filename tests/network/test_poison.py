@@ -139,3 +139,25 @@ def test_secure_sum_out_of_proportion_costs_the_round_and_not_the_run(
     assert dropped == [4 * (round == bad) for round in (1, 2, 3)]
     assert any("the reply of the clients' sum was dropped" in note for note in notes)
     assert any(f"Round {bad} is given up" in note for note in notes)
+
+
+@pytest.mark.parametrize("factor", [-95.0, 25.0])
+def test_update_just_within_its_bound_does_not_make_nodes_refuse_the_next_model(tmp_path: Path, factor: float) -> None:
+    """One of three members sent 95 medians: the mean moved 32 times as far as the others' updates; they let 30 pass.
+
+    It is dropped, and 25 medians are within what both let pass.
+    """
+
+    def spoil(node: str, content: bytes) -> bytes:
+        training = node == "node1" and decode_envelope(content)[0][0].kind == "train"
+        return tensors_changed(content, times(factor)) if training else content
+
+    job, _ = make("fedavg", tmp_path / "run", clients=3, partition="iid", weighting="uniform", epochs=1)
+    engine = remote_engine(job, tmp_path / "nodes", 3, spoil)
+    notes: list[str] = []
+    engine.notify = notes.append
+    server = Server(job, engine, notes.append)
+    for round in (1, 2):
+        assert server.run_round(round, nothing).dropped == (factor == -95.0)
+        server.round = round
+    assert not [note for note in notes if "has moved by" in note]
