@@ -238,7 +238,7 @@ def test_columns_whose_data_are_here_run_and_the_others_say_what_is_missing(tmp_
 def test_without_any_data_one_sentence_says_what_belongs_where(tmp_path: Path) -> None:
     table = write_table(tmp_path, **PUBLIC)
     said = fedframe("paper", table, "--columns", "FEMNIST", "--data-dir", "data", folder=tmp_path, ok=False)
-    assert "No data of tiny are here" in said
+    assert "No data of tiny are available" in said
     assert "femnist" in said
     assert "Traceback" not in said
 
