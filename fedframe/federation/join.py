@@ -209,7 +209,7 @@ class Membership:
                 requests += [replace(asked, numbers={**asked.numbers, STAGE: each}) for each in range(job.stages)]
             replies = [next(iter(engine.run(request, [self.kit.number]))) for request in requests]
             engine.close()
-        lines = ["What leaves this node: names, shapes and numbers, never a sample and never a label."]
+        lines = ["What leaves this node: names, shapes and numbers; no sample, and no sample's label."]
         noised = withholds_figures(self.settings)
         once = "the versions of Fedframe and torch, digests of the net and of the list of members"
         once = once if noised else f"the numbers of training and test samples, {once}"
