@@ -122,7 +122,7 @@ def test_a_node_says_it_of_its_own_data_and_what_it_gains_is_in_the_same_metric(
     assert again["clients"][0]["alone"] == pytest.approx(row["alone"])
     for folder, owner in ((made.runs / "1", None), (run, "north")):
         card = model_card(RunFolder(folder), Predictor.load(folder, client=owner), owner, "model.pt2", "")
-        assert "3 sites; they were not pooled: every site trained on its own" in card
+        assert "3 sites. They were not pooled: each site trained on its own" in card
         assert "### By site" in card
         assert "client" not in card.replace("`client`", "").replace("| client |", "")  # what a score is called
         assert owner is None or "# The own model of north" in card
