@@ -53,7 +53,7 @@ def test_a_pickle_is_never_opened(tmp_path: Path) -> None:
     assert "never opened" in sentence(lambda: load_source(f"npz:{path}"), DataError)
     single = tmp_path / "single.npy"
     np.save(single, IMAGES)
-    assert "no npz file" in sentence(lambda: load_source(f"npz:{single}"), DataError)
+    assert "is not an npz file" in sentence(lambda: load_source(f"npz:{single}"), DataError)
 
 
 def test_a_missing_array_is_named(tmp_path: Path) -> None:
