@@ -73,8 +73,8 @@ def origin(count: int, settings: Settings) -> str:
     if settings.data == REMOTE_DATA:
         return f"{plural(count, 'site')}. They were not pooled: each site trained on its own data and sent updates."
     return (
-        f"{plural(count, 'client')}, split `{settings.partition}`. They were not pooled: each client trained on its own "
-        "data and sent updates."
+        f"{plural(count, 'client')}, split `{settings.partition}`. They were not pooled: each client trained on its "
+        "own data and sent updates."
     )
 
 
