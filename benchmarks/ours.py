@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.jobs import JOBS
+from benchmarks.jobs import JOBS, Job
 from fedframe.api import run
 from fedframe.core.round_record import RoundRecord
 from fedframe.runs.progress import Display
@@ -63,9 +63,13 @@ class Stopwatch(Display):
 
 
 def main(name: str, rounds: int, path: str, *settings: str) -> None:
-    job = JOBS[name]
     watch = Stopwatch()
-    more: dict[str, Any] = {"workers": 2, **dict(setting.split("=") for setting in settings)}
+    run_job(JOBS[name], rounds, path, watch, {"workers": 2, **dict(setting.split("=") for setting in settings)})
+    print(json.dumps({**watch.result, **watch.peak}))
+
+
+def run_job(job: Job, rounds: int, path: str, progress: Display, more: dict[str, Any]) -> None:
+    """The job's rounds, and one before them that warms up; nothing is measured of the model."""
     with tempfile.TemporaryDirectory() as folder:
         run(
             "fedavg",
@@ -82,10 +86,9 @@ def main(name: str, rounds: int, path: str, *settings: str) -> None:
             eval_every=0,
             personal=False,
             out=Path(folder) / "run",
-            progress=watch,
+            progress=progress,
             **more,
         )
-    print(json.dumps({**watch.result, **watch.peak}))
 
 
 if __name__ == "__main__":

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import sys
-import tempfile
-from pathlib import Path
-from typing import Any
 
 from benchmarks.jobs import JOBS
+from benchmarks.ours import run_job
 from benchmarks.peers.meter import Meter
-from fedframe.api import run
 from fedframe.core.round_record import RoundRecord
 from fedframe.runs.progress import Display
 
@@ -25,28 +22,8 @@ class Rounds(Display):
 
 
 def main(name: str, rounds: int, path: str, workers: int, *settings: str) -> None:
-    job, meter = JOBS[name], Meter()
-    more: dict[str, Any] = dict(setting.split("=") for setting in settings)
-    with tempfile.TemporaryDirectory() as folder:
-        run(
-            "fedavg",
-            data=f"npz:{path}",
-            partition="iid",
-            clients=job.clients,
-            participation=job.per_round / job.clients,
-            local_test=0.0,
-            rounds=rounds + 1,
-            epochs=1,
-            batch=job.batch,
-            lr=job.lr,
-            model=job.model,
-            eval_every=0,
-            personal=False,
-            workers=workers,
-            out=Path(folder) / "run",
-            progress=Rounds(meter),
-            **more,
-        )
+    meter = Meter()
+    run_job(JOBS[name], rounds, path, Rounds(meter), {"workers": workers, **dict(each.split("=") for each in settings)})
     meter.report()
 
 

@@ -29,6 +29,7 @@ from fedframe.data.images import DEFAULT_SIZE, cover, pillow, with_progress
 from fedframe.data.source import ArrayInputs, Ints, Samples
 from fedframe.data.spec import DataSpec, RawData
 from fedframe.errors import DataError, SettingError
+from fedframe.util.extras import extra
 from fedframe.util.unpacking import refuse_bomb
 
 OPTIONS = ("size", "slices", "window", "client", "group")
@@ -75,10 +76,8 @@ class Series:
 
 def pydicom_package() -> ModuleType:
     """Import `pydicom`, or say how to install it."""
-    try:
+    with extra("dicom", "data of the form dicom:PATH need pydicom", DataError):
         import pydicom
-    except ImportError:
-        raise DataError("data of the form dicom:PATH need pydicom: pip install 'fedframe[dicom]'.") from None
     found: ModuleType = pydicom
     return found
 

@@ -23,6 +23,7 @@ from fedframe.data.source import ArrayInputs, Inputs, Ints, Samples
 from fedframe.data.spec import DataSpec, RawData
 from fedframe.data.tables import CLIENT_NAMES, LABEL_NAMES
 from fedframe.errors import DataError, SettingError, nearest
+from fedframe.util.extras import extra
 
 OPTIONS = ("config", "revision", "input", "size", "val")
 VALIDATION = ("validation", "valid", "val", "dev")
@@ -30,10 +31,8 @@ VALIDATION = ("validation", "valid", "val", "dev")
 
 def datasets_package() -> ModuleType:
     """Import `datasets`, or say how to install it."""
-    try:
+    with extra("datasets", "data of the form hf:NAME_OR_PATH need datasets", DataError):
         import datasets
-    except ImportError:
-        raise DataError("data of the form hf:NAME_OR_PATH need datasets: pip install 'fedframe[datasets]'.") from None
     found: ModuleType = datasets
     return found
 

@@ -25,6 +25,7 @@ from fedframe.data.files import read_bytes
 from fedframe.data.source import ArrayInputs, Inputs, Ints, Samples
 from fedframe.data.spec import DataSpec, RawData
 from fedframe.errors import DataError
+from fedframe.util.extras import extra
 
 SUFFIXES = frozenset((".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"))
 GREY = ("1", "L", "LA", "I;16")
@@ -53,10 +54,8 @@ ImageFile = Path | StoredImage
 
 def pillow() -> ModuleType:
     """Import PIL.Image, or say how to install it."""
-    try:
+    with extra("images", "reading image files needs pillow", DataError):
         from PIL import Image
-    except ImportError:
-        raise DataError("reading image files needs pillow: pip install 'fedframe[images]'.") from None
     return Image
 
 

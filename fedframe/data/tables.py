@@ -28,6 +28,7 @@ from fedframe.data.source import ArrayInputs, Ints, Samples
 from fedframe.data.spec import DataSpec, RawData
 from fedframe.data.target import MANY_NUMBERS, EncodedTarget, encode_target, find_task
 from fedframe.errors import DataError, SettingError, nearest
+from fedframe.util.extras import extra
 from fedframe.util.unpacking import refuse_bomb
 
 Table = dict[str, npt.NDArray[Any]]
@@ -86,12 +87,10 @@ def read_csv(path: Path, reading: TableReading = AS_IT_IS) -> Table:
 
 def read_parquet(path: Path, reading: TableReading = AS_IT_IS) -> Table:
     """Read a Parquet file of numbers and texts."""
-    try:
+    with extra("parquet", "reading Parquet files needs pyarrow", DataError):
         import pyarrow
         import pyarrow.parquet
         import pyarrow.types
-    except ImportError:
-        raise DataError("reading Parquet files needs pyarrow: pip install 'fedframe[parquet]'.") from None
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
             content = file.metadata

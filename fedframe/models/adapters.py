@@ -11,6 +11,7 @@ import re
 from torch import nn
 
 from fedframe.errors import SettingError
+from fedframe.util.extras import extra
 
 LISTED = 4  # names of layers that a sentence lists
 
@@ -19,10 +20,8 @@ def adapt(net: nn.Module, rank: int, alpha: float | None = None, layers: str = "
     """Put adapters beside layers, in place; returns the names of the tensors that learn. None with rank 0."""
     if not rank:
         return ()
-    try:
+    with extra("lora", f"lora = {rank} needs peft"):
         from peft import LoraConfig, inject_adapter_in_model
-    except ImportError:
-        raise SettingError(f"lora = {rank} needs peft: pip install 'fedframe[lora]'.") from None
     chosen = "|".join(map(re.escape, adapted_layers(net, layers)))
     config = LoraConfig(r=rank, lora_alpha=2 * rank if alpha is None else alpha, target_modules=f"(?:{chosen})")
     inject_adapter_in_model(config, net)

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from fedframe.errors import DataError, SettingError, nearest
+from fedframe.util.extras import extra
 from fedframe.util.locate import reason
 from fedframe.util.plain_files import read_bytes
 
@@ -72,10 +73,8 @@ def _from_folder(folder: Path) -> Any:
 
 def _from_hub(repository: str, name: str) -> Any:
     def fetch(file: str) -> Path:
-        try:
+        with extra("transformers", f"model = {name!r} needs transformers"):
             from huggingface_hub import hf_hub_download
-        except ImportError:
-            raise SettingError(f"model = {name!r} needs transformers: pip install 'fedframe[transformers]'.") from None
         try:
             return Path(hf_hub_download(repository, file))
         except Exception as error:  # of many kinds, also for want of a network
@@ -212,9 +211,7 @@ def fit_config(config: Any, shape: tuple[int, ...]) -> None:
 def require(name: str) -> ModuleType:
     """The package, or how to install it."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # processes are forked, which its threads warn of
-    try:
+    with extra("transformers", f"model = {name[:80]!r} needs transformers"):
         import transformers
-    except ImportError:
-        raise SettingError(f"model = {name[:80]!r} needs transformers: pip install 'fedframe[transformers]'.") from None
     found: ModuleType = transformers
     return found

@@ -32,7 +32,7 @@ def weights_digest(path: Path) -> str:
             return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
     except OSError as error:
         raise SettingError(
-            f"weights = {str(path)!r} cannot be read ({error.strerror}); give a file that is."
+            f"weights = {str(path)!r} cannot be read ({error.strerror}); give the path of an existing file."
         ) from error
 
 

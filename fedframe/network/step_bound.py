@@ -8,7 +8,7 @@ within the norm of the agreed initial model is let pass as well: what a node lea
 nothing.
 
 What no part moves in rounds (frozen layers, class vectors) stays as agreed, and what is broadcast and bounded begins as
-agreed: with SCAFFOLD's c an organiser could move the model at the node itself.
+agreed: with a broadcast control variate an organiser could move the model at the node itself.
 
 A node that was in no round yet trains for itself from the initial model, to know how long an update is.
 

@@ -18,11 +18,11 @@ from fedframe.core.server import Server
 from fedframe.engines.inline import InlineEngine
 from fedframe.errors import SettingError
 from fedframe.jobs.gather import gather
+from fedframe.methods.closed_form.head import closed_form
 from fedframe.methods.closed_form.means_only import sums_from_means
 from fedframe.methods.closed_form.ridge import fit_ridge, standardise
 from fedframe.methods.closed_form.sums import Sums, stream_sums
 from fedframe.methods.parts import analytic as module
-from fedframe.methods.parts.analytic import closed_form
 from fedframe.methods.recipes import make_method
 from fedframe.models.feature_maps import Raw, WhitenedPatches
 from fedframe.network.step_bound import StepBound

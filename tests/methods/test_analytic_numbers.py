@@ -16,9 +16,9 @@ from sklearn.metrics import mean_absolute_error, r2_score
 import fedframe
 from fedframe.core.server import Server
 from fedframe.errors import SettingError
+from fedframe.methods.closed_form.head import closed_form
 from fedframe.methods.closed_form.numbers import fit_personal_numbers, number_problem, stream_numbers
 from fedframe.methods.closed_form.ridge import RIDGES, ByEigenvalues, fit_ridge
-from fedframe.methods.parts.analytic import closed_form
 from fedframe.methods.parts.analytic_numbers import AnalyticNumbers
 from fedframe.methods.recipes import make_method
 from fedframe.runs.predictor import Predictor

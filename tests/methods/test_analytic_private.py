@@ -14,9 +14,9 @@ from fedframe.core.privacy import epsilon
 from fedframe.core.server import Server
 from fedframe.engines.inline import InlineEngine
 from fedframe.errors import SettingError
+from fedframe.methods.closed_form.head import closed_form
 from fedframe.methods.closed_form.private import bounded, to_release
 from fedframe.methods.closed_form.sums import Sums, stream_sums
-from fedframe.methods.parts.analytic import closed_form
 from tests.helpers import blobs, make_job, nothing
 
 pytest.importorskip("dp_accounting")

@@ -24,7 +24,7 @@ from fedframe.core.message import Message
 from fedframe.core.privacy import composed_epsilon
 from fedframe.core.server import Server
 from fedframe.errors import ProtocolError, RunError
-from fedframe.methods.parts.analytic import closed_form
+from fedframe.methods.closed_form.head import closed_form
 from fedframe.network.engine import NetworkEngine
 from fedframe.network.envelope import decode_envelope
 from fedframe.network.ledger import EpsilonLedger

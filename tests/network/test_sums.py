@@ -13,7 +13,7 @@ pytest.importorskip("cryptography")
 
 from fedframe.core.privacy import epsilon
 from fedframe.core.server import Server
-from fedframe.methods.parts.analytic import closed_form
+from fedframe.methods.closed_form.head import closed_form
 from fedframe.network.envelope import decode_envelope
 from fedframe.runs.session import execute
 from fedframe.util.files import read_json

@@ -22,67 +22,28 @@ from typing import Annotated, ClassVar, Literal
 import psutil
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedframe.core import ClientContext, Message, Method, Model, ModelSize, Part, Server, Upload
 from fedframe.core.kept_statistics import keep_statistics
 from fedframe.core.part import Slot
 from fedframe.core.privacy import fresh_generator, local_noise, node_deviation, noise, noise_purpose
 from fedframe.errors import SettingError
+from fedframe.methods.closed_form.head import MODULE, ClosedFormHead, closed_form
 from fedframe.methods.closed_form.long_tail import class_weights, equal_priors, normalised_columns
 from fedframe.methods.closed_form.means_only import sums_from_crosses
-from fedframe.methods.closed_form.personal import fit_personal, log_scores
-from fedframe.methods.closed_form.private import LONGEST, bounded, from_release, solve_noisy, to_release
-from fedframe.methods.closed_form.ridge import fit_ridge, memory_needed, standardise
+from fedframe.methods.closed_form.personal import fit_personal
+from fedframe.methods.closed_form.private import LONGEST, from_release, solve_noisy, to_release
+from fedframe.methods.closed_form.ridge import Fit, fit_ridge, memory_needed, standardise
 from fedframe.methods.closed_form.sums import Sums, stream_cross, stream_sums
-from fedframe.models.feature_maps import FeatureMap, Knows, Raw, fixed, make_map
+from fedframe.models.feature_maps import Knows, Raw, make_map
 from fedframe.settings import Settings
 from fedframe.util.triangles import triangle_size
 
-MODULE = "analytic"  # of the model's extras
 STREAM = 0x5EED  # sets the map's random numbers apart from those of the net
 MOST_EXACT = 1 << 20  # numbers of V that are sent in float64: with few samples, rounding would show
 MOST_KEPT = 2 << 30  # bytes of single clients' sums that are kept without being asked for
-
-
-class ClosedFormHead(nn.Module):
-    """A feature map and a linear classifier behind it; nothing of it trains."""
-
-    def __init__(self, features: FeatureMap, classes: int) -> None:
-        super().__init__()
-        self.features = features
-        self.mean, self.inverse = fixed(torch.zeros(features.dim)), fixed(torch.ones(features.dim))
-        self.weight, self.bias = fixed(torch.zeros(classes, features.dim)), fixed(torch.zeros(classes))
-        # Least squares' own, from which personal models start: beside a classifier for rare classes it is another.
-        self.plain_weight, self.plain_bias = fixed(torch.zeros(classes, features.dim)), fixed(torch.zeros(classes))
-        self.counts = fixed(torch.zeros(classes))  # samples of each class at all clients
-        self.leverage = fixed(torch.zeros(()))  # of a sample, in the mean
-        # Of a client's own model: the power to which probabilities are raised, and its class frequencies beside all's.
-        self.sharpness, self.shift = fixed(torch.ones(())), fixed(torch.zeros(classes))
-        self.bounded = fixed(torch.zeros(()))  # 1 where features are cut to a length, as privacy needs it
-        self.fitted = fixed(torch.zeros(()))  # 1 when the classifier is there
-        self.logits = fixed(torch.zeros(()))  # 1 where scores are logits, not least squares' probabilities
-
-    def standardised(self, inputs: Tensor) -> Tensor:
-        """Features as the classifier sees them."""
-        found: Tensor = (self.features(inputs) - self.mean) * self.inverse
-        return bounded(found) if bool(self.bounded) else found
-
-    def centred(self, inputs: Tensor) -> Tensor:
-        """Features minus what the server takes for their mean, as they are summed up."""
-        found: Tensor = self.features(inputs).to("cpu", torch.float64)
-        return found - self.mean.to("cpu", torch.float64)
-
-    def bound(self, clip: float) -> None:
-        """Features as privacy needs them: about where they lie without a look at data, and of bounded length."""
-        self.mean.copy_(self.features.usual())
-        self.inverse.fill_(LONGEST / clip)
-        self.bounded.fill_(1.0)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Logits of the classes."""
-        scores = nn.functional.linear(self.standardised(inputs), self.weight, self.bias)
-        return self.sharpness * (scores if bool(self.logits) else log_scores(scores)) + self.shift
+NOTHING_CAME = "analytic: no client's sums could be used; the model stays as it is."
 
 
 @dataclass(frozen=True)
@@ -204,10 +165,7 @@ class Analytic(Part):
         """What the client's samples add up to."""
         head = closed_form(context.model)
         if context.stage < self.stages(context.model) - 1:
-            found = torch.zeros(head.features.sums_size, dtype=torch.float64)
-            for inputs, _ in embedded(context):
-                found += head.features.sums(inputs)
-            return {f"{MODULE}/counts": context.class_counts.double(), f"{MODULE}/map": found}
+            return self.map_statistics(context, context.class_counts)
         if context.job.settings.privacy_clip is not None:
             return self.private_statistics(context)
         weights = class_weights(head.counts, self.balance) if self.balance else None
@@ -220,6 +178,14 @@ class Analytic(Part):
         sums = stream_sums(batches, dim, context.model.classes, weights)
         sums = sums if exact else sums.rounded()
         return {f"{MODULE}/v": sums.second, f"{MODULE}/u": sums.cross}
+
+    def map_statistics(self, context: ClientContext, counts: Tensor) -> dict[str, Tensor]:
+        """What the map needs to know of the client's samples, and how many there are of every class."""
+        features = closed_form(context.model).features
+        found = torch.zeros(features.sums_size, dtype=torch.float64)
+        for rows in batches_of(context):
+            found += features.sums(context.embeddings(rows))
+        return {f"{MODULE}/counts": counts.double(), f"{MODULE}/map": found}
 
     def private_statistics(self, context: ClientContext) -> dict[str, Tensor]:
         """The same of bounded features: to hide a client their mean, and with its own noise if it is to add it."""
@@ -253,16 +219,21 @@ class Analytic(Part):
         else:
             self.fit_classifier(server, replies)
 
+    def received(self, server: Server, replies: Iterable[Message]) -> Iterator[Message]:
+        """Clients' replies; each is kept when it has been used, if single clients' sums are."""
+        keeps = self.keeps_sums(server)
+        for reply in replies:
+            yield reply
+            if keeps:
+                keep_statistics(server.job.folder, reply, server.stage, server.request_digest)
+
     def fit_map(self, server: Server, replies: Iterable[Message]) -> None:
         """What the random features need to know of the data, and how many samples there are of every class."""
         head = closed_form(server.job.template)
         counts, sums = torch.zeros_like(head.counts, dtype=torch.float64), torch.zeros(head.features.sums_size).double()
-        keeps = self.keeps_sums(server)
-        for reply in replies:
+        for reply in self.received(server, replies):
             counts += reply.tensors[f"{MODULE}/counts"]
             sums += reply.tensors[f"{MODULE}/map"]
-            if keeps:
-                keep_statistics(server.job.folder, reply, server.stage, server.request_digest)
         set_tensor(server, "counts", counts)
         for name, tensor in head.features.fit(sums).items():
             set_tensor(server, f"features.{name}", tensor)
@@ -291,19 +262,16 @@ class Analytic(Part):
             set_tensor(server, "inverse", torch.full((head.features.dim,), LONGEST / clip))
             set_tensor(server, "bounded", torch.ones(()))
         total = Sums.zeros(head.features.dim, server.job.template.classes)
-        keeps = self.keeps_sums(server)
         received, crosses = 0, list[Tensor]()
-        for reply in replies:
+        for reply in self.received(server, replies):
             if self.send == "means":
                 crosses.append(reply.tensors[f"{MODULE}/u"].double())
             else:
                 sums = Sums(reply.tensors[f"{MODULE}/v"], reply.tensors[f"{MODULE}/u"])
                 total.add_(sums)
             received += 1
-            if keeps:
-                keep_statistics(server.job.folder, reply, server.stage, server.request_digest)
         if not received:
-            server.note("analytic: no client's sums could be used; the model stays as it is.")
+            server.note(NOTHING_CAME)
             return
         if crosses:
             total = sums_from_crosses(torch.stack(crosses))
@@ -331,10 +299,15 @@ class Analytic(Part):
         }
         if not self.balance:  # otherwise they have come before, without the samples' weights
             tensors["counts"] = problem.counts
+        self._set_classifier(server, fit, tensors)
+
+    def _set_classifier(self, server: Server, fit: Fit, tensors: dict[str, Tensor]) -> None:
+        """Put the classifier into the model, and say what it is."""
         for name, tensor in tensors.items():
             set_tensor(server, name, tensor)
+        dim = closed_form(server.job.template).features.dim
         how = "as set" if self.ridge is not None else "by generalised cross-validation"
-        server.note(f"analytic: {head.features.dim:,} features, ridge {fit.ridge:.3g} of their variance ({how}).")
+        server.note(f"analytic: {dim:,} features, ridge {fit.ridge:.3g} of their variance ({how}).")
 
     def fit_private(self, server: Server, total: Sums) -> None:
         """Add the server's noise to the sums, if it is the server's, and solve for the classifier."""
@@ -384,13 +357,6 @@ class Analytic(Part):
         head.shift.copy_(own.shift)
 
 
-def closed_form(model: Model) -> ClosedFormHead:
-    """The closed form's part of a model."""
-    head = model.extras[MODULE]
-    assert isinstance(head, ClosedFormHead)
-    return head
-
-
 def check_memory(dim: int) -> None:
     """Refuse more features than can be solved for: the system would end the process without a message."""
     needed, there = memory_needed(dim), psutil.virtual_memory().total
@@ -407,8 +373,14 @@ def set_tensor(server: Server, name: str, value: Tensor) -> None:
     server.set_tensor(f"extras.{MODULE}.{name}", value)
 
 
+def batches_of(context: ClientContext) -> tuple[Tensor, ...]:
+    """The client's rows, in batches of the size that evaluation has."""
+    found: tuple[Tensor, ...] = context.rows.split(context.job.settings.eval_batch)  # type: ignore[no-untyped-call]
+    return found
+
+
 def embedded(context: ClientContext) -> Iterator[tuple[Tensor, Tensor]]:
     """The client's samples batch by batch, as they reach the classifier, and their labels."""
     labels = context.job.federation.source.train.y
-    for rows in context.rows.split(context.job.settings.eval_batch):  # type: ignore[no-untyped-call]
+    for rows in batches_of(context):
         yield context.embeddings(rows), labels[rows]

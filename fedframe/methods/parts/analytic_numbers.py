@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from fedframe.core import ClientContext, Message, ModelSize, Server, Upload
-from fedframe.core.kept_statistics import keep_statistics
 from fedframe.data.target import Task
 from fedframe.errors import SettingError
+from fedframe.methods.closed_form.head import MODULE, closed_form
 from fedframe.methods.closed_form.numbers import fit_personal_numbers, number_problem, stream_numbers
 from fedframe.methods.closed_form.ridge import fit_ridge
 from fedframe.methods.closed_form.sums import Sums
-from fedframe.methods.parts.analytic import MODULE, MOST_EXACT, Analytic, closed_form, set_tensor
+from fedframe.methods.parts.analytic import MOST_EXACT, NOTHING_CAME, Analytic, batches_of
 from fedframe.settings import Settings
 from fedframe.util.triangles import triangle_size
 
@@ -58,10 +58,7 @@ class AnalyticNumbers(Analytic):
         """What the client's samples add up to."""
         head = closed_form(context.model)
         if context.stage < self.stages(context.model) - 1:
-            found = torch.zeros(head.features.sums_size, dtype=torch.float64)
-            for inputs, _ in embedded_numbers(context):
-                found += head.features.sums(inputs)
-            return {f"{MODULE}/counts": torch.zeros(context.model.classes).double(), f"{MODULE}/map": found}
+            return self.map_statistics(context, torch.zeros(context.model.classes))  # numbers have no classes
         dim = head.features.dim
         exact = triangle_size(dim + 1) <= MOST_EXACT
         batches = ((head.centred(inputs), y) for inputs, y in embedded_numbers(context))
@@ -74,15 +71,13 @@ class AnalyticNumbers(Analytic):
         middle = self.set_features(server)
         dim, outputs = closed_form(server.job.template).features.dim, server.job.template.classes
         total, squares = Sums.zeros(dim, outputs), torch.zeros(outputs, dtype=torch.float64)
-        keeps, received = self.keeps_sums(server), 0
-        for reply in replies:
+        received = 0
+        for reply in self.received(server, replies):
             total.add_(Sums(reply.tensors[f"{MODULE}/v"], reply.tensors[f"{MODULE}/u"]))
             squares += reply.tensors[f"{MODULE}/squares"]
             received += 1
-            if keeps:
-                keep_statistics(server.job.folder, reply, server.stage, server.request_digest)
         if not received:
-            server.note("analytic: no client's sums could be used; the model stays as it is.")
+            server.note(NOTHING_CAME)
             return
         problem = number_problem(total, squares)
         fit = fit_ridge(problem, self.ridge)
@@ -91,10 +86,7 @@ class AnalyticNumbers(Analytic):
         tensors["leverage"] = torch.tensor(fit.leverage)
         tensors |= {"weight": fit.coefficients.T, "bias": bias, "plain_weight": fit.coefficients.T, "plain_bias": bias}
         tensors |= {name: torch.ones(()) for name in ("fitted", "logits")}  # scores are the numbers themselves
-        for name, tensor in tensors.items():
-            set_tensor(server, name, tensor)
-        how = "as set" if self.ridge is not None else "by generalised cross-validation"
-        server.note(f"analytic: {dim:,} features, ridge {fit.ridge:.3g} of their variance ({how}).")
+        self._set_classifier(server, fit, tensors)
 
     @torch.no_grad()
     def personalise(self, context: ClientContext) -> None:
@@ -113,5 +105,5 @@ class AnalyticNumbers(Analytic):
 def embedded_numbers(context: ClientContext) -> Iterator[tuple[Tensor, Tensor]]:
     """The client's samples batch by batch, as they reach the classifier, and their numbers."""
     targets = context.job.federation.source.train.targets
-    for rows in context.rows.split(context.job.settings.eval_batch):  # type: ignore[no-untyped-call]
+    for rows in batches_of(context):
         yield context.embeddings(rows), targets[rows]
