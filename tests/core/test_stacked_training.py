@@ -290,10 +290,10 @@ class FirstOfAll(CrossEntropy):
     name: ClassVar[str] = "first_of_all"
 
     def loss(self, logits: Tensor, labels: Tensor, context: Any) -> Tensor:
-        return F.cross_entropy(logits, labels) * (1 + context.client)
+        return F.cross_entropy(logits, labels) * (1 + int(context.client))
 
     def round_losses(self, logits: Tensor, labels: Tensor, contexts: Any) -> Tensor:
-        return super().row_losses(logits, labels, contexts) * (1 + contexts[0].client)
+        return super().row_losses(logits, labels, contexts) * (1 + int(contexts[0].client))
 
 
 @dataclass(frozen=True)
