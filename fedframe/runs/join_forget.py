@@ -143,6 +143,12 @@ def check_run(folder: RunFolder, what: str) -> Settings:
         raise SettingError(f"{folder.path} is not finished: {ends}")
     if settings.data == REMOTE_DATA and not is_organisers(folder.path):
         raise SettingError(not_here(folder.path))
+    if settings.privacy_clip is not None:
+        raise SettingError(
+            f"{folder.path} is one private release (privacy_noise = {settings.privacy_noise:g}): fedframe {what} would "
+            "make another, whose epsilon adds to the first one's; train again with the clients that you want, and "
+            "count both."
+        )
     if settings.validate_share:
         raise SettingError(
             f"{folder.path} was trained with validate_share = {settings.validate_share:g}, for tuning; use a run "

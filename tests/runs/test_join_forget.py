@@ -209,6 +209,20 @@ def test_other_methods_and_unfinished_runs_are_refused(tmp_path: Path, run: Path
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("where", ["server", "node"])
+def test_a_private_release_stays_the_only_one(tmp_path: Path, where: str) -> None:
+    """Another, with noise of its own, would spend its epsilon once more: the summary's would be wrong."""
+    pytest.importorskip("dp_accounting")
+    private: dict[str, Any] = {"privacy_clip": 1.0, "privacy_noise": 2.0, "privacy_at": where, "weighting": "uniform"}
+    run = trained(tmp_path / "run", **private)
+    before = snapshot(run)
+    for change in (lambda: fedframe.forget(run, 1, run_data=DATA), lambda: fedframe.join(run, NEW, name="new")):
+        with pytest.raises(SettingError, match=r"one private release \(privacy_noise = 2\).*epsilon adds.*train again"):
+            change()
+    assert snapshot(run) == before
+
+
+@pytest.mark.slow
 def test_securely_added_sums_are_not_taken_apart(run: Path) -> None:
     settings = RunFolder(run).settings().model_copy(update={"secure": True})
     with pytest.raises(SettingError, match="would show what 1 alone has sent; set up a federation without it"):
