@@ -21,7 +21,7 @@ from fedframe.core.job import Job
 from fedframe.core.measures import is_share
 from fedframe.core.server import Server
 from fedframe.engines.local import local_engine
-from fedframe.errors import SettingError
+from fedframe.errors import DataError, SettingError
 from fedframe.jobs.build import JobMaker
 from fedframe.methods.recipes import RECIPES, make_method
 from fedframe.runs.changes import changed_since, refuse
@@ -275,7 +275,7 @@ class Change:
         return local_engine(job, self.note)
 
     def guest_job(self, guest: Joined, job: Job) -> Job | None:
-        """A client that has joined as a federation of one; None if its data were given in Python and are gone."""
+        """A client that has joined as a federation of one; None if its data are gone, or were given in Python."""
         data = (self.given or {}).get(guest.name, guest.data)
         if isinstance(data, str) and data == FROM_PYTHON:
             self.note(f"The data of {guest.name} came from Python: it has no personal model until it joins again.")
@@ -286,7 +286,14 @@ class Change:
         settings = job.settings
         if guest.label is not None:
             settings = settings.model_copy(update={"label": guest.label})
-        federation = load_data(data, schema, settings, guest.test_share)
+        try:
+            federation = load_data(data, schema, settings, guest.test_share)
+        except DataError as error:
+            if guest.name in (self.given or {}):
+                raise
+            # Its sums may be there: who wants to leave need not wait for another's data.
+            self.note(f"The data of {guest.name} cannot be read: {error} It has no personal model without them.")
+            return None
         if guest.name in (self.given or {}):  # it joins now
             for text in federation.notes:
                 self.note(text)

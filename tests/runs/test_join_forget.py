@@ -184,6 +184,25 @@ def test_what_has_joined_stays_when_another_is_forgotten(run: Path, tmp_path: Pa
 
 
 @pytest.mark.slow
+def test_whoever_leaves_need_not_wait_for_data_of_another_that_are_gone(run: Path, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        np.savez(tmp_path / f"{name}.npz", x=NEW["x_train"], y=NEW["y_train"])
+        fedframe.join(run, f"npz:{tmp_path / name}.npz", name=name, run_data=DATA, progress=False)
+    (tmp_path / "a.npz").unlink()
+    display = Recorder()
+    fedframe.forget(run, "b", run_data=DATA, progress=display)
+    assert any("The data of a cannot be read" in note for note in display.notes)
+    assert "a" not in json.loads((run / "summary.json").read_text())["joined"]
+    alone = trained(tmp_path / "alone")
+    np.savez(tmp_path / "a.npz", x=NEW["x_train"], y=NEW["y_train"])
+    fedframe.join(alone, f"npz:{tmp_path / 'a'}.npz", name="a", run_data=DATA, progress=False)
+    assert same_file(run / "model.safetensors", alone / "model.safetensors")
+    (tmp_path / "a.npz").unlink()
+    with pytest.raises(SettingError, match="put them back, or forget that client first"):
+        fedframe.forget(run, 0, run_data=DATA, progress=False)  # other inputs: all sums are computed again
+
+
+@pytest.mark.slow
 def test_a_client_joins_a_run_that_had_rounds_and_may_leave_again(tmp_path: Path) -> None:
     settings = {**SETTINGS, "rounds": 1, "model": "mlp:8", "out": tmp_path / "run"}
     fedframe.run("scaffold+analytic", data=DATA, **settings)

@@ -278,7 +278,7 @@ class Analytic(Part):
         if clip is not None:
             self.fit_private(server, total)
             return
-        problem = standardise(total)
+        problem = standardise(total, shortened=not is_exact(head.features.dim) and not crosses)
         del total
         fit = fit_ridge(problem, self.ridge)
         coefficients, bias = plain, plain_bias = fit.coefficients, problem.counts / problem.total

@@ -78,7 +78,7 @@ class AnalyticNumbers(Analytic):
         if not received:
             server.note(NOTHING_CAME)
             return
-        problem = number_problem(total, squares)
+        problem = number_problem(total, squares, shortened=not is_exact(dim))
         fit = fit_ridge(problem, self.ridge)
         bias = problem.counts / problem.total
         tensors = {"mean": middle.double() + problem.mean, "inverse": problem.inverse_deviation}
