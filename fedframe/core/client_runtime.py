@@ -86,8 +86,8 @@ class ClientRuntime:
             return self.actions[request.kind](request, unit).checked()
 
     @contextmanager
-    def errors_named(self, request: Message, unit: int) -> Iterator[None]:
-        """Say of an unexpected error where it happened."""
+    def errors_named(self, request: Message, unit: int, together: Sequence[int] = ()) -> Iterator[None]:
+        """Say of an unexpected error where it happened: at a unit, or at clients that train together."""
         try:
             yield
         except FedframeError:
@@ -99,6 +99,8 @@ class ClientRuntime:
                 GROUPED: "group {} of clients",
             }
             who = names.get(request.kind, "client {}").format(unit)
+            if len(together) > 1:
+                who = f"clients {', '.join(map(str, together))} together"
             raise RunError(f"Round {request.round}, {request.kind}, {who}: {describe_hook_error(error)}") from error
 
     # -- the requests --------------------------------------------------------------------------------------------------
@@ -132,7 +134,8 @@ class ClientRuntime:
                 context = self.begin(request, client)
             members.append(StackMember(context, net.take()))
             states.append(torch.get_rng_state())
-        train_stack(self.job, net, members)
+        with self.errors_named(request, clients[0], clients):
+            train_stack(self.job, net, members)
         replies = []
         for member, state in zip(members, states, strict=True):
             context = member.context

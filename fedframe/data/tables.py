@@ -38,11 +38,6 @@ MAX_TEXTS = 1000  # values of a text column; more is a name or an id, which cann
 AS_IT_IS = TableReading()
 
 
-def number_or_text(values: Sequence[str]) -> npt.NDArray[Any]:
-    """Parse a column: float64 if every value is a number or missing, else texts."""
-    return AS_IT_IS.convert("", values)
-
-
 def read_csv(path: Path, reading: TableReading = AS_IT_IS) -> Table:
     """Read a text file with a header line, separated by comma, semicolon, tab or bar."""
     try:

@@ -64,13 +64,6 @@ def mine_relations(similarity: Tensor, weight: float, iterations: int, smooth: f
     return relations.to(similarity.dtype)
 
 
-def mining_objective(similarity: Tensor, relations: Tensor, weight: float, smooth: float = 1e-3) -> float:
-    """What `mine_relations` lowers in every iteration."""
-    eye = torch.eye(len(similarity), dtype=similarity.dtype)
-    roots = torch.linalg.eigvalsh(relations @ relations.T + smooth * eye).clamp_min(0).sqrt()
-    return float(0.5 * (similarity - similarity @ relations).square().sum() + 2 * weight * roots.sum())
-
-
 def strongest_neighbours(relations: Tensor, count: int) -> Tensor:
     """A = (|B| + |B'|) / 2 with only the strongest entries of each row kept."""
     strength = (relations.abs() + relations.abs().T) / 2
