@@ -83,6 +83,11 @@ def on_post_page(output: str, page: Any, config: Any) -> str:
     return output.replace("https://unpkg.com/iframe-worker/shim", local)
 
 
+def on_post_template(output: str, template_name: str, config: Any) -> str:
+    """The same for the page that a wrong address leads to."""
+    return output.replace("https://unpkg.com/iframe-worker/shim", "assets/worker.js")
+
+
 def linked_outside(files: Files) -> set[Path]:
     """The files outside docs/ that pages link to."""
     pages = [Path(file.abs_src_path) for file in files.documentation_pages() if file.abs_src_path]

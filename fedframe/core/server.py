@@ -42,7 +42,8 @@ class Server(ServerView):
     ) -> None:
         job = engine.server_job(job)
         super().__init__(job, note)
-        self.engine, self.observers = engine, observers
+        self.engine = engine  # reaches the clients: in this process, in others, or over a network
+        self.observers = observers  # are called after every round
         self._broadcast: list[str] = []  # names of the state that goes out with every request
         self.problems: list[str] = []  # why replies of the round under way were refused
         self.culprit: str | None = None  # the hook that NaN or infinite values of a client come from, if known

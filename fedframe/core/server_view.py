@@ -21,8 +21,9 @@ class ServerView:
     """The part of the server that hooks of parts read and change."""
 
     def __init__(self, job: Job, note: Callable[[str], None]) -> None:
-        self.job, self.note = job, note  # `note` adds a line to the log of the run
-        self.layout = job.roles.layout
+        self.job = job  # the run: settings, method and data
+        self.note = note  # adds a line to the log of the run
+        self.layout = job.roles.layout  # where each tensor stands in the flat vector of the shared weights
         self.model = self.layout.flatten(named_tensors(job.template))  # the shared weights as one flat vector
         self.fixed_overrides: dict[str, Tensor] = {}  # fixed tensors of the model that the server has set anew
         self.state = StateTensors()  # what parts keep on the server, as `server_state` declares it
