@@ -332,7 +332,7 @@ class ClientRuntime:
     def load(self, received: Mapping[str, Tensor], memory: Mapping[str, Tensor]) -> None:
         """Set every tensor of the model: shared from the server, private from memory, the rest as in the beginning.
 
-        A tensor that is fixed in training may have been set anew by the server; it is then received by name.
+        A tensor that is fixed in training may have been changed by the server; it is then received by name.
         """
         with torch.no_grad():
             self.flat.copy_(received["model"])

@@ -316,7 +316,7 @@ class Server(ServerView):
         changed = sorted(kept.keys() ^ set(self.state.names))
         if changed:
             self.note(
-                f"The method's state on the server has changed ({', '.join(changed[:5])}): what is new starts anew."
+                f"The method's state on the server has changed ({', '.join(changed[:5])}): new state starts afresh."
             )
         # Unchecked: the state of a run may be larger than that of a new client's, who has no others beside it.
         self.state.values_by_name |= {name: tensor for name, tensor in kept.items() if name in self.state.names}

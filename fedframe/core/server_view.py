@@ -25,7 +25,7 @@ class ServerView:
         self.note = note  # adds a line to the log of the run
         self.layout = job.roles.layout  # where each tensor stands in the flat vector of the shared weights
         self.model = self.layout.flatten(named_tensors(job.template))  # the shared weights as one flat vector
-        self.fixed_overrides: dict[str, Tensor] = {}  # fixed tensors of the model that the server has set anew
+        self.fixed_overrides: dict[str, Tensor] = {}  # fixed tensors of the model that the server has changed
         self.state = StateTensors()  # what parts keep on the server, as `server_state` declares it
         self.figures: dict[str, float] = {}  # what parts want to see in the round's line of metrics
         self.round = 0  # the last finished round
