@@ -26,6 +26,9 @@ ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r"(?<=\]\()([^)#:\s]+)(?=[)#])")
 FENCE = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)
 MATH = re.compile(r'<(span|div) class="arithmatex">\\([\[(])(.*?)\\[\])]</\1>', re.DOTALL)
+TABLE = re.compile(r"<table>.*?</table>", re.DOTALL)
+CELL = re.compile(r"<td\b[^>]*>(.*?)</td>", re.DOTALL)
+LONG_CELL = 60  # characters that are no column on a phone
 LANGUAGES = {".py": "python", ".toml": "toml", ".yaml": "yaml", ".yml": "yaml", ".json": "json", ".sh": "sh"}
 
 
@@ -68,13 +71,28 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
 
 def on_page_content(content: str, page: Any, config: Any, files: Files) -> str:
-    """Turn formulas into MathML; keep a table from widening a narrow screen."""
+    """Turn formulas into MathML; let tables of long texts become a block per row on a narrow screen."""
 
     def drawn(match: re.Match[str]) -> str:
         display = "block" if match[2] == "[" else "inline"
         return convert(html.unescape(match[3]).strip(), display=display)
 
-    return MATH.sub(drawn, content)
+    return TABLE.sub(stackable, MATH.sub(drawn, content))
+
+
+def stackable(match: re.Match[str]) -> str:
+    """A table whose cells know their headings, if it has several columns and long texts: see assets/extra.css."""
+    table = match[0]
+    headings = [re.sub(r"<[^>]+>", "", each).strip() for each in re.findall(r"<th\b[^>]*>(.*?)</th>", table, re.DOTALL)]
+    longest = max((len(re.sub(r"<[^>]+>", "", each)) for each in CELL.findall(table)), default=0)
+    if len(headings) < 3 or longest < LONG_CELL:
+        return table
+
+    def labelled(row: re.Match[str]) -> str:
+        names = iter(headings)
+        return re.sub(r"<td\b", lambda _: f'<td data-label="{html.escape(html.unescape(next(names, "")))}"', row[0])
+
+    return re.sub(r"<tr>.*?</tr>", labelled, table, flags=re.DOTALL).replace("<table>", "<table data-rows>", 1)
 
 
 def on_post_page(output: str, page: Any, config: Any) -> str:
