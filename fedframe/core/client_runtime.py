@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 STACKED_NET = Key[StackedNet]("fedframe/stacked_net")
 PER_SAMPLE = ("predicted", "probabilities")  # of a reply of several clients: one after the other
 NO_SCORE = -1.0  # what a client sends where the metric has no meaning for its test data
-MOST_VISITS = 10  # rounds that a client that was in none makes up for: more cost time and gained next to nothing
+MOST_VISITS = 10  # rounds that a client that was in none makes up for: more cost time and gained almost nothing
 
 
 class ClientRuntime:
