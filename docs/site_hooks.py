@@ -126,13 +126,13 @@ def shown_at(path: Path) -> str:
 
 
 def source_page(path: Path) -> str:
-    """A file as a page."""
+    """A file as a page; the search is for the manual, and leaves out source files."""
     if path.suffix == ".md":
         return path.read_text()
     name = path.relative_to(ROOT).as_posix()
     text = path.read_text()
     fence = "`" * (max([2, *map(len, re.findall(r"`{3,}", text))]) + 1)
-    return f"# {name}\n\n{fence}{LANGUAGES.get(path.suffix, 'text')}\n{text}\n{fence}\n"
+    return f"---\nsearch: {{exclude: true}}\n---\n\n# {name}\n\n{fence}{LANGUAGES.get(path.suffix, 'text')}\n{text}\n{fence}\n"
 
 
 # -- reference ---------------------------------------------------------------------------------------------------------
