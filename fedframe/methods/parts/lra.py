@@ -115,7 +115,7 @@ class Messages(nn.Module):
 
 @dataclass(frozen=True)
 class RelationalAugmentation(Part):
-    """Features refined by their neighbours in the batch, and a contrast that ties them to themselves."""
+    """Features refined by their neighbours in the batch, and a contrastive loss that keeps samples distinguishable."""
 
     name: ClassVar[str] = "lra"
     paper: ClassVar[str] = (
