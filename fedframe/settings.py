@@ -171,8 +171,8 @@ class Settings(BaseModel):
     metric_at: Share = Field(0.9, description="specificity at which sensitivity is reported, and the other way round")
     positive: str | None = Field(
         None,
-        description="of two classes, the one that auroc, sensitivity and similar measures count as positive (default: the "
-        "second)",
+        description="of two classes, the one that auroc, sensitivity and similar measures count as positive "
+        "(default: the second)",
     )
     score_bins: int = Field(
         2048, ge=0, le=1 << 16, description="over a network: bins of the nodes' score histograms (0: send none)"
