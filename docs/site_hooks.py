@@ -132,7 +132,8 @@ def source_page(path: Path) -> str:
     name = path.relative_to(ROOT).as_posix()
     text = path.read_text()
     fence = "`" * (max([2, *map(len, re.findall(r"`{3,}", text))]) + 1)
-    return f"---\nsearch: {{exclude: true}}\n---\n\n# {name}\n\n{fence}{LANGUAGES.get(path.suffix, 'text')}\n{text}\n{fence}\n"
+    head = f"---\nsearch: {{exclude: true}}\n---\n\n# {name}"
+    return f"{head}\n\n{fence}{LANGUAGES.get(path.suffix, 'text')}\n{text}\n{fence}\n"
 
 
 # -- reference ---------------------------------------------------------------------------------------------------------
