@@ -165,13 +165,14 @@ def command_lines(command: Any, path: str, depth: int) -> Iterator[str]:
         return
     from fedframe.settings import Settings
 
-    common = [p for p in command.params if p.name in Settings.model_fields and not p.show_default and not p.required]
+    options = [p for p in command.params if not is_argument(p)]
+    common = [p for p in options if p.name in Settings.model_fields and not p.show_default and not p.required]
     many = len(common) > 20
-    shown = [p for p in command.params if is_argument(p) or not (many and p in common)]
+    shown = [p for p in command.params if not (many and p in common)]
     words = " ".join(p.name.upper() if p.required else f"[{p.name.upper()}]" for p in shown if is_argument(p))
     yield from ["```text", f"{path} {words} [OPTIONS]".replace("  ", " "), "```", "", *parameter_rows(shown)]
     if many:
-        yield from ["", f"And every [setting](settings.md) of a run as an option ({sum(not is_argument(p) for p in common)} of them)."]
+        yield from ["", f"And every [setting](settings.md) of a run as an option ({len(common)} of them)."]
 
 
 def option_table(command: Any) -> list[str]:
