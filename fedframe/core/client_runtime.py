@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 STACKED_NET = Key[StackedNet]("fedframe/stacked_net")
 PER_SAMPLE = ("predicted", "probabilities")  # of a reply of several clients: one after the other
 NO_SCORE = -1.0  # what a client sends where the metric has no meaning for its test data
-MOST_VISITS = 10  # rounds that a client that was in none makes up for: more cost time and gained next to nothing
+MOST_VISITS = 10  # rounds that a client that was in none makes up for: more cost time and gained almost nothing
 
 
 class ClientRuntime:
@@ -335,7 +335,7 @@ class ClientRuntime:
     def load(self, received: Mapping[str, Tensor], memory: Mapping[str, Tensor]) -> None:
         """Set every tensor of the model: shared from the server, private from memory, the rest as in the beginning.
 
-        A tensor that is fixed in training may have been set anew by the server; it is then received by name.
+        A tensor that is fixed in training may have been changed by the server; it is then received by name.
         """
         with torch.no_grad():
             self.flat.copy_(received["model"])

@@ -211,7 +211,7 @@ class Predictor:
         found = torch.cat(pieces) if pieces else torch.empty(0, len(self.classes))
         found = found if self.target is None else self.target.unscaled(found)
         if not bool(found.isfinite().all()):
-            raise DataError("The model gives NaN for some inputs; its weights have diverged: train it anew.")
+            raise DataError("The model gives NaN for some inputs; its weights have diverged: train it again.")
         return found
 
     def predict(self, inputs: object) -> list[Any]:
