@@ -136,12 +136,13 @@ class ClientRuntime:
             states.append(torch.get_rng_state())
         with self.errors_named(request, clients[0], clients):
             train_stack(self.job, net, members)
+        named = {name: p for name, p in self.model.named_parameters() if p.requires_grad}  # finding them takes a while
         replies = []
         for member, state in zip(members, states, strict=True):
             context = member.context
             net.give_back(member.tensors)
             torch.set_rng_state(state)
-            context.named = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+            context.named = dict(named)
             with self.errors_named(request, context.client):
                 replies.append(self.reply_to_training(context, request, member.loss))
         return replies
