@@ -52,7 +52,7 @@ def main() -> None:
     total = Sums.zeros(given.features, given.classes)
     total.add_(stream_sums(batches(), given.features, given.classes).rounded())  # type: ignore[arg-type]
     at_client = peak_gb()
-    problem = standardise(total)
+    problem = standardise(total, shortened=True)
     del total
     fit = fit_ridge(problem, RIDGE)
     at_server = peak_gb()

@@ -25,11 +25,10 @@ from benchmarks.origin import command_line, origin
 from fedframe.data import Source, load_source
 from fedframe.methods.closed_form.ridge import Problem, fit_ridge, standardise
 from fedframe.methods.closed_form.sums import Sums, stream_sums
-from fedframe.methods.parts.analytic import MOST_EXACT
+from fedframe.methods.parts.analytic import is_exact
 from fedframe.models import feature_maps
 from fedframe.models.feature_maps import FeatureMap, make_map
 from fedframe.util.files import read_json, write_json
-from fedframe.util.triangles import triangle_size
 
 RESULTS = Path("docs/results/analytic-precision.json")
 CLIENTS = 20
@@ -64,7 +63,7 @@ def measure(data: str, data_dir: Path, samples: int, seed: int) -> dict[str, Any
     middle = features.usual().double()
     classes, found = len(source.classes), dict[str, Any]()
     exact, ridge = torch.empty(0), None
-    as_it_is = triangle_size(features.dim + 1) <= MOST_EXACT
+    as_it_is = is_exact(features.dim)
     wire = "float64" if as_it_is else "float32"
     for name, bfloat16 in (("float32", False), ("bfloat16", True)):
         z, y = embed(features, source, train, bfloat16)
@@ -77,7 +76,7 @@ def measure(data: str, data_dir: Path, samples: int, seed: int) -> dict[str, Any
         for rows in torch.arange(count).tensor_split(CLIENTS):
             own = stream_sums([(z[rows].double() - middle, y[rows])], features.dim, classes)
             total.add_(own if as_it_is else own.rounded())
-        sent, _ = scores(standardise(total), ridge, z_test.double() - middle)
+        sent, _ = scores(standardise(total, shortened=not as_it_is), ridge, z_test.double() - middle)
         apart = (sent - exact).abs()
         found[f"features in {name}, sums sent in {wire}"] = {
             "accuracy": float((sent.argmax(1) == y_test).double().mean()),

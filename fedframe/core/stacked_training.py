@@ -8,6 +8,7 @@ of workers.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 SINGLE_HOOKS = ("penalty", "correct", "begin_epoch", "begin_batch", "step")  # they look at one client's batch
 MOST_WEIGHTS = 250_000  # of a net; larger ones spend their time on arithmetic, and a stack of them leaves the cache
 MOST_TOGETHER = 16  # clients of one stack
-MOST_STACKS = 8  # as many stacks as there may be workers, before they are filled
+MOST_STACKS = 4  # of a round, before they are filled: more of them would keep more workers busy, and cost more in all
 FEWEST_TOGETHER = 4
 SHORTEST = 8  # batches of clients with few samples are padded to 8, 16, 32, ... samples
 
@@ -69,9 +70,11 @@ def obstacle(job: Job) -> str:
 
 
 def stacks_of(units: Sequence[int]) -> list[list[int]]:
-    """The clients of a round, in their order, as groups that train together."""
-    size = min(max(-(-len(units) // MOST_STACKS), FEWEST_TOGETHER), MOST_TOGETHER)
-    return [list(units[start : start + size]) for start in range(0, len(units), size)]
+    """The clients of a round, in their order, as groups that train together; their sizes differ by one at most."""
+    largest = min(max(-(-len(units) // MOST_STACKS), FEWEST_TOGETHER), MOST_TOGETHER)
+    count = -(-len(units) // largest)
+    ends = [len(units) * number // count for number in range(count + 1)] if count else []
+    return [list(units[start:end]) for start, end in itertools.pairwise(ends)]
 
 
 # -- training ----------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ accuracy, balanced accuracy   discordant pairs, as McNemar counts them (Psychome
                               each of the four cells (Agresti and Min, Statistics in Medicine 2005); balanced accuracy
                               is the mean over classes of the same
 AUROC                         the placements of both models, sample by sample (DeLong, DeLong and Clarke-Pearson 1988)
-all others                    both models on the same samples drawn anew, 200 times
+all others                    both models on the same samples, drawn 200 times
 """
 
 from __future__ import annotations

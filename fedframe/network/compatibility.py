@@ -123,6 +123,6 @@ def check_local_deployment(job: Job) -> None:
     if settings.model == "python" or settings.device != "cpu":
         what = "model came from Python" if settings.model == "python" else f"device is {settings.device}"
         raise SettingError(
-            f"The engine {settings.engine} starts processes that build the net anew on the CPU, and the run's {what}; "
+            f"The engine {settings.engine} starts processes that build the net again on the CPU, and the run's {what}; "
             "name the net (mlp:64, my_file.py:MyNet) and use device = cpu, or use engine = local."
         )

@@ -56,7 +56,7 @@ def mine_relations(similarity: Tensor, weight: float, iterations: int, smooth: f
         if iteration:
             values, vectors = torch.linalg.eigh((relations @ relations.T + smooth * eye).to(similarity.dtype))
             phi = ((vectors * values.clamp_min(smooth).rsqrt()) @ vectors.T).double()  # Eq. 3: (B B')^(-1/2)
-        # Phi is symmetric, so Phi + Phi' = 2 Phi; the small ridge counts only where the weight is next to nothing.
+        # Phi is symmetric, so Phi + Phi' = 2 Phi; the small ridge counts only where the weight is almost zero.
         inverse = torch.cholesky_inverse(torch.linalg.cholesky(square + 2 * weight * phi + 1e-6 * eye))
         free = inverse @ square
         relations = free - inverse * (free.diagonal() / inverse.diagonal())  # in place of Eq. 4
@@ -108,7 +108,7 @@ class Messages(nn.Module):
 
 @dataclass(frozen=True)
 class RelationalAugmentation(Part):
-    """Features refined by their neighbours in the batch, and a contrast that ties them to themselves."""
+    """Features refined by their neighbours in the batch, and a contrastive loss that keeps samples distinguishable."""
 
     name: ClassVar[str] = "lra"
     paper: ClassVar[str] = (
