@@ -8,6 +8,7 @@ import importlib.util
 import json
 from pathlib import Path
 
+import psutil
 import pytest
 
 from benchmarks.peers import __main__ as peers
@@ -20,7 +21,7 @@ def test_ratios_are_those_of_a_repeat_and_who_is_absent_is_named(
     costs = {"ours": iter([1.0, 2.0, 10.0, 20.0]), "flower": iter([30.0, 200.0])}
     asked: list[tuple[object, ...]] = []
 
-    def measure(python: str, module: str, *arguments: object) -> dict[str, float] | str:
+    def measure(python: str, module: str, *arguments: object, most_seconds: float) -> dict[str, float] | str:
         asked.append((python, module, *arguments[3:]))
         if module == "pfl_research":
             return "pfl-research is not installed here"
@@ -28,7 +29,7 @@ def test_ratios_are_those_of_a_repeat_and_who_is_absent_is_named(
 
     monkeypatch.setattr(peers, "measure", measure)
     monkeypatch.setitem(peers.PAIRS, "pfl_research", ("fedframe, 2 processes", 2))  # so that ours is run only once
-    options = argparse.Namespace(rounds=1, repeats=2, pfl_python="other-python")
+    options = argparse.Namespace(rounds=1, repeats=2, pfl_python="other-python", most_seconds=60.0)
     found = peers.compare("D", ["flower"], options, Path("job.npz"))
     assert found["ratios"]["flower / fedframe, 2 processes"]["cpu"] == pytest.approx((30 / 1 + 200 / 10) / 2)
     assert found["ratios"]["flower / fedframe, 2 processes vectorise=auto"]["pss"] == pytest.approx((15 + 10) / 2)
@@ -38,6 +39,17 @@ def test_ratios_are_those_of_a_repeat_and_who_is_absent_is_named(
     assert found["ratios"] == {}
     assert "pfl_research is left out" in capsys.readouterr().err
     assert [python for python, module, *_ in asked if module == "pfl_research"] == ["other-python"]
+
+
+def test_a_framework_that_does_not_end_is_ended_with_all_that_it_has_started(tmp_path: Path) -> None:
+    note = tmp_path / "child"
+    stuck = tmp_path / "python"  # stands in for an interpreter: it starts a child and waits for ever
+    stuck.write_text(f"#!/bin/sh\nsleep 600 &\necho $! > {note}\nwait\n")
+    stuck.chmod(0o755)
+    found = peers.measure(str(stuck), "flower", "D", most_seconds=2.0)
+    assert found == "it had not ended after 2 seconds (--most-seconds)"
+    child = int(note.read_text())
+    assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
 
 
 @pytest.mark.skipif(importlib.util.find_spec("pfl") is not None, reason="pfl-research is installed")

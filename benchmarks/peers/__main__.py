@@ -2,12 +2,14 @@
 
 Each repeat runs all frameworks one after the other on the same job, and ratios to Fedframe are taken within a repeat:
 what else the machine does hits all alike. With two processes Fedframe stands beside Flower, with one beside
-pfl-research, which has no more. A framework that is not installed is named, and left out.
+pfl-research, which has no more. A framework that is not installed is named, and left out; so is one that has not ended
+after `--most-seconds`.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import subprocess
@@ -17,27 +19,49 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import psutil
+
 from benchmarks.jobs import JOBS, write_data
 
 PAIRS = {"flower": ("fedframe, 2 processes", 2), "pfl_research": ("fedframe, 1 process", 1)}
 UNITS = ("cpu", "wall", "pss")
 
 
-def measure(python: str, module: str, *arguments: object) -> dict[str, float] | str:
+def measure(python: str, module: str, *arguments: object, most_seconds: float) -> dict[str, float] | str:
     """A framework's figures, or why there are none."""
     command = [python, "-m", f"benchmarks.peers.{module}", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        said = done.stderr.strip().splitlines()
-        return said[-1] if said else f"exit code {done.returncode}"
-    result: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
+    # Into files: whatever a framework has started keeps a pipe open, and would be waited for.
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(command, stdout=out, stderr=errors)
+        try:
+            code = process.wait(most_seconds)
+        except subprocess.TimeoutExpired:
+            return f"it had not ended after {most_seconds:g} seconds (--most-seconds)"
+        finally:
+            end(process)
+        out.seek(0)
+        errors.seek(0)
+        if code:
+            said = errors.read().strip().splitlines()
+            return said[-1] if said else f"exit code {code}"
+        result: dict[str, float] = json.loads(out.read().strip().splitlines()[-1])
     return result
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End a process, if it has not ended by itself, and all that it has started."""
+    if process.poll() is None:
+        for each in (*psutil.Process(process.pid).children(recursive=True), process):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.kill()
+        process.wait()
 
 
 def compare(name: str, peers: list[str], options: argparse.Namespace, path: Path) -> dict[str, Any]:
     """The figures of every repeat, and the medians of the ratios of each peer to Fedframe."""
     runs: list[dict[str, dict[str, float]]] = []
     absent: dict[str, str] = {}
+    bound = {"most_seconds": options.most_seconds}
     variants: list[list[str]] = [[], *([["vectorise=auto"]] if JOBS[name].model == "mlp" else [])]
     for repeat in range(options.repeats):
         found: dict[str, dict[str, float]] = {}
@@ -46,11 +70,11 @@ def compare(name: str, peers: list[str], options: argparse.Namespace, path: Path
             python = options.pfl_python if peer == "pfl_research" else sys.executable
             for variant in variants:
                 label = " ".join([ours, *variant])
-                mine = measure(sys.executable, "ours", name, options.rounds, path, workers, *variant)
+                mine = measure(sys.executable, "ours", name, options.rounds, path, workers, *variant, **bound)
                 if isinstance(mine, str):
                     sys.exit(f"{label} failed: {mine}")
                 found[label] = mine
-            theirs = measure(python, peer, name, options.rounds, path, workers)
+            theirs = measure(python, peer, name, options.rounds, path, workers, **bound)
             if isinstance(theirs, str):
                 absent[peer] = theirs
                 print(f"{peer} is left out: {theirs}", file=sys.stderr)
@@ -78,6 +102,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="jobs A, B and D, three rounds, two repeats: minutes")
     parser.add_argument("--pfl-python", default=sys.executable, help="the interpreter that has pfl-research")
+    parser.add_argument("--most-seconds", type=float, default=1800.0, help="that a framework may take for a job")
     parser.add_argument("--out", type=Path, help="add all figures to this JSON file")
     options = parser.parse_args()
     if options.quick:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import sys
 from typing import Any
 
@@ -93,6 +94,8 @@ def server_app(job: Job, rounds: int, meter: Meter) -> ServerApp:
 
 def main(name: str, rounds: int, path: str, workers: int) -> None:
     job, meter = JOBS[name], Meter()
+    # Ray ends its own processes where other work has taken most of the memory, and the simulation waits for them.
+    os.environ.setdefault("RAY_memory_monitor_refresh_ms", "0")
     logging.getLogger("flwr").setLevel(logging.ERROR)
     resources: dict[str, Any] = {
         "client_resources": {"num_cpus": 1, "num_gpus": 0.0},

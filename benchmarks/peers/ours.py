@@ -12,13 +12,14 @@ from fedframe.runs.progress import Display
 
 
 class Rounds(Display):
-    """Tells the meter of every round."""
+    """Tells the meter of every round but the last, whose model is scored."""
 
     def __init__(self, meter: Meter) -> None:
         self.meter = meter
 
     def round(self, record: RoundRecord) -> None:
-        self.meter.round()
+        if record.scores is None:
+            self.meter.round()
 
 
 def main(name: str, rounds: int, path: str, workers: int, *settings: str) -> None:

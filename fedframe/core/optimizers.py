@@ -69,10 +69,11 @@ class FusedSGD:
     @torch.no_grad()
     def _update(self, indices: list[int], velocity: list[Tensor], first: bool) -> None:
         weights: list[Tensor] = [self.parameters[i] for i in indices]
+        gradients = [weight.grad for weight in weights if weight.grad is not None]
         torch._fused_sgd_(
-            weights,
-            [weight.grad for weight in weights if weight.grad is not None],
-            velocity,
+            as_in_memory(weights, weights),
+            as_in_memory(gradients, weights),
+            as_in_memory(velocity, weights),
             weight_decay=self.weight_decay,
             momentum=self.momentum,
             lr=self.lr,
@@ -93,6 +94,16 @@ class FusedSGD:
         """Take momentum back."""
         for i, state in state_dict["state"].items():
             self.velocity[i] = torch.empty_like(self.parameters[i]).copy_(state["momentum_buffer"])
+
+
+def as_in_memory(tensors: Sequence[Tensor], weights: Sequence[Tensor]) -> list[Tensor]:
+    """The tensors of these weights; where a convolution's weights lie channels-last, as views with the channels last.
+
+    The kernel is element-wise, so the order does not matter to what it computes. But it copies tensors whose dimensions
+    are not in the order of their memory, and takes ten times as long.
+    """
+    turned = [weight.dim() == 4 and not weight.is_contiguous() for weight in weights[: len(tensors)]]
+    return [each.permute(0, 2, 3, 1) if turn else each for each, turn in zip(tensors, turned, strict=True)]
 
 
 def normalised_steps(steps: int, momentum: float = 0.0, nesterov: bool = False, pull: float = 0.0) -> float:

@@ -8,6 +8,7 @@ of workers.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 
 from fedframe.core.batches import CHUNK_BYTES, batch_ends
+from fedframe.core.hook_errors import checked_losses
 from fedframe.core.optimizers import FusedSGD, without_momentum_and_decay
 from fedframe.core.part import overrides, stacks
 from fedframe.core.stacked_net import StackedNet, layer_chain, stacked_names
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 SINGLE_HOOKS = ("penalty", "correct", "begin_epoch", "begin_batch", "step")  # they look at one client's batch
 MOST_WEIGHTS = 250_000  # of a net; larger ones spend their time on arithmetic, and a stack of them leaves the cache
 MOST_TOGETHER = 16  # clients of one stack
-MOST_STACKS = 8  # as many stacks as there may be workers, before they are filled
+MOST_STACKS = 4  # of a round, before they are filled: more of them would keep more workers busy, and cost more in all
 FEWEST_TOGETHER = 4
 SHORTEST = 8  # batches of clients with few samples are padded to 8, 16, 32, ... samples
 
@@ -68,9 +70,11 @@ def obstacle(job: Job) -> str:
 
 
 def stacks_of(units: Sequence[int]) -> list[list[int]]:
-    """The clients of a round, in their order, as groups that train together."""
-    size = min(max(-(-len(units) // MOST_STACKS), FEWEST_TOGETHER), MOST_TOGETHER)
-    return [list(units[start : start + size]) for start in range(0, len(units), size)]
+    """The clients of a round, in their order, as groups that train together; their sizes differ by one at most."""
+    largest = min(max(-(-len(units) // MOST_STACKS), FEWEST_TOGETHER), MOST_TOGETHER)
+    count = -(-len(units) // largest)
+    ends = [len(units) * number // count for number in range(count + 1)] if count else []
+    return [list(units[start:end]) for start, end in itertools.pairwise(ends)]
 
 
 # -- training ----------------------------------------------------------------------------------------------------------
@@ -175,7 +179,12 @@ def train_alike(job: Job, net: StackedNet, members: Sequence[StackMember], width
             for part in transforms:
                 features = part.transform(net.model, features, contexts[0])
             answers = labels[step - start, :active]
-            losses = loss.round_losses(net.model.head(features), answers, contexts[:active])
+            logits = net.model.head(features)
+            losses = loss.round_losses(logits, answers, contexts[:active])
+            if not net.checked:
+                counts = plan.sizes[step, :active].int().tolist()
+                checked_losses(losses, loss, "round_losses", logits, answers, counts, contexts[:active])
+                net.checked = True
             shares = plan.shares[step, :active]
             weighed = losses if job.class_weights is None else losses * job.class_weights[answers]
             leaves.zero_grad()

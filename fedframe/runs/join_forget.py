@@ -1,9 +1,9 @@
 """A client that joins a finished run, and one that is forgotten: what `fedframe join` and `fedframe forget` do.
 
 Both are for methods whose model is fitted from sums over clients. A client's sums are added, or left out, and the model
-is solved again; then every client's own model and all scores are made anew. The result is that of a run with the
+is solved again; then every client's own model and all scores are made again. The result is that of a run with the
 client, or without it: where features or the normalisation of inputs depend on all clients' data, sums are computed
-anew.
+again.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ def check_forgettable(folder: RunFolder, settings: Settings, number: int, name: 
     if settings.secure:
         raise SettingError(
             f"{folder.path} was added up securely: the sums without {name}, beside those with it, would show what "
-            f"{name} alone has sent; set up a federation without it and train anew (federation new, federation start)."
+            f"{name} alone has sent; set up a federation without it and train again (federation new, federation start)."
         )
     total = len(folder.names()) or settings.clients or 0
     if len({*roster.forgotten, number}) >= total:
@@ -224,13 +224,13 @@ class Change:
         delete += [name for name in (*DERIVED, "personal", "sums") if not (stage / name).exists()]
         dropped = self.dropped_newcomers(stage)
         commit(self.folder.path, delete)
-        again = f"{len(engine.asked)} computed anew" if engine.asked else "none computed anew"
+        again = f"{len(engine.asked)} computed again" if engine.asked else "none computed again"
         seconds = duration(time.perf_counter() - began)
         self.note(f"{done}: sums of {len(engine.reused - engine.asked)} clients reused, {again}; {seconds}.")
         if difference := shared_scores(before, summary):
             self.note(f"The shared model: {difference}.")
         if dropped:
-            self.note(f"Personal models from before are gone; make them anew with 'fedframe personalise': {dropped}.")
+            self.note(f"Personal models from before are gone; make them again with 'fedframe personalise': {dropped}.")
         self.display.end(summary, self.folder.path)
 
     def fill(self, stage: Path, job: Job) -> tuple[KeptStatistics, dict[str, Any]]:

@@ -43,8 +43,6 @@ from fedframe.util.seeds import seed_for
 
 NOTES = ("method", "set", "model", "classes", "input_shape", "shares_a_model", "model_seed", "columns")
 INPUT_TENSORS = {"input/mean", "input/std"}
-# What numpy raises for files that are damaged in one place or another.
-UNREADABLE = (ValueError, OSError, EOFError, KeyError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error)
 AT_ONCE = 256  # inputs decoded and predicted together: memory stays bounded for folders of any size
 
 
@@ -213,7 +211,7 @@ class Predictor:
         found = torch.cat(pieces) if pieces else torch.empty(0, len(self.classes))
         found = found if self.target is None else self.target.unscaled(found)
         if not bool(found.isfinite().all()):
-            raise DataError("The model gives NaN for some inputs; its weights have diverged: train it anew.")
+            raise DataError("The model gives NaN for some inputs; its weights have diverged: train it again.")
         return found
 
     def predict(self, inputs: object) -> list[Any]:

@@ -36,7 +36,8 @@ from fedframe.util.text import figure
 COLLAPSED = 0.5  # of its best accuracy: less than this share is no swing from round to round
 HARM = 0.02  # personal accuracy this far below that of the shared model is not chance
 MOST_NOTE = 1000  # characters of a note
-MEMORY_EVERY = 2.0  # seconds between two looks at the memory: a look costs a few milliseconds
+MEMORY_EVERY = 2.0  # seconds between two looks at the memory, at least
+MEMORY_SHARE = 0.002  # of the time, at most: where processes are large a look takes some ten milliseconds
 
 
 class Session:
@@ -48,7 +49,7 @@ class Session:
         self.seconds_before = 0.0  # of earlier sessions of the same run
         self.cpu_before = 0.0
         self.peak_memory = 0
-        self._memory_seen = -MEMORY_EVERY
+        self._memory_due = 0.0  # when the memory is looked at next
         self.loggers = Loggers(job.settings, folder.path, self.note)
         self.engine = engine(job, self.note)
         self.job = job = self.engine.server_job(job)
@@ -145,10 +146,12 @@ class Session:
 
     def watch_memory(self) -> None:
         """Look at the memory of all processes from time to time."""
-        if time.perf_counter() - self._memory_seen < MEMORY_EVERY:
+        if time.perf_counter() < self._memory_due:
             return
-        self._memory_seen = time.perf_counter()
+        began = time.process_time()
         self.peak_memory = max(self.peak_memory, memory_bytes(self.engine.processes()))
+        took = time.process_time() - began
+        self._memory_due = time.perf_counter() + max(MEMORY_EVERY, took / MEMORY_SHARE)
 
 
 def sanitize_log_line(text: str) -> str:
@@ -284,7 +287,7 @@ def warn_of_collapse(session: Session) -> None:
         session.note(
             f"The {metric_name(metric)} {whose} was {figure(known[best], share)} after round {best} and "
             f"{figure(known[last], share)} "
-            f"after round {last}: training went astray; start again with a smaller lr (now "
+            f"after round {last}: the training went wrong; start again with a smaller lr (now "
             f"{session.job.settings.lr:g}) or with clip = 10."
         )
 

@@ -119,7 +119,7 @@ def test_normalisation_that_was_agreed_on_leaves_sums_as_they_are(tmp_path: Path
     agreed = replace(dealt, source=replace(dealt.source, mean=torch.zeros(5), std=torch.ones(5)))
     run, display = trained(tmp_path / "run", agreed), Recorder()  # type: ignore[arg-type]
     fedframe.forget(run, 2, run_data=agreed, progress=display)
-    assert any("sums of 3 clients reused, none computed anew" in note for note in display.notes)
+    assert any("sums of 3 clients reused, none computed again" in note for note in display.notes)
 
 
 @pytest.mark.slow
