@@ -182,6 +182,19 @@ def test_the_classifier_is_ridge_regression_on_the_pooled_features(tmp_path: Pat
     assert float((found - wanted).abs().max()) < 1e-5
 
 
+def test_units_that_never_answer_are_no_features_where_sums_are_sent_in_float32(tmp_path: Path) -> None:
+    """They are summed up minus what they would be on average: constants, but not 0."""
+    server = concluded(make_job(tmp_path, **ALONE, set={"analytic": {"width": 1500}}))
+    source, head = server.job.federation.source, closed_form(server.net())
+    assert not module.is_exact(head.features.dim)
+    with torch.no_grad():
+        features = head.features(source.batch(source.train, server.job.federation.train.values))
+    silent = features.amax(0) == 0
+    assert int(silent.sum()) > 1
+    assert head.inverse[silent].abs().max() == 0
+    assert float(head.weight[:, silent].abs().max()) < 1e-9  # eigenvectors mix zeros with what is all but 0
+
+
 def test_a_run_without_a_client_is_the_whole_run_with_its_sums_taken_out(tmp_path: Path) -> None:
     """With the map of the whole run: what is kept in the folder suffices to forget a client."""
     settings = {**ALONE, "set": {"analytic": {"width": 0}}}
@@ -356,7 +369,7 @@ def test_a_killed_run_goes_on_to_the_same_model(tmp_path: Path, monkeypatch: pyt
     data = blobs()
     fedframe.run("analytic", data=data, partition="user", workers=1, out=tmp_path / "whole", progress=False)
 
-    def stop(*_: object) -> None:
+    def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from fedframe.core.privacy import epsilon
 from fedframe.core.server import Server
 from fedframe.engines.inline import InlineEngine
 from fedframe.errors import SettingError
-from fedframe.methods.closed_form.head import closed_form
+from fedframe.methods.closed_form.head import ClosedFormHead, closed_form
 from fedframe.methods.closed_form.private import bounded, to_release
 from fedframe.methods.closed_form.sums import Sums, stream_sums
 from tests.helpers import blobs, make_job, nothing
@@ -69,6 +70,23 @@ def test_a_client_sends_sums_of_bounded_features_or_their_mean(tmp_path: Path, p
     found = sent(job)
     torch.testing.assert_close(found, plain_release(job, 1, protect), rtol=1e-5, atol=1e-6)
     assert float(found.norm()) <= (1 if protect == "client" else len(job.federation.train[1])) * (1 + 1e-6)
+
+
+def test_a_sample_that_gives_no_number_counts_as_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither is the release spoilt nor does it tell: it is that of a sample whose features are 0."""
+    found = []
+    for number in (0.0, math.nan, math.inf):
+
+        def features(head: ClosedFormHead, inputs: torch.Tensor, number: float = number) -> torch.Tensor:
+            made = torch.ones(len(inputs), head.features.dim) / head.features.dim
+            made[0] = number
+            return made
+
+        with monkeypatch.context() as patch:
+            patch.setattr(ClosedFormHead, "standardised", features)
+            found.append(sent(private_job(tmp_path / str(number), "sample")))
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
 
 
 @pytest.mark.slow

@@ -235,10 +235,10 @@ def test_a_private_release_stays_the_only_one(tmp_path: Path, where: str) -> Non
     private: dict[str, Any] = {"privacy_clip": 1.0, "privacy_noise": 2.0, "privacy_at": where, "weighting": "uniform"}
     run = trained(tmp_path / "run", **private)
     before = snapshot(run)
-    refusal = r"one private release \(privacy_noise = 2\).*epsilon adds.*train again"
-    with pytest.raises(SettingError, match=refusal):
+    sentence = r"one private release \(privacy_noise = 2\).*epsilon adds.*train again"
+    with pytest.raises(SettingError, match=sentence):
         fedframe.forget(run, 1, run_data=DATA)
-    with pytest.raises(SettingError, match=refusal):
+    with pytest.raises(SettingError, match=sentence):
         fedframe.join(run, NEW, name="new")
     assert snapshot(run) == before
 

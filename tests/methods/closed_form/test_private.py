@@ -18,6 +18,8 @@ from fedframe.methods.closed_form.private import (
     solve_noisy,
     to_release,
 )
+from fedframe.methods.closed_form.sums import Sums
+from fedframe.util.triangles import pack
 from tests.methods.closed_form.plain import draw
 from tests.methods.closed_form.test_sums import of
 
@@ -107,3 +109,12 @@ def test_with_noise_far_above_the_signal_the_solution_is_still_finite() -> None:
     assert bool(bias.isfinite().all())
     underestimated, _ = solve_noisy(from_release(noisy, 31, 3), 1.0)  # V is indefinite even with the ridge
     assert bool(underestimated.coefficients.isfinite().all())
+
+
+def test_directions_that_noise_has_turned_are_raised_to_the_noise() -> None:
+    values = torch.tensor([20.0, -6.0, 30.0], dtype=torch.float64)  # the second is below minus the ridge
+    cross = torch.arange(6, dtype=torch.float64).reshape(3, 2)
+    fit, bias = solve_noisy(Sums(pack(values.diag()), cross), 1.0, penalty=5.0)
+    wanted = torch.cat([cross[:1] / 25, cross[1:2] / noise_in_v(1.0)])
+    torch.testing.assert_close(fit.coefficients, wanted)
+    torch.testing.assert_close(bias, (cross[2] - 30 / 2) / 35 + 1 / 2)
