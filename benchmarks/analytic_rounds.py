@@ -17,9 +17,10 @@ import json
 import math
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from benchmarks.origin import command_line, origin
@@ -149,6 +150,33 @@ def put_lines(path: Path, run: Mapping[str, Any], lines: list[dict[str, Any]]) -
     put(path, {**run, "lines": lines})
 
 
+def show(table: Mapping[str, Any]) -> Iterator[str]:
+    """A table as Markdown for every set of settings but the seed: means over seeds of what is complete."""
+    groups = dict[str, list[dict[str, Any]]]()
+    for run in filter(is_complete, table["runs"]):
+        settings = {name: value for name, value in run["settings"].items() if name != "seed"}
+        groups.setdefault(json.dumps(settings), []).append(run)
+    for settings, runs in groups.items():
+        looks = sorted({line["rounds"] for run in runs for line in run["lines"]})
+        yield from (
+            "",
+            settings,
+            "",
+            f"| method | rate | | {' | '.join(map(str, looks))} |",
+            "|---" * (len(looks) + 3) + "|",
+        )
+        for method in dict.fromkeys(run["method"] for run in runs):
+            seeds = [run for run in runs if run["method"] == method]
+            rates = ", ".join(f"{run['lr']:.3g}" for run in seeds if "lr" in run)
+            for kind in seeds[0]["lines"][0]["generic"]:
+                found = {
+                    look: [line["generic"][kind] for run in seeds for line in run["lines"] if line["rounds"] == look]
+                    for look in looks
+                }
+                cells = [f"{fmean(scores):.3f} ({len(scores)})" if scores else "" for scores in found.values()]
+                yield f"| {method} | {rates} | {kind} | {' | '.join(cells)} |"
+
+
 def main() -> None:
     """All methods that are not there yet."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -162,7 +190,11 @@ def main() -> None:
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--show", action="store_true", help="run nothing, print what is there as tables")
     asked = vars(parser.parse_args())
+    if asked.pop("show"):
+        print("\n".join(show(read_table(asked["results"]))))
+        return
     results, methods = asked.pop("results"), asked.pop("methods").split(",")
     given = {**asked, **SCHEDULE, "eval_every": 0, "personal": False, "workers": 1}
     shown = {name: value for name, value in asked.items() if name != "data_dir"} | dict(SCHEDULE)
