@@ -18,6 +18,7 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
+from benchmarks.origin import command_line, origin
 from fedframe.data import Source, load_source
 from fedframe.methods.closed_form.ridge import fit_ridge, standardise
 from fedframe.methods.closed_form.sums import stream_sums
@@ -76,7 +77,7 @@ def main() -> None:
                 line = {"data": data, "train": count, "held_out": len(held_out), "seed": seed, "map": knows, **fit}
                 found.append({**line, "cpu_seconds": round(time.process_time() - began, 1)})
                 print(json.dumps(found[-1]), flush=True)
-    write_json(given.results, {"about": f"python -m benchmarks.{Path(__file__).stem}", "fits": found})
+    write_json(given.results, {"about": command_line(), **origin(), "fits": found})
 
 
 if __name__ == "__main__":

@@ -16,12 +16,13 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.origin import command_line, origin
 from fedframe.methods.closed_form.ridge import fit_ridge, standardise
 from fedframe.methods.closed_form.sums import Sums, stream_sums
 from fedframe.util.files import read_json, write_json
 
 RESULTS = Path("docs/results/analytic-memory.json")
-RIDGE = 0.01
+RIDGE, SEED = 0.01, 0
 
 
 def peak_gb() -> float:
@@ -38,7 +39,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=RESULTS)
     given = parser.parse_args()
     before, began = peak_gb(), time.process_time()
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(SEED)
 
     def batches() -> object:
         for start in range(0, given.samples, 500):
@@ -51,12 +52,15 @@ def main() -> None:
     total = Sums.zeros(given.features, given.classes)
     total.add_(stream_sums(batches(), given.features, given.classes).rounded())  # type: ignore[arg-type]
     at_client = peak_gb()
-    problem = standardise(total)
+    problem = standardise(total, shortened=True)
     del total
     fit = fit_ridge(problem, RIDGE)
     at_server = peak_gb()
     left = problem.gram @ fit.coefficients + RIDGE * problem.total * fit.coefficients - problem.cross
     found = {
+        "command": command_line(),
+        **origin(),
+        "seed": SEED,
         "features": given.features,
         "classes": given.classes,
         "samples": given.samples,
@@ -69,7 +73,9 @@ def main() -> None:
     print(json.dumps(found))
     about = "python -m benchmarks.analytic_memory --features FEATURES --classes CLASSES --samples SAMPLES"
     runs = read_json(given.results)["runs"] if given.results.exists() else []
-    write_json(given.results, {"about": about, "runs": [*runs, found]})
+    same = {name: found[name] for name in ("features", "classes", "samples")}
+    others = [each for each in runs if {name: each[name] for name in same} != same]
+    write_json(given.results, {"about": about, "runs": [*others, found]})
 
 
 if __name__ == "__main__":

@@ -26,6 +26,9 @@ ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r"(?<=\]\()([^)#:\s]+)(?=[)#])")
 FENCE = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)
 MATH = re.compile(r'<(span|div) class="arithmatex">\\([\[(])(.*?)\\[\])]</\1>', re.DOTALL)
+TABLE = re.compile(r"<table>.*?</table>", re.DOTALL)
+CELL = re.compile(r"<td\b[^>]*>(.*?)</td>", re.DOTALL)
+LONG_CELL = 60  # characters that are no column on a phone
 LANGUAGES = {".py": "python", ".toml": "toml", ".yaml": "yaml", ".yml": "yaml", ".json": "json", ".sh": "sh"}
 
 
@@ -68,19 +71,39 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
 
 def on_page_content(content: str, page: Any, config: Any, files: Files) -> str:
-    """Turn formulas into MathML; keep a table from widening a narrow screen."""
+    """Turn formulas into MathML; let tables of long texts become a block per row on a narrow screen."""
 
     def drawn(match: re.Match[str]) -> str:
         display = "block" if match[2] == "[" else "inline"
         return convert(html.unescape(match[3]).strip(), display=display)
 
-    return MATH.sub(drawn, content)
+    return TABLE.sub(stackable, MATH.sub(drawn, content))
+
+
+def stackable(match: re.Match[str]) -> str:
+    """A table whose cells know their headings, if it has several columns and long texts: see assets/extra.css."""
+    table = match[0]
+    headings = [re.sub(r"<[^>]+>", "", each).strip() for each in re.findall(r"<th\b[^>]*>(.*?)</th>", table, re.DOTALL)]
+    longest = max((len(re.sub(r"<[^>]+>", "", each)) for each in CELL.findall(table)), default=0)
+    if len(headings) < 3 or longest < LONG_CELL:
+        return table
+
+    def labelled(row: re.Match[str]) -> str:
+        names = iter(headings)
+        return re.sub(r"<td\b", lambda _: f'<td data-label="{html.escape(html.unescape(next(names, "")))}"', row[0])
+
+    return re.sub(r"<tr>.*?</tr>", labelled, table, flags=re.DOTALL).replace("<table>", "<table data-rows>", 1)
 
 
 def on_post_page(output: str, page: Any, config: Any) -> str:
     """Take the search's helper for pages in a folder from this site, not from another host."""
     local = posixpath.relpath("assets/worker.js", posixpath.dirname(page.file.dest_uri) or ".")
     return output.replace("https://unpkg.com/iframe-worker/shim", local)
+
+
+def on_post_template(output: str, template_name: str, config: Any) -> str:
+    """The same for the page that a wrong address leads to."""
+    return output.replace("https://unpkg.com/iframe-worker/shim", "assets/worker.js")
 
 
 def linked_outside(files: Files) -> set[Path]:
@@ -103,13 +126,14 @@ def shown_at(path: Path) -> str:
 
 
 def source_page(path: Path) -> str:
-    """A file as a page."""
+    """A file as a page; the search is for the manual, and leaves out source files."""
     if path.suffix == ".md":
         return path.read_text()
     name = path.relative_to(ROOT).as_posix()
     text = path.read_text()
     fence = "`" * (max([2, *map(len, re.findall(r"`{3,}", text))]) + 1)
-    return f"# {name}\n\n{fence}{LANGUAGES.get(path.suffix, 'text')}\n{text}\n{fence}\n"
+    head = f"---\nsearch: {{exclude: true}}\n---\n\n# {name}"
+    return f"{head}\n\n{fence}{LANGUAGES.get(path.suffix, 'text')}\n{text}\n{fence}\n"
 
 
 # -- reference ---------------------------------------------------------------------------------------------------------
@@ -141,7 +165,8 @@ def command_lines(command: Any, path: str, depth: int) -> Iterator[str]:
         return
     from fedframe.settings import Settings
 
-    common = [p for p in command.params if p.name in Settings.model_fields and not p.show_default and not p.required]
+    options = [p for p in command.params if not is_argument(p)]
+    common = [p for p in options if p.name in Settings.model_fields and not p.show_default and not p.required]
     many = len(common) > 20
     shown = [p for p in command.params if not (many and p in common)]
     words = " ".join(p.name.upper() if p.required else f"[{p.name.upper()}]" for p in shown if is_argument(p))

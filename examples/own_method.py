@@ -1,4 +1,4 @@
-"""A method of one's own beside FedAvg: python examples/own_method.py"""
+"""A method of your own beside FedAvg: python examples/own_method.py"""
 
 import sys
 from dataclasses import dataclass

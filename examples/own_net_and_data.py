@@ -1,4 +1,4 @@
-"""Arrays with a hospital per row and a net of one's own: python examples/own_net_and_data.py"""
+"""Arrays with a hospital per row and a net of your own: python examples/own_net_and_data.py"""
 
 import sys
 

@@ -139,7 +139,7 @@ def run(
     allow_typed(given.get("method"), given.get("model"))
     if config is not None:
         texts = [read_config(Path(config)).get(name) for name in ("method", "model") if given.get(name) is None]
-        # A file of one's own is what one would type; one that a run has left may be anybody's.
+        # A file of your own is what you would type; one that a run has left may be anybody's.
         (check_named if is_run_config(Path(config)) else allow_typed)(*texts)
     asked = gather(given, config)
     if asked.data == REMOTE_DATA and config is not None:

@@ -57,7 +57,7 @@ class Settings(BaseModel):
     )
     partition: str = Field(
         "auto",
-        description="how samples are dealt to clients (auto: user if the data name users, else dirichlet:0.1)",
+        description="how samples are distributed to clients (auto: user if the data name users, else dirichlet:0.1)",
     )
     clients: int | None = Field(None, ge=1, le=MOST, description="number of clients (default 20; all of them for user)")
     min_client_size: int = Field(10, ge=1, le=MOST, description="fewest samples a client may hold")
@@ -79,7 +79,7 @@ class Settings(BaseModel):
     weights: str | None = Field(None, description="file of the net's initial weights: .safetensors, .pt or .pth")
     weights_digest: str | None = Field(None, description="digest of that file; recorded by the first run")
     freeze: str = Field(
-        "none", description="part of the net that stays as it is: none, backbone, or its first N children"
+        "none", description="part of the net that is not trained: none, backbone, or its first N children"
     )
     lora: int = Field(
         0,
@@ -131,8 +131,8 @@ class Settings(BaseModel):
         30.0,
         ge=0,
         allow_inf_nan=False,
-        description="over a network: a node refuses a model that has moved so many times farther in a round than its "
-        "own updates let expect (0: none)",
+        description="over a network: a node refuses a model that has moved this many times as far in a round as its "
+        "own updates suggest (0: no bound)",
     )
     update_bound: float = Field(
         100.0,
@@ -164,13 +164,15 @@ class Settings(BaseModel):
     save_personal: bool = Field(True, description="keep the personal models in the run folder")
     metric: str = Field(
         "auto",
-        description="measure behind the scores: accuracy, balanced_accuracy, auroc, average_precision, f1, "
+        description="measure that scores report: accuracy, balanced_accuracy, auroc, average_precision, f1, "
         "sensitivity, specificity; of numbers mae, rmse or r2 (auto: accuracy, or balanced_accuracy where one class "
         "has more than 80 % of the test data; mae of numbers, auroc of several labels)",
     )
     metric_at: Share = Field(0.9, description="specificity at which sensitivity is reported, and the other way round")
     positive: str | None = Field(
-        None, description="of two classes, the one that auroc, sensitivity and the like are about (default: the second)"
+        None,
+        description="of two classes, the one that auroc, sensitivity and similar measures count as positive "
+        "(default: the second)",
     )
     score_bins: int = Field(
         2048, ge=0, le=1 << 16, description="over a network: bins of the nodes' score histograms (0: send none)"

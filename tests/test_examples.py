@@ -19,8 +19,15 @@ SAYS = {
     "own_net_and_data.py": "hospital 0's own",
     "late_client.py": "north's own",
     "join_and_forget.py": "client 7 is out",
+    "three_sites.py": "north's own model",
 }
-SHORTENED = {"compare_methods.py", "own_method.py", "own_net_and_data.py", "late_client.py"}  # take a number of rounds
+SHORTENED = {
+    "compare_methods.py",
+    "own_method.py",
+    "own_net_and_data.py",
+    "late_client.py",
+    "three_sites.py",
+}  # take a number of rounds
 
 
 def test_every_example_is_listed_short_and_checked() -> None:

@@ -39,6 +39,13 @@ PLAIN = {
     "eft alone, the": "by default the",
     "with somebody who is no": "with a stranger",
     "what came of it": "the result",
+    " anew": "again",
+    "in the place of": "in place of",
+    "omebody": "someone",
+    " one's own": "your own",
+    "had better": "should",
+    "goes astray": "what goes wrong",
+    "next to no": "hardly any, almost nothing",
 }
 MEAN_WORDS, MOST_WORDS = 20, 55  # of the sentences of a page
 FENCE = re.compile(r"^ *```.*?^ *```$", re.DOTALL | re.MULTILINE)

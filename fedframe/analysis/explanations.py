@@ -1,4 +1,4 @@
-"""How to read each measure: one sentence for somebody who sees it for the first time."""
+"""How to read each measure: one sentence for someone who sees it for the first time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ READINGS: dict[str, str] = {
     "model does not suit everybody.",
     "personal": "Each client's own model on its own test data, mean over clients; a client that knows two classes only "
     "has an easy task, so compare it with other methods, not with `generic`.",
-    "new": "Clients that were not in the training: what the finished run is worth to somebody who comes later.",
+    "new": "Clients that were not in the training: what the finished run is worth to someone who comes later.",
     "spread": "How unequally clients are served: the standard deviation over clients, and the mean accuracy of the "
     "worst tenth of them, which a good mean can hide.",
     "per_class": "Share of each class's test samples that is right; low ones are classes that few clients hold.",

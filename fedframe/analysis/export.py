@@ -84,7 +84,7 @@ def export(
 ) -> Exported:
     """Write the shared model of a finished run, or a client's own, for use without Fedframe.
 
-    `out` is a folder (default: `export` in the run's, with the client's name if it is one's own).
+    `out` is a folder (default: `export` in the run's, with the client's name if it is a client's own).
     """
     if format not in FILES:
         raise SettingError(f"format = {format!r}: {nearest(format, FILES)}")

@@ -28,7 +28,7 @@ class Kept(StrEnum):
 @app.command()
 def advise(
     data: Annotated[str, typer.Option(help="data source, see 'fedframe list data'")] = "digits",
-    partition: Annotated[str, typer.Option(help="how samples are dealt to clients")] = "auto",
+    partition: Annotated[str, typer.Option(help="how samples are distributed to clients")] = "auto",
     clients: Annotated[Optional[int], typer.Option(help="number of clients")] = None,
     label: Annotated[Optional[str], typer.Option(help="label column of tabular data")] = None,
     client_column: Annotated[Optional[str], typer.Option(help="client column of tabular data")] = None,

@@ -28,7 +28,7 @@ def bench_command(
     controls: Annotated[
         bool, typer.Option("--controls/--no-controls", help="run the controls, too; the baseline is always run")
     ] = True,
-    page: Annotated[Optional[Path], typer.Option(help="write the page of this result (JSON) anew, run nothing")] = None,
+    page: Annotated[Optional[Path], typer.Option(help="only write the page of this result (JSON)")] = None,
     runs: Annotated[Path, typer.Option(help="folder of all scenes' runs")] = Path("runs", "bench"),
     out: Annotated[
         Optional[Path], typer.Option(help="folder of SCENE.json and SCENE.md (default: beside the runs)")

@@ -176,7 +176,7 @@ def start(
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="show nothing but errors")] = False,
 ) -> None:
-    """Train, or go on after the last finished round."""
+    """Train, or continue after the last finished round."""
     require_flower()
     with interruptible():
         from fedframe.federation.folder import FederationFolder

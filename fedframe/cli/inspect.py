@@ -44,7 +44,7 @@ def show(
 @with_table_options("source", "csv:PATH")
 def data(
     source: Annotated[str, typer.Argument(help="data source, see 'fedframe list'")],
-    partition: Annotated[str, typer.Option(help="how samples are dealt to clients")] = "auto",
+    partition: Annotated[str, typer.Option(help="how samples are distributed to clients")] = "auto",
     clients: Annotated[Optional[int], typer.Option(help="number of clients")] = None,
     seed: Annotated[int, typer.Option(help="fixes the split")] = 0,
     data_dir: Annotated[Optional[str], typer.Option(help="folder of the public data sets")] = None,
@@ -58,7 +58,7 @@ def data(
     local_test: Annotated[str, typer.Option(help="held-out share of each client, or global")] = "0.25",
     picture: Annotated[Optional[Path], typer.Option(help="where the picture goes: .svg, .png or .pdf")] = None,
 ) -> None:
-    """Load data, show a table's columns, deal it out to clients, show who has what, and save a picture."""
+    """Load data, show a table's columns, distribute it to clients, show who has what, and save a picture."""
     from fedframe.report.partition import show_columns, show_partition
 
     show_columns(source, label, client_column, task)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import textwrap
 from pathlib import Path
 from typing import Annotated
 
@@ -24,9 +26,6 @@ def measure(
 ) -> None:
     """Examine a finished run's models: accuracy, collapse, drift, cost, each with a sentence on how to read it."""
     with interruptible():
-        import shutil
-        import textwrap
-
         from fedframe.analysis import examine
         from fedframe.analysis.summary_text import summary_sections
         from fedframe.runs.folder import EXAMINATION, RunFolder

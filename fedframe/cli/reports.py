@@ -53,7 +53,7 @@ def watch(
         str, typer.Option(help="address to serve on; any other address can be reached from other machines")
     ] = "127.0.0.1",
 ) -> None:
-    """Serve the page of a run live in the browser while the run goes on; Ctrl-C ends it."""
+    """Serve the page of a run live in the browser while it trains; Ctrl-C ends it."""
     with interruptible():
         from fedframe.errors import DataError
         from fedframe.report.watch import PageServer, is_loopback

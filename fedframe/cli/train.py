@@ -61,7 +61,7 @@ def resume(
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="show nothing but errors")] = False,
 ) -> None:
-    """Go on with a run that was stopped: the result is the same as without the stop."""
+    """Continue a run that was stopped: the result is the same as without the stop."""
     with interruptible():
         from fedframe.api import resume as resume_run
         from fedframe.runs.federated import is_nodes
@@ -155,7 +155,7 @@ def forget(
     changed_code: ChangedCode = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="show nothing but errors")] = False,
 ) -> None:
-    """Take a client out of a finished run whose model is fitted from sums: as if it had never been there."""
+    """Remove a client from a finished run whose model is fitted from sums, as if it had never been there."""
     with interruptible():
         from fedframe.runs.join_forget import forget as forget_client
 

@@ -28,39 +28,38 @@ if TYPE_CHECKING:
 class ClientContext:
     """One client's work for one request. Parts read and change it. Only `memory` is kept after the request."""
 
-    runtime: ClientRuntime
-    kind: str  # of the request: train, statistics, personalise or own
-    client: int
-    round: int
-    lr: float
-    rows: Tensor  # of the training samples
-    received: Mapping[str, Tensor]
-    memory: Declared[Tensor]  # private, survives rounds; a part's names start with the part's name
-    generator: torch.Generator
+    runtime: ClientRuntime  # what does the work: model, data and training loop
+    kind: str  # what is asked for: train, statistics, personalise or own
+    client: int  # the number of the client
+    round: int  # the number of the round, from 1 on
+    lr: float  # the learning rate of the round
+    rows: Tensor  # the client's training samples, as row numbers
+    received: Mapping[str, Tensor]  # what the server sent: "model", and the state that parts broadcast
+    memory: Declared[Tensor]  # private and kept between rounds; a part's names start with the part's name
+    generator: torch.Generator  # random numbers of this client and round, the same for any engine
     reply: Declared[Tensor]  # what parts send beside the update, as `uploads` declares it
-    numbers: Declared[Number]  # plain numbers, declared there too
+    numbers: Declared[Number]  # plain numbers to send, which `uploads` declares too
     scratch: Scratch = field(default_factory=Scratch)  # what parts need only until this work is done
-    steps: int = 0
+    steps: int = 0  # local steps so far
     gradients: int = 0  # how often the gradient of a batch was computed
-    plain_steps: bool = False  # whether the training under way does without the run's momentum and weight decay
+    plain_steps: bool = False  # whether the current training does without the run's momentum and weight decay
     pull: float = 0.0  # the coefficient with which parts pull every step towards the server's weights
-    hooks: StepHooks | None = None  # of the training under way
-    loss_scale: LossScale | None = None  # in float16
-    stage: int = 0  # of several in which statistics are asked for
+    hooks: StepHooks | None = None  # the hooks that take part in the current training
+    loss_scale: LossScale | None = None  # the scale of the loss, in float16 only
+    stage: int = 0  # the number of the stage, if statistics are asked for in several
 
-    # of the batch under way
-    inputs: Tensor = field(init=False)
-    labels: Tensor = field(init=False)
-    batch_rows: Tensor = field(init=False)  # of the training samples
-    features: Tensor = field(init=False)  # as they leave the backbone
-    embedding: Tensor = field(init=False)  # as they reach the classifier
-    logits: Tensor = field(init=False)
-    optimizer: Optimizer = field(init=False)
+    inputs: Tensor = field(init=False)  # the inputs of the current batch
+    labels: Tensor = field(init=False)  # the labels of the current batch
+    batch_rows: Tensor = field(init=False)  # the row numbers of the current batch
+    features: Tensor = field(init=False)  # the features of the current batch, as they leave the backbone
+    embedding: Tensor = field(init=False)  # the features of the current batch, as they reach the classifier
+    logits: Tensor = field(init=False)  # the scores of the current batch by class
+    optimizer: Optimizer = field(init=False)  # takes the local steps
     named: dict[str, nn.Parameter] = field(init=False)  # the weights that are trained, by name
 
     def __post_init__(self) -> None:
-        self.job = self.runtime.job
-        self.model = self.runtime.model
+        self.job = self.runtime.job  # the run: settings, method and data
+        self.model = self.runtime.model  # the local model, which training changes
         self.start = self.received["model"]  # the server's weights as one flat vector
 
     @property

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 STACKED_NET = Key[StackedNet]("fedframe/stacked_net")
 PER_SAMPLE = ("predicted", "probabilities")  # of a reply of several clients: one after the other
 NO_SCORE = -1.0  # what a client sends where the metric has no meaning for its test data
-MOST_VISITS = 10  # rounds that a client that was in none makes up for: more cost time and gained next to nothing
+MOST_VISITS = 10  # rounds that a client that was in none makes up for: more cost time and gained almost nothing
 
 
 class ClientRuntime:
@@ -86,8 +86,8 @@ class ClientRuntime:
             return self.actions[request.kind](request, unit).checked()
 
     @contextmanager
-    def errors_named(self, request: Message, unit: int) -> Iterator[None]:
-        """Say of an unexpected error where it happened."""
+    def errors_named(self, request: Message, unit: int, together: Sequence[int] = ()) -> Iterator[None]:
+        """Say of an unexpected error where it happened: at a unit, or at clients that train together."""
         try:
             yield
         except FedframeError:
@@ -99,6 +99,8 @@ class ClientRuntime:
                 GROUPED: "group {} of clients",
             }
             who = names.get(request.kind, "client {}").format(unit)
+            if len(together) > 1:
+                who = f"clients {', '.join(map(str, together))} together"
             raise RunError(f"Round {request.round}, {request.kind}, {who}: {describe_hook_error(error)}") from error
 
     # -- the requests --------------------------------------------------------------------------------------------------
@@ -132,7 +134,8 @@ class ClientRuntime:
                 context = self.begin(request, client)
             members.append(StackMember(context, net.take()))
             states.append(torch.get_rng_state())
-        train_stack(self.job, net, members)
+        with self.errors_named(request, clients[0], clients):
+            train_stack(self.job, net, members)
         named = {name: p for name, p in self.model.named_parameters() if p.requires_grad}  # finding them takes a while
         replies = []
         for member, state in zip(members, states, strict=True):
@@ -333,7 +336,7 @@ class ClientRuntime:
     def load(self, received: Mapping[str, Tensor], memory: Mapping[str, Tensor]) -> None:
         """Set every tensor of the model: shared from the server, private from memory, the rest as in the beginning.
 
-        A tensor that is fixed in training may have been set anew by the server; it is then received by name.
+        A tensor that is fixed in training may have been changed by the server; it is then received by name.
         """
         with torch.no_grad():
             self.flat.copy_(received["model"])

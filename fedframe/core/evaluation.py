@@ -22,9 +22,9 @@ from fedframe.core.client_runtime import NO_SCORE
 from fedframe.core.job import PIECE, Job
 from fedframe.core.measures import Evidence, Measured, Predictions, bounds_of, meaning, metric_name, share_of
 from fedframe.core.message import Message
+from fedframe.core.node_gain import NodeGain
 from fedframe.core.stage_costs import COUNTS_BYTES
 from fedframe.core.target_measures import Single
-from fedframe.core.told_gain import ToldGain
 from fedframe.settings import REMOTE_DATA
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ class Scores:
     personal_per_class: tuple[float | None, ...] = ()
     by_client: Mapping[str, ByClient] = field(default_factory=dict, repr=False)  # of `client` and `personal`
     pooled: Mapping[str, Evidence] = field(default_factory=dict, repr=False)  # predictions, all clients' together
-    told: Mapping[int, ToldGain] = field(default_factory=dict, repr=False)  # by nodes that say what they gain
+    told: Mapping[int, NodeGain] = field(default_factory=dict, repr=False)  # by nodes that say what they gain
 
     def line(self) -> dict[str, Any]:
         """What a round's line of metrics says of them: all that was measured, but not client by client."""

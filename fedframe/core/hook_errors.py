@@ -5,10 +5,12 @@ from __future__ import annotations
 import inspect
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
+import torch
 from torch import Tensor
 
 from fedframe.core.part import Merger, Part
@@ -16,6 +18,10 @@ from fedframe.core.part_check import class_location
 from fedframe.errors import DivergedError, FedframeError, RunError
 from fedframe.util import locate
 
+if TYPE_CHECKING:
+    from fedframe.core.client_context import ClientContext
+
+LOSS_ROUNDING = 1e-3  # of the mean size of a batch's losses: how far sums in another order may be apart, generously
 CORE = Path(__file__).parent
 METHODS = CORE.parent / "methods"
 
@@ -50,6 +56,8 @@ def named_errors(where: str) -> Iterator[None]:
 def wrong_return(part: Part, hook: str, value: object, wanted: str) -> RunError:
     """The sentence about a hook that returned something else than it must."""
     found = f"a {type(value).__name__}" if value is not None else "None: is a return missing?"
+    if isinstance(value, list | tuple | dict) and not value:
+        found = f"an empty {type(value).__name__}"
     return RunError(f"{class_location(type(part))}.{hook} must return {wanted}, and returned {found}")
 
 
@@ -92,3 +100,36 @@ def returned_number(value: Tensor, part: Part, hook: str) -> Tensor:
             f"shape {tuple(value.shape)}: is a .mean() missing?"
         )
     return value
+
+
+def checked_losses(
+    losses: Tensor,
+    part: Part,
+    hook: Literal["row_losses", "round_losses"],
+    logits: Tensor,
+    labels: Tensor,
+    counts: Sequence[int],
+    contexts: Sequence[ClientContext],
+) -> Tensor:
+    """What a hook returned for several clients' batches, if it is one loss per sample and its mean is `loss`.
+
+    Otherwise clients together would minimise something else than each alone. Only the first `counts` samples of every
+    client are real. Losses that are not finite pass: the update will be refused, and the hook found.
+    """
+    where = f"{class_location(type(part))}.{hook}"
+    found, wanted = tuple(returned_tensor(losses, part, hook).shape), tuple(logits.shape[:2])
+    if found != wanted:
+        raise RunError(
+            f"{where} must return one loss per sample, shape {wanted} (clients, samples), and returned shape {found}."
+        )
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):  # a loss that draws must not change what is drawn later
+        for number, (count, context) in enumerate(zip(counts, contexts, strict=True)):
+            own = losses[number, :count]
+            alone = float(part.loss(logits[number, :count], labels[number, :count], context))
+            together = float(own.mean())
+            if abs(together - alone) > LOSS_ROUNDING * float(own.abs().mean()):
+                raise RunError(
+                    f"{where} has a mean of {together:.6g} over a batch of client {context.client}, where 'loss' gives "
+                    f"{alone:.6g}: clients together would minimise something else than each alone; make them agree."
+                )
+    return losses

@@ -34,11 +34,11 @@ LOST = "lost"  # the kind of a message that stands in for a reply that never cam
 class Message:
     """Named tensors and plain numbers, with the kind of work, the round and the unit (client) they belong to."""
 
-    kind: str
-    round: int
-    unit: int = -1
-    tensors: Mapping[str, Tensor] = field(default_factory=dict)
-    numbers: Mapping[str, Number] = field(default_factory=dict)
+    kind: str  # of work: train, statistics, personalise or own
+    round: int  # the number of the round
+    unit: int = -1  # the client that it is for, or comes from; -1: all
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)  # "update" in a reply, and what parts upload
+    numbers: Mapping[str, Number] = field(default_factory=dict)  # plain numbers and short texts, by name
 
     @classmethod
     def lost(cls, request: Message, unit: int, reason: str) -> Message:

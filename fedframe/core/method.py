@@ -27,8 +27,8 @@ def parts_with(parts: Sequence[Part], hook: str) -> tuple[Part, ...]:
 class Method:
     """Parts in the order in which they act, exactly one for each slot that is not optional."""
 
-    name: str
-    parts: tuple[Part, ...]
+    name: str  # as it was typed
+    parts: tuple[Part, ...]  # in the order in which they act
     defaults: frozenset[str] = frozenset()  # names of those that nobody chose: they fill the slots that were left
 
     def parts_with(self, hook: str) -> tuple[Part, ...]:

@@ -25,17 +25,16 @@ class Model(nn.Module):
 
     def __init__(self, backbone: nn.Module, dim: int, classes: int) -> None:
         super().__init__()
-        self.backbone = backbone
-        self.extras = nn.ModuleDict()
-        self.head: nn.Module = nn.Identity()
-        self.dim = dim  # of the feature that reaches the classifier; a part that changes it updates this
-        self.classes = classes
-        self.sizes: dict[
-            str, int
-        ] = {}  # what shapes of uploads depend on beside these, noted by the part that sends them
+        self.backbone = backbone  # turns inputs into features
+        self.extras = nn.ModuleDict()  # modules that parts add, by name
+        self.head: nn.Module = nn.Identity()  # the classifier
+        self.dim = dim  # the size of the feature that reaches the classifier; a part that changes it updates this
+        self.classes = classes  # the number of classes
+        # What shapes of uploads depend on beside these, noted by the part that sends them.
+        self.sizes: dict[str, int] = {}
         self.frozen: tuple[str, ...] = ()  # paths of modules that keep their weights and stay in evaluation mode
         self.adapters: frozenset[str] = frozenset()  # parameters in frozen modules that learn all the same
-        self.compute_type: torch.dtype | None = None  # of the backbone's arithmetic; None: that of its weights
+        self.compute_type: torch.dtype | None = None  # the type of the backbone's arithmetic; None: that of its weights
 
     def freeze(self, paths: Collection[str], learning: Collection[str] = ()) -> None:
         """Let the weights of these modules of the backbone stay as they are; "" is all of it.

@@ -49,7 +49,7 @@ ALL_DATA = math.inf  # of `Part.server_samples`: the server looks at all clients
 class ModelSize:
     """The sizes that the shapes of uploads depend on."""
 
-    classes: int
+    classes: int  # the number of classes
     dim: int  # of the feature that reaches the classifier
     trainable: int  # shared weights that learn, as one flat vector
     more: Mapping[str, int] = field(default_factory=dict)  # what parts have noted in `model.sizes` while they built it
@@ -121,8 +121,8 @@ class HeadStage:
 class Part:
     """The base class of all parts. Every method below is a hook: override the ones that you need."""
 
-    name: ClassVar[str] = ""
-    paper: ClassVar[str] = ""
+    name: ClassVar[str] = ""  # what it is called on the command line and in settings
+    paper: ClassVar[str] = ""  # the reference that `fedframe show` prints
     rank: ClassVar[int] = 0  # parts of a higher rank act after those of a lower one
     memory: ClassVar[tuple[str, ...]] = ()  # what it keeps in `context.memory` between rounds; `ditto/*` for any name
     takes_over: ClassVar[tuple[Slot, ...]] = ()  # slots that it fills in place of any other part

@@ -28,10 +28,10 @@ from fedframe.core.evaluation import (
 )
 from fedframe.core.measures import Evidence, bounds_of
 from fedframe.core.message import LAST, LOST, Message
+from fedframe.core.node_gain import read_gain
 from fedframe.core.privacy import withholds_figures
 from fedframe.core.stage_costs import StageCost
 from fedframe.core.target_measures import evidence_size, is_plausible_sum, summed_evidence
-from fedframe.core.told_gain import told as told_gain
 
 if TYPE_CHECKING:
     from fedframe.core.job import Job
@@ -154,7 +154,7 @@ class RemoteEvaluation:
                 scores = with_client(scores, last.by_client["client"])
             scores = with_personal(scores, own) if own.by_client else scores
         metric = job.settings.score_metric
-        told = {reply.unit: said for reply in last_replies if (said := told_gain(reply.numbers, metric)) is not None}
+        told = {reply.unit: said for reply in last_replies if (said := read_gain(reply.numbers, metric)) is not None}
         return replace(scores, pooled={**scores.pooled, **pooled}, told=told)
 
     def final_without_figures(self, server: Server, progress: Callable[[int, int], None]) -> Scores:

@@ -42,7 +42,8 @@ class Server(ServerView):
     ) -> None:
         job = engine.server_job(job)
         super().__init__(job, note)
-        self.engine, self.observers = engine, observers
+        self.engine = engine  # reaches the clients: in this process, in others, or over a network
+        self.observers = observers  # are called after every round
         self._broadcast: list[str] = []  # names of the state that goes out with every request
         self.problems: list[str] = []  # why replies of the round under way were refused
         self.culprit: str | None = None  # the hook that NaN or infinite values of a client come from, if known
@@ -315,7 +316,7 @@ class Server(ServerView):
         changed = sorted(kept.keys() ^ set(self.state.names))
         if changed:
             self.note(
-                f"The method's state on the server has changed ({', '.join(changed[:5])}): what is new starts anew."
+                f"The method's state on the server has changed ({', '.join(changed[:5])}): new state starts afresh."
             )
         # Unchecked: the state of a run may be larger than that of a new client's, who has no others beside it.
         self.state.values_by_name |= {name: tensor for name, tensor in kept.items() if name in self.state.names}

@@ -21,17 +21,18 @@ class ServerView:
     """The part of the server that hooks of parts read and change."""
 
     def __init__(self, job: Job, note: Callable[[str], None]) -> None:
-        self.job, self.note = job, note  # `note` adds a line to the log of the run
-        self.layout = job.roles.layout
+        self.job = job  # the run: settings, method and data
+        self.note = note  # adds a line to the log of the run
+        self.layout = job.roles.layout  # where each tensor stands in the flat vector of the shared weights
         self.model = self.layout.flatten(named_tensors(job.template))  # the shared weights as one flat vector
-        self.fixed_overrides: dict[str, Tensor] = {}  # fixed tensors of the model that the server has set anew
+        self.fixed_overrides: dict[str, Tensor] = {}  # fixed tensors of the model that the server has changed
         self.state = StateTensors()  # what parts keep on the server, as `server_state` declares it
-        self.figures: dict[str, float] = {}  # what parts want to see in the round's line of metrics
+        self.figures: dict[str, float] = {}  # figures that parts add to the round's line of metrics
         self.round = 0  # the last finished round
-        self.stage = 0  # of those in which statistics are asked for after it: which is under way
-        self.request_digest = ""  # of the request for statistics under way
-        self.uploads = UploadSums({})  # what parts have had clients send in the round under way
-        self.limits = ReplyLimits(job, note)  # on what a single reply can do
+        self.stage = 0  # the current one of the stages in which statistics are asked for after the last round
+        self.request_digest = ""  # the digest of the current request for statistics
+        self.uploads = UploadSums({})  # what clients have sent for parts in the current round
+        self.limits = ReplyLimits(job, note)  # bounds on what a single reply can do
         self._net: tuple[Model, Tensor] | None = None  # made when a part first asks for it
 
     @property

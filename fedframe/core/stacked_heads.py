@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from fedframe.core.batches import batch_ends
+from fedframe.core.hook_errors import checked_losses
 from fedframe.core.model import Model
 from fedframe.core.optimizers import FusedSGD, without_momentum_and_decay
 from fedframe.core.part import HeadStage, stacks
@@ -179,7 +180,7 @@ def fit_stage(job: Job, stack: Stack, plan: BatchPlan, stage: HeadStage) -> None
     trained = [name for name in stack.tensors if name.startswith(stage.only)]
     lr = stage.lr or plan.contexts[0].lr
     optimizers: dict[int, FusedSGD] = {}
-    for _ in range(stage.epochs):
+    for epoch in range(stage.epochs):
         rows = plan.epoch()
         for step, active in enumerate(plan.active):
             leaves = stack.first(active, trained)
@@ -193,9 +194,13 @@ def fit_stage(job: Job, stack: Stack, plan: BatchPlan, stage: HeadStage) -> None
             features = plan.features[chosen]
             for part in transforms:
                 features = part.transform(stack.model, features, plan.contexts[0])
-            losses = loss.row_losses(stack.model.head(features), plan.labels[chosen], plan.contexts[:active])
+            logits, labels = stack.model.head(features), plan.labels[chosen]
+            losses = loss.row_losses(logits, labels, plan.contexts[:active])
+            if (epoch, step) == (0, 0):
+                counts = (plan.weights[:active, step] > 0).sum(1).tolist()
+                checked_losses(losses, loss, "row_losses", logits, labels, counts, plan.contexts[:active])
             if job.class_weights is not None:
-                losses = losses * job.class_weights.to(losses.device)[plan.labels[chosen]]
+                losses = losses * job.class_weights.to(losses.device)[labels]
             optimizer.zero_grad()
             (losses * plan.weights[:active, step]).sum().backward()  # type: ignore[no-untyped-call]
             optimizer.step()

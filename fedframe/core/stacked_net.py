@@ -166,6 +166,7 @@ class StackedNet:
         self.model.head = batched_copy(model.head, TrainedLinear)
         self.tensors: dict[str, Tensor] = {}
         self.padded: dict[str, Tensor] = {}  # the same memory as (clients, numbers)
+        self.checked = False  # whether the losses of several clients were compared with those of each
 
     @torch.no_grad()
     def take(self) -> dict[str, Tensor]:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from fedframe.core.batches import CHUNK_BYTES, batch_ends
+from fedframe.core.hook_errors import checked_losses
 from fedframe.core.optimizers import FusedSGD, without_momentum_and_decay
 from fedframe.core.part import overrides, stacks
 from fedframe.core.stacked_net import StackedNet, layer_chain, stacked_names
@@ -178,7 +179,12 @@ def train_alike(job: Job, net: StackedNet, members: Sequence[StackMember], width
             for part in transforms:
                 features = part.transform(net.model, features, contexts[0])
             answers = labels[step - start, :active]
-            losses = loss.round_losses(net.model.head(features), answers, contexts[:active])
+            logits = net.model.head(features)
+            losses = loss.round_losses(logits, answers, contexts[:active])
+            if not net.checked:
+                counts = plan.sizes[step, :active].int().tolist()
+                checked_losses(losses, loss, "round_losses", logits, answers, counts, contexts[:active])
+                net.checked = True
             shares = plan.shares[step, :active]
             weighed = losses if job.class_weights is None else losses * job.class_weights[answers]
             leaves.zero_grad()

@@ -133,7 +133,7 @@ def read_slices(spec: DataSpec) -> int:
 
 
 def read_window(spec: DataSpec) -> tuple[float, float] | None:
-    """Centre and width that are asked for in the place of the files' own."""
+    """Centre and width that are asked for in place of the files' own."""
     text = spec.options.get("window")
     if text is None:
         return None

@@ -23,7 +23,15 @@ import torch
 
 from fedframe.data.arrays import encode_categories
 from fedframe.data.cells import day_of, days_since_1970, number
-from fedframe.data.columns import OPTIONS, Column, TableReading, check_columns, describe_column, refuse_long_texts
+from fedframe.data.columns import (
+    MISSING,
+    OPTIONS,
+    Column,
+    TableReading,
+    check_columns,
+    describe_column,
+    refuse_long_texts,
+)
 from fedframe.data.source import ArrayInputs, Ints, Samples
 from fedframe.data.spec import DataSpec, RawData
 from fedframe.data.target import MANY_NUMBERS, EncodedTarget, encode_target, find_task
@@ -36,11 +44,6 @@ LABEL_NAMES = ("label", "target", "class", "y")
 CLIENT_NAMES = ("client", "client_id", "user", "user_id", "site", "hospital", "center", "centre", "institution")
 MAX_TEXTS = 1000  # values of a text column; more is a name or an id, which cannot help a model
 AS_IT_IS = TableReading()
-
-
-def number_or_text(values: Sequence[str]) -> npt.NDArray[Any]:
-    """Parse a column: float64 if every value is a number or missing, else texts."""
-    return AS_IT_IS.convert("", values)
 
 
 def read_csv(path: Path, reading: TableReading = AS_IT_IS) -> Table:
@@ -215,7 +218,7 @@ def check_label(spec: DataSpec, values: npt.NDArray[Any], name: str) -> None:
         raise DataError(
             f"{spec.file}: the column {name!r} has {rows - len(there):,} of {rows:,} rows without a value (lines "
             f"{', '.join(map(str, lines))}{', ...' if rows - len(there) > 3 else ''}); every row needs one: leave rows "
-            "without a label out of the file."
+            f"without a label out of the file. These texts count as no value: {', '.join(sorted(MISSING - {''}))}."
         )
 
 

@@ -14,8 +14,10 @@ from typing import Any, Literal
 import numpy as np
 
 from fedframe.data import Federation
-from fedframe.errors import DataError
+from fedframe.errors import DataError, SettingError
 from fedframe.jobs.build import make_clients
+from fedframe.methods.recipes import make_method, recipe_defaults
+from fedframe.network.compatibility import check_summable
 from fedframe.settings import Settings, check
 from fedframe.util.text import plural
 
@@ -65,7 +67,7 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class Suggestion:
     """A method, why, and the command."""
 
     rule: Rule
@@ -225,18 +227,25 @@ RULES: Sequence[Rule] = (
     ),
 )  # fmt: skip
 
-SEES_SINGLE_UPDATES = ("rfa", "trimmed_mean")  # refused where the server sees sums only
 
-
-def advise(facts: Facts, given: Mapping[str, Any]) -> list[Candidate]:
+def advise(facts: Facts, given: Mapping[str, Any]) -> list[Suggestion]:
     """The first candidates whose rules apply, each method once."""
     found: dict[str, Rule] = {}
     for rule in RULES:
-        hidden = facts.privacy != "none" and rule.method.partition("+")[0] in SEES_SINGLE_UPDATES
+        hidden = facts.privacy != "none" and not is_summable(rule.method)
         noisy = facts.privacy == "noise" and "--privacy-noise" not in rule.options
         if rule.applies(facts) and rule.method not in found and not hidden and not noisy:
             found[rule.method] = rule
-    return [Candidate(rule, command(rule, facts, given)) for rule in [*found.values()][:CANDIDATES]]
+    return [Suggestion(rule, command(rule, facts, given)) for rule in [*found.values()][:CANDIDATES]]
+
+
+def is_summable(name: str) -> bool:
+    """Whether a method works where the server sees sums only."""
+    try:
+        check_summable(make_method(name, {}))
+    except SettingError:
+        return False
+    return True
 
 
 def command(rule: Rule, facts: Facts, given: Mapping[str, Any]) -> str:
@@ -244,7 +253,8 @@ def command(rule: Rule, facts: Facts, given: Mapping[str, Any]) -> str:
     words = ["fedframe", "run", rule.method]
     for name, value in given.items():
         words += [f"--{name.replace('_', '-')}", shlex.quote(str(value))]
-    if rule.method != "analytic" and facts.rounds != Settings.model_fields["rounds"].default:
+    without_rounds = recipe_defaults(rule.method).get("rounds") == 0
+    if not without_rounds and facts.rounds != Settings.model_fields["rounds"].default:
         words += ["--rounds", str(facts.rounds)]
     secure = ["--engine flower --secure"] if facts.privacy == "secure" else []
     return " ".join([*words, *([rule.options] if rule.options else []), *secure])

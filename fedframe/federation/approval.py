@@ -99,7 +99,7 @@ def approved_terms(folder: Path) -> Terms | None:
     if (folder / APPROVED).exists():
         found = read_json(folder / APPROVED).get("terms")
         if not isinstance(found, dict):
-            raise DataError(f"{folder / APPROVED} is damaged; delete it, and approve the settings anew (--approve).")
+            raise DataError(f"{folder / APPROVED} is damaged; delete it, and approve the settings again (--approve).")
         return found
     path = folder / "federation.yaml"
     return terms_of(Agreement.read(path.read_text(errors="replace"), str(path))) if path.exists() else None

@@ -2,7 +2,7 @@
 
 A line is on the disk before what it says leaves the machine. `audit.head` beside it holds the number and the hash of
 the last line, so that a log whose end was cut off is found too. Whoever can write to the folder can make both files
-anew: against that only a head helps that was noted elsewhere (`fedframe federation audit FOLDER --head ...`).
+again: against that only a head helps that was noted elsewhere (`fedframe federation audit FOLDER --head ...`).
 """
 
 from __future__ import annotations
@@ -274,7 +274,7 @@ def describe(folder: Path, audit: Audit, run: str | None = None) -> list[str]:
 def compare(node: Audit, organiser: Audit) -> list[str]:
     """What a node's log has sent beside what the organiser's log has received from it, by digest.
 
-    An answer may be lost on its way. One that arrived and never left was sent by somebody else, or a log is not true.
+    An answer may be lost on its way. One that arrived and never left was sent by someone else, or a log is not true.
     """
     name = next((str(each.get("node")) for each in node.records if each["event"] == "joined"), None)
     if name is None:

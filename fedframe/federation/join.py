@@ -33,7 +33,7 @@ from fedframe.federation.audited import message_of, reply_contents
 from fedframe.federation.kit import Kit
 from fedframe.federation.kit_weights import NodeWeights
 from fedframe.federation.node_folder import explain_os_errors, lock_node_folder
-from fedframe.federation.own_results import keep_gain, keep_scores, record_replies, told
+from fedframe.federation.own_results import keep_gain, keep_scores, record_replies, reply_numbers_of
 from fedframe.jobs.build import JobMaker
 from fedframe.jobs.devices import check_device
 from fedframe.network.compatibility import price_of_smaller_sums
@@ -361,7 +361,7 @@ class Membership:
         return self.maker.make(path, self.folder)
 
     def finish(self, job: Job, request: Message, notify: Callable[[str], None]) -> dict[str, Number]:
-        """Save the shared model beside this client's own, as the run is over; returns what is told of the gain."""
+        """Save the shared model beside this client's own, as the run is over; returns the gain as the reply says it."""
         fixed = {name[6:]: tensor for name, tensor in request.tensors.items() if name.startswith("fixed/")}
         save_model(job.folder, job, request.tensors["model"], fixed, table_options(str(self.asked["data"])))
         row = keep_gain(self, job, keep_scores(self, job, request))
@@ -369,7 +369,7 @@ class Membership:
         own = f" --client {self.kit.name}" if self.settings.personal else ""
         notify(f"The run is over. Predict with: fedframe predict {job.folder} INPUT{own}")
         notify(f"This node's own scores: fedframe report {job.folder}; what it gains: fedframe gain {job.folder}")
-        return told(row) if self.tell_gain else {}
+        return reply_numbers_of(row) if self.tell_gain else {}
 
     def log_replies(self, replies: Sequence[Message], size: int) -> None:
         """Log what leaves, before it does."""

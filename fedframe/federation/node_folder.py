@@ -33,7 +33,7 @@ def lock_node_folder(folder: Path) -> FileLock:
         return lock_with_pid(folder / LOCK)
     except Timeout as error:
         raise RunError(
-            f"Process {read_pid(folder / LOCK) or 'of somebody else'} takes part with {folder} already; leave it to "
+            f"Process {read_pid(folder / LOCK) or 'of someone else'} takes part with {folder} already; leave it to "
             "that one, or stop it there (Ctrl-C) and join again."
         ) from error
 

@@ -1,7 +1,7 @@
 """What a node knows of itself when a run is over: its own scores, confusion, rounds, and what it gains by joining.
 
 All of it stays in the node's folder, where `fedframe report` and `fedframe gain` read it. Only with `--tell-gain` does
-the gain leave, as numbers of the last reply (`core/told_gain.py`).
+the gain leave, as numbers of the last reply (`core/node_gain.py`).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from fedframe.core.evaluation import ByClient, Scores, recognised, with_client, 
 from fedframe.core.job import Job
 from fedframe.core.message import Message, Number
 from fedframe.core.model import load_tensors
+from fedframe.core.node_gain import gain_numbers
 from fedframe.core.stage_costs import StageCosts
 from fedframe.core.target_measures import Single
-from fedframe.core.told_gain import tell
 from fedframe.jobs.build import JobMaker
 from fedframe.runs.alone import NOT_ALONE, alone_settings
 from fedframe.runs.folder import CLIENT_SCORES, RunFolder
@@ -178,6 +178,6 @@ def keep_gain(member: Membership, job: Job, joined: Mapping[str, Single]) -> dic
     return row
 
 
-def told(row: dict[str, Any] | None) -> dict[str, Number]:
+def reply_numbers_of(row: dict[str, Any] | None) -> dict[str, Number]:
     """The gain as numbers of a reply; nothing where there is none."""
-    return {} if row is None or row["gain"] is None else tell(row["alone"], row["gain"])
+    return {} if row is None or row["gain"] is None else gain_numbers(row["alone"], row["gain"])

@@ -261,6 +261,11 @@ def check_without(agreement: Agreement, without: Sequence[str]) -> None:
             f"without = {','.join(without)}: with secure = true a node that comes later could not be added, because "
             "the sums with it, beside those without it, would show its own; leave --without out and wait for all nodes."
         )
+    if settings.privacy_clip is not None:
+        raise SettingError(
+            f"without = {','.join(without)}: with privacy_clip the model is one private release, to which nobody can "
+            "be added later; leave --without out and wait for all nodes."
+        )
     if len(agreement.members) - len(without) < 1:
         raise SettingError("without: no node is left to train with; leave one out of the list.")
 

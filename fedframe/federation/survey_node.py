@@ -44,7 +44,7 @@ from fedframe.federation.survey_messages import (
     mask,
     read_group,
 )
-from fedframe.federation.survey_plan import MEANS, SPREADS, Plan, contributions, names_of
+from fedframe.federation.survey_plan import MEANS, SPREADS, SurveyPlan, contributions, names_of
 from fedframe.network.flower.node import Node, NodeConfig
 from fedframe.network.masker import Masker
 from fedframe.network.masks import fingerprint
@@ -54,7 +54,6 @@ from fedframe.util.files import json_bytes, read_json
 
 FOLDER = "survey"  # in a node's folder: what it has answered, for ever
 LEFT_OUT = "left-out.json"  # columns that cannot be read as agreed here, and count as missing
-MAX_PRINTED = 60  # columns that are printed one by one
 
 
 class SurveyNode:
@@ -231,7 +230,7 @@ class SurveyNode:
             return encode_answer(request, body), body
         if request.stage not in (MEANS, SPREADS):
             raise ProtocolError(f"Nobody here knows the stage {request.stage[:40]!r} of a survey.")
-        plan = Plan.from_json(request.body.get("plan"))
+        plan = SurveyPlan.from_json(request.body.get("plan"))
         plan.check(self.own)
         around = read_around(request, plan) if request.stage == SPREADS else []
         if request.stage == SPREADS:
@@ -245,7 +244,7 @@ class SurveyNode:
             said["plan"] = request.body["plan"]
         return encode_answer(request, {}, number, mask(values, number, group, masker)), said
 
-    def check_same_plan(self, request: SurveyRequest, plan: Plan) -> None:
+    def check_same_plan(self, request: SurveyRequest, plan: SurveyPlan) -> None:
         """Variances are of what means were taken of."""
         path = self.folder / FOLDER / f"{request.survey}-{MEANS}.json"
         if not path.exists() or read_json(path)["said"].get("plan") != plan.to_json():
@@ -335,7 +334,7 @@ def without_columns(data: str, folder: Path) -> str:
     return f"{where}?{urlencode(options)}" if options else where
 
 
-def read_around(request: SurveyRequest, plan: Plan) -> list[tuple[float, float]]:
+def read_around(request: SurveyRequest, plan: SurveyPlan) -> list[tuple[float, float]]:
     """Means and deviations of a request."""
     found = request.body.get("around")
     count = plan.channels if plan.shape else len(plan.numbers)

@@ -38,7 +38,7 @@ Sums = Mapping[str, float]
 
 
 @dataclass(frozen=True)
-class Plan:
+class SurveyPlan:
     """What is added up: the same at all members."""
 
     kind: str
@@ -60,7 +60,7 @@ class Plan:
         }
 
     @classmethod
-    def from_json(cls, values: Any) -> Plan:
+    def from_json(cls, values: Any) -> SurveyPlan:
         """Read it from JSON values; anything else is refused."""
         try:
             plan = cls(
@@ -96,7 +96,7 @@ class Plan:
 
 
 # -- what stands in the sums -------------------------------------------------------------------------------------------
-def names_of(plan: Plan, stage: str) -> list[str]:
+def names_of(plan: SurveyPlan, stage: str) -> list[str]:
     """What the numbers of a sum are, in their order."""
     if stage == MEANS:
         found = ["rows", *(f"class {name}" for name in plan.classes)]
@@ -111,7 +111,7 @@ def names_of(plan: Plan, stage: str) -> list[str]:
     return found + [f"variance of channel {i}" for i in range(plan.channels)]
 
 
-def contributions(own: OwnData, plan: Plan, stage: str, around: Sequence[tuple[float, float]]) -> list[float]:
+def contributions(own: OwnData, plan: SurveyPlan, stage: str, around: Sequence[tuple[float, float]]) -> list[float]:
     """A member's part of a sum; `around` has means and deviations by column, in the plan's scales."""
     found: list[float] = []
     if stage == MEANS:
@@ -136,7 +136,7 @@ def contributions(own: OwnData, plan: Plan, stage: str, around: Sequence[tuple[f
     return [float(value) for value in found]
 
 
-def around_of(plan: Plan, sums: Sums) -> list[list[float]]:
+def around_of(plan: SurveyPlan, sums: Sums) -> list[list[float]]:
     """Means and deviations, around which the second sum is taken."""
     if plan.shape:
         count = max(1.0, sums["samples"])
@@ -160,7 +160,7 @@ def described(kind: str) -> str:
 class Findings:
     """What fits and what does not, for the organiser."""
 
-    plan: Plan
+    plan: SurveyPlan
     rows: list[tuple[str, str, str, str]] = field(default_factory=list)  # what, kind, who has it, what follows
     notes: list[str] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)  # rows by class, once they are summed
@@ -188,7 +188,7 @@ def make_plan(forms: Forms, columns: str = "most", size: int | None = None) -> F
             )
         scale = max(int(form["scale"]) for form in forms.values())
         shape = next(iter(shapes.values()))
-        found = Findings(Plan(kind, classes, shape=shape, scale=scale))
+        found = Findings(SurveyPlan(kind, classes, shape=shape, scale=scale))
         found.rows.append(("samples", "arrays", "all", " x ".join(map(str, shape))))
     found.notes += notes
     return found
@@ -221,7 +221,7 @@ def plan_table(forms: Forms, classes: tuple[str, ...], columns: str) -> Findings
     """The columns that enough members have, each as numbers or as categories."""
     if columns not in SHARES:
         raise SettingError(f"columns = {columns!r}: use any, most or all.")
-    found = Findings(Plan(TABLE, classes))
+    found = Findings(SurveyPlan(TABLE, classes))
     labels = {str(form["label"]) for form in forms.values()}
     if len(labels) > 1:
         found.notes.append(f"The label's column has different names ({', '.join(sorted(labels))}); that does no harm.")
@@ -268,7 +268,7 @@ def plan_images(forms: Forms, classes: tuple[str, ...], size: int | None) -> Fin
     if size is not None:
         height = width = size
     channels = max(int(form["channels"]) for form in forms.values())
-    found = Findings(Plan(IMAGES, classes, shape=(height, width, channels), scale=8))
+    found = Findings(SurveyPlan(IMAGES, classes, shape=(height, width, channels), scale=8))
     for member, form in forms.items():
         sizes = ", ".join(f"{h}x{w}" for h, w in form["sizes"][:3])
         same = [tuple(each) for each in form["sizes"]] == [(height, width)] and form["channels"] == channels
@@ -329,7 +329,7 @@ def deviation(squares: float, count: float) -> float:
     return found if found > 1e-6 else 0.0
 
 
-def number_inputs(plan: Plan, name: str, means: Sums, spreads: Sums) -> list[tuple[str, float, float]]:
+def number_inputs(plan: SurveyPlan, name: str, means: Sums, spreads: Sums) -> list[tuple[str, float, float]]:
     """The input of a column of numbers, with its median and its deviation; none if it is constant."""
     scale, count = 2.0 ** dict(plan.numbers)[name], means[f"rows of {name}"]
     spread = deviation(spreads[f"variance of {name}"], count)
@@ -341,7 +341,7 @@ def number_inputs(plan: Plan, name: str, means: Sums, spreads: Sums) -> list[tup
     return [(name, scale * median_of(cells, centre, width), scale * spread)]
 
 
-def category_inputs(plan: Plan, name: str, means: Sums) -> list[tuple[str, float, float]]:
+def category_inputs(plan: SurveyPlan, name: str, means: Sums) -> list[tuple[str, float, float]]:
     """An input per category: 1 is the centre of the most frequent one; none if there is but one."""
     counts = {value: means[f"{name}={value}"] for value in dict(plan.categories)[name]}
     here = {value: count for value, count in counts.items() if count > 0}

@@ -39,7 +39,7 @@ from fedframe.util.files import read_json, write_json
 def update(folder: FederationFolder, *, forget: str | None = None, progress: bool | Display = True) -> RunResult:
     """Solve the last training again with the sums of all nodes that are there now, or without those of one."""
     agreement, run = folder.agreement(), last_run(folder)
-    settings = check_run(run, "update")
+    settings = check_run(run, "federation update")
     check_same_members(agreement, run.path)
     if settings.secure:
         raise SettingError(

@@ -107,7 +107,7 @@ def own_places(settings: Settings) -> list[str]:
 
 
 def data_files(data: str) -> list[Path]:
-    """The files that data of one's own are read from, without images."""
+    """The files that data of your own are read from, without images."""
     kind, colon, _ = data.partition(":")
     if colon and kind == "hf":
         folder = read_spec(data).path
@@ -203,7 +203,7 @@ def code_pieces(thing: object, seen: dict[int, object], home: str) -> Iterator[s
     """The texts that make up code or a value, the same in every process, with all of the user's own that it uses.
 
     Of an object that is none of the user's and no plain value, it is the type alone. `seen` keeps what was looked at,
-    so that cycles end and no `id` is given anew; `home` is a module that counts as the user's own, even if installed.
+    so that cycles end and no `id` is given again; `home` is a module that counts as the user's own, even if installed.
     """
     if isinstance(thing, staticmethod | classmethod):
         thing = thing.__func__

@@ -15,11 +15,11 @@ from fedframe.methods.part_settings import default_part
 class Recipe:
     """A named method: its parts, the run settings that suit it, and where it comes from."""
 
-    name: str
-    summary: str
-    paper: str = ""
-    parts: tuple[Part, ...] = ()
-    defaults: Mapping[str, Any] = field(default_factory=dict)
+    name: str  # what follows `fedframe run`
+    summary: str  # one sentence, for `fedframe list`
+    paper: str = ""  # the reference that `fedframe show` prints
+    parts: tuple[Part, ...] = ()  # in the order in which they act
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # of run settings
     part_defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # of parts that others may replace
     # Settings of parts that a new run names: an older one, whose settings do not, keeps the part's own default.
     new_runs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

@@ -1,6 +1,6 @@
-"""How a method's name is read: recipes and parts that `+` joins, pieces of one's own, and objects from Python.
+"""How a method's name is read: recipes and parts that `+` joins, pieces of your own, and objects from Python.
 
-`fedavg` is a recipe, `fine_tune` is a part, `my_file.py:MyPart` is a part or recipe of one's own, and `+` joins any of
+`fedavg` is a recipe, `fine_tune` is a part, `my_file.py:MyPart` is a part or recipe of your own, and `+` joins any of
 them. Settings of a part are given by the part's name: `--set fine_tune.epochs=3`.
 """
 

@@ -43,7 +43,7 @@ def memory_bytes(processes: Iterable[int]) -> int:
     for process in (os.getpid(), *processes):
         try:
             found = psutil.Process(process).memory_full_info()
-        except psutil.Error:  # it has ended, or is somebody else's
+        except psutil.Error:  # it has ended, or is someone else's
             continue
         total += getattr(found, "pss", found.uss)
     return total

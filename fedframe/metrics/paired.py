@@ -7,7 +7,7 @@ accuracy, balanced accuracy   discordant pairs, as McNemar counts them (Psychome
                               each of the four cells (Agresti and Min, Statistics in Medicine 2005); balanced accuracy
                               is the mean over classes of the same
 AUROC                         the placements of both models, sample by sample (DeLong, DeLong and Clarke-Pearson 1988)
-all others                    both models on the same samples drawn anew, 200 times
+all others                    both models on the same samples, drawn 200 times
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ AT_ONCE = 4_000_000  # weights of the bootstrap held together
 
 
 @dataclass(frozen=True)
-class Difference:
+class PairedDifference:
     """A difference of two scores with its 95 % interval."""
 
     value: float
@@ -60,7 +60,9 @@ class Difference:
         return {"value": self.value, "low": self.low, "high": self.high, "error": self.error}
 
 
-def difference(first: Single, second: Single, metric: str, positive: int = 1, at: float = 0.9) -> Difference | None:
+def difference(
+    first: Single, second: Single, metric: str, positive: int = 1, at: float = 0.9
+) -> PairedDifference | None:
     """How much better the first model is by a metric; None where it has no meaning for these samples."""
     if isinstance(first, Estimates) and isinstance(second, Estimates):
         return difference_of_numbers(first, second, metric)
@@ -83,10 +85,10 @@ def difference(first: Single, second: Single, metric: str, positive: int = 1, at
     else:
         error = bootstrap_error(first, second, metric, classes, at)
     fewest = np.bincount(first.labels)
-    return Difference(value, error or least_error(int(fewest[fewest > 0].min())), value)
+    return PairedDifference(value, error or least_error(int(fewest[fewest > 0].min())), value)
 
 
-def difference_of_numbers(first: Estimates, second: Estimates, metric: str) -> Difference | None:
+def difference_of_numbers(first: Estimates, second: Estimates, metric: str) -> PairedDifference | None:
     """Of predicted numbers, from how each sample moves both measures; positive if the first model is better."""
     if not np.array_equal(first.truth, second.truth):
         raise ValueError("the two models were not tested on the same samples")
@@ -96,23 +98,23 @@ def difference_of_numbers(first: Estimates, second: Estimates, metric: str) -> D
     value = sign_of(metric) * (scores[0].value - scores[1].value)
     moved, count = first.influences(metric) - second.influences(metric), first.samples
     error = math.sqrt(float(moved @ moved) / count / (count - 1)) if count > 1 else scores[0].error + scores[1].error
-    return Difference(value, error or 1e-12, value, math.inf)
+    return PairedDifference(value, error or 1e-12, value, math.inf)
 
 
 def difference_of_labels(
     first: LabelPredictions, second: LabelPredictions, metric: str, at: float
-) -> Difference | None:
+) -> PairedDifference | None:
     """The mean over labels. Their errors depend on each other: the mean of them is the most that its own can be."""
     pairs = zip(first.labels, second.labels, strict=True)
     known = [found for a, b in pairs if (found := difference(a, b, metric, 1, at)) is not None]
     if not known:
         return None
     found = mean_difference(known)
-    return Difference(found.value, sum(one.error for one in known) / len(known), found.middle)
+    return PairedDifference(found.value, sum(one.error for one in known) / len(known), found.middle)
 
 
 # -- right or wrong ----------------------------------------------------------------------------------------------------
-def difference_of_shares(first: Predictions, second: Predictions, by_class: bool) -> Difference:
+def difference_of_shares(first: Predictions, second: Predictions, by_class: bool) -> PairedDifference:
     """Of right predictions, or the mean over classes of the same."""
     right = [each.predicted == each.labels for each in (first, second)]
     strata = [first.labels == c for c in np.unique(first.labels)] if by_class else [np.ones(first.samples, dtype=bool)]
@@ -125,17 +127,19 @@ def difference_of_shares(first: Predictions, second: Predictions, by_class: bool
     return mean_difference(found)
 
 
-def matched_shares(better: int, worse: int, count: int) -> Difference:
+def matched_shares(better: int, worse: int, count: int) -> PairedDifference:
     """Of so many samples, those that only the first model gets right, and those that only the second does."""
     up, down, total = better + 0.5, worse + 0.5, count + 2.0
     variance = (up + down - (up - down) ** 2 / total) / total**2  # Agresti and Min 2005, section 3
-    return Difference((better - worse) / count, math.sqrt(variance), (up - down) / total)
+    return PairedDifference((better - worse) / count, math.sqrt(variance), (up - down) / total)
 
 
-def mean_difference(each: Sequence[Difference]) -> Difference:
+def mean_difference(each: Sequence[PairedDifference]) -> PairedDifference:
     """The unweighted mean of differences on samples that have nothing to do with each other."""
     error = math.sqrt(sum(one.error**2 for one in each)) / len(each)
-    return Difference(sum(one.value for one in each) / len(each), error, sum(one.middle for one in each) / len(each))
+    return PairedDifference(
+        sum(one.value for one in each) / len(each), error, sum(one.middle for one in each) / len(each)
+    )
 
 
 def least_error(count: int) -> float:

@@ -1,6 +1,6 @@
 """Statistics of a score over seeds: mean and interval, paired difference and test, correction for several tests.
 
-Seeds are the sample: each draws a partition, a split and initial weights anew, and all methods get the same ones. So
+Seeds are the sample: each draws its own partition, split and initial weights, and all methods get the same ones. So
 methods are compared seed by seed (paired), and with few seeds the intervals are wide, as they should be.
 """
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from fedframe.errors import SettingError
-from fedframe.util.locate import reason
+from fedframe.util.locate import reason_and_place
 
 
 def build_custom(thing: object, shape: tuple[int, ...], label: str) -> nn.Module:
@@ -26,7 +26,7 @@ def build_custom(thing: object, shape: tuple[int, ...], label: str) -> nn.Module
         net = thing(shape=shape) if _takes_shape(thing) else thing()
     except Exception as error:  # the user's code may raise anything
         raise SettingError(
-            f"The net {label} could not be built for samples of shape {shape}: {reason(error)}; "
+            f"The net {label} could not be built for samples of shape {shape}: {reason_and_place(error)}; "
             "it is called with shape=... if it has a parameter named shape, else without arguments."
         ) from error
     if not isinstance(net, nn.Module):
@@ -73,7 +73,7 @@ def _features(net: nn.Module, shape: tuple[int, ...], label: str) -> object:
             return _forward_blank(contiguous_maps(net), shape)
     except Exception as error:  # the user's code may raise anything
         raise SettingError(
-            f"The net {label} failed on a batch of two blank samples of shape {shape}: {reason(error)}."
+            f"The net {label} failed on a batch of two blank samples of shape {shape}: {reason_and_place(error)}."
         ) from error
 
 

@@ -155,7 +155,7 @@ class WhitenedPatches(FeatureMap):
         return self.length**2 + self.length + 1 if self.knows == "data" else 0
 
     def sums(self, inputs: Tensor) -> Tensor:
-        """Sums over a grid of about 14 x 14 places of every image: neighbouring patches tell next to nothing new."""
+        """Sums over a grid of about 14 x 14 places of every image: neighbouring patches add almost no information."""
         if self.knows == "fixed":
             return super().sums(inputs)
         step = max(1, min(self.places) // 14)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedframe.core.job import Job, agreeing, per_round
 from fedframe.core.method import Method
-from fedframe.core.part import ALL_DATA
+from fedframe.core.part import ALL_DATA, ModelSize, overrides
 from fedframe.core.reply_limits import most_samples
 from fedframe.errors import RunError, SettingError
 from fedframe.settings import Settings
@@ -32,9 +32,19 @@ def check_secure_aggregation(settings: Settings, method: Method, clients: int) -
             )
         if settings.min_clients == 1:
             raise SettingError("min_clients = 1 with secure = true would show one client's update; use 2 or more.")
-        from fedframe.network.secure_aggregation import check_summable
-
         check_summable(method)
+
+
+def check_summable(method: Method) -> None:
+    """Refuse parts that need single replies."""
+    any_size = ModelSize(classes=2, dim=2, trainable=2)  # how uploads are aggregated does not depend on it
+    for part in method.parts:
+        single = any(upload.aggregate in ("each", "number") for upload in part.uploads(any_size).values())
+        if single or overrides(type(part), "merger") or overrides(type(part), "before_merge"):
+            raise SettingError(
+                f"secure = true lets the server see sums only, and {part.name!r} of {method.name!r} needs single "
+                "clients' replies; leave one of them out, or use a method of sums, such as fedavg or scaffold."
+            )
 
 
 def check_claimed_samples(job: Job) -> None:
@@ -113,6 +123,6 @@ def check_local_deployment(job: Job) -> None:
     if settings.model == "python" or settings.device != "cpu":
         what = "model came from Python" if settings.model == "python" else f"device is {settings.device}"
         raise SettingError(
-            f"The engine {settings.engine} starts processes that build the net anew on the CPU, and the run's {what}; "
+            f"The engine {settings.engine} starts processes that build the net again on the CPU, and the run's {what}; "
             "name the net (mlp:64, my_file.py:MyNet) and use device = cpu, or use engine = local."
         )

@@ -108,7 +108,7 @@ class Masker:
     def shares(self, client: int, group: MaskingGroup, fewest: int, threshold: int) -> bytes:
         """For every other client, in their order: shares of all seeds of this one's masks, encrypted for it.
 
-        `threshold` of them give the seed. Where no sum may be made without somebody (`fewest` is all), nobody ever has
+        `threshold` of them give the seed. Where no sum may be made without someone (`fewest` is all), nobody ever has
         to make the seed of a pair's mask, and only all others together could: so the pairs' masks hide what two
         honest clients have sent from all the rest.
         """

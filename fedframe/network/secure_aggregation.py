@@ -22,11 +22,9 @@ from torch import Tensor
 from fedframe.core.imbalance import CLASSES
 from fedframe.core.job import Job, agreeing
 from fedframe.core.message import ALL, DIVERGED, LOST, Message, has_numbers
-from fedframe.core.method import Method
-from fedframe.core.part import ModelSize, overrides
 from fedframe.core.privacy import release_of, withholds_figures
 from fedframe.core.remote_evaluation import SUMMED_COUNTS, TALLIES, scored_with
-from fedframe.errors import DivergedError, ProtocolError, SettingError
+from fedframe.errors import DivergedError, ProtocolError
 from fedframe.network.masker import Masker, block_size, others_of
 from fedframe.network.masks import (
     FRACTION_BITS,
@@ -49,18 +47,6 @@ MASKED, SHARES, SIGNATURE = "masked", "shares", "signature"
 COUNTS = "counts/"  # before the kind of work that counts right predictions: a tensor of a masked reply
 HEAD = 2  # numbers at the beginning of a masked vector: the loss, and whether the training has diverged
 UNMASK_TIMEOUT = 600.0  # seconds for those who have sent a masked reply and are gone, unless patience says otherwise
-
-
-def check_summable(method: Method) -> None:
-    """Refuse parts that need single replies."""
-    any_size = ModelSize(classes=2, dim=2, trainable=2)  # how uploads are aggregated does not depend on it
-    for part in method.parts:
-        single = any(upload.aggregate in ("each", "number") for upload in part.uploads(any_size).values())
-        if single or overrides(type(part), "merger") or overrides(type(part), "before_merge"):
-            raise SettingError(
-                f"secure = true lets the server see sums only, and {part.name!r} of {method.name!r} needs single "
-                "clients' replies; leave one of them out, or use a method of sums, such as fedavg or scaffold."
-            )
 
 
 def summed_kinds(job: Job) -> tuple[str, ...]:

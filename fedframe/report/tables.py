@@ -100,7 +100,7 @@ class PartitionTable:
     def summary(self, clients: int, classes: int) -> str:
         """What the sizes are, and what was left out."""
         low, middle, high = (int(f(self.sizes)) for f in (np.min, np.median, np.max))
-        text = f"{low:,} to {high:,} samples a client, median {middle:,}."
+        text = f"{low:,} to {high:,} samples a client, median {middle:,}." if len(self.sizes) > 1 else ""
         left_out = [
             f"{shown:,} of {count:,} {what}"
             for shown, count, what in (

@@ -1,7 +1,7 @@
 """Which of the user's own files and code have changed since a run was begun; users of the run see their names.
 
 Going on with a run needs all of them as they were, and so does an examination of its models, which reads the data too.
-Predicting and personalising take the saved weights, classes and normalisation and build the net and the method anew:
+Predicting and personalising take the saved weights, classes and normalisation and build the net and the method again:
 edited code would compute something else with the same weights, and nothing in the result would show it.
 """
 

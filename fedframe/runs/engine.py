@@ -23,7 +23,7 @@ def check_engine(settings: Settings) -> None:
 
         if "method" in from_python(settings.model_dump()):
             raise SettingError(
-                f"The engine {settings.engine} starts processes that make the method anew, and this one came from "
+                f"The engine {settings.engine} starts processes that make the method again, and this one came from "
                 "Python; put it into a file and name it (my_file.py:MyPart), or use engine = local."
             )
         if settings.engine == "flower-sim":

@@ -13,8 +13,8 @@ from typing import Any
 
 from fedframe.core.job import Job
 from fedframe.core.measures import Z, is_share, metric_name, sign_of
+from fedframe.core.node_gain import NodeGain
 from fedframe.core.target_measures import Single
-from fedframe.core.told_gain import ToldGain
 from fedframe.metrics.paired import difference
 from fedframe.util.files import write_json
 from fedframe.util.text import change, figure, interval, plural
@@ -36,7 +36,7 @@ def write_gain(folder: Path, metric: str, rows: Sequence[dict[str, Any]]) -> dic
 
 
 def told_rows(
-    table: dict[str, Any], names: Sequence[str], told: Mapping[int, ToldGain], metric: str = "accuracy"
+    table: dict[str, Any], names: Sequence[str], told: Mapping[int, NodeGain], metric: str = "accuracy"
 ) -> list[dict[str, Any]]:
     """A federation's rows: what nodes have reported about themselves, beside the scores that are known for all."""
     said = {names[client]: each for client, each in told.items()}

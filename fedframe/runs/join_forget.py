@@ -1,9 +1,9 @@
 """A client that joins a finished run, and one that is forgotten: what `fedframe join` and `fedframe forget` do.
 
 Both are for methods whose model is fitted from sums over clients. A client's sums are added, or left out, and the model
-is solved again; then every client's own model and all scores are made anew. The result is that of a run with the
+is solved again; then every client's own model and all scores are made again. The result is that of a run with the
 client, or without it: where features or the normalisation of inputs depend on all clients' data, sums are computed
-anew.
+again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fedframe.core.job import Job
 from fedframe.core.measures import is_share
 from fedframe.core.server import Server
 from fedframe.engines.local import local_engine
-from fedframe.errors import SettingError
+from fedframe.errors import DataError, SettingError
 from fedframe.jobs.build import JobMaker
 from fedframe.methods.recipes import RECIPES, make_method
 from fedframe.runs.changes import changed_since, refuse
@@ -143,6 +143,12 @@ def check_run(folder: RunFolder, what: str) -> Settings:
         raise SettingError(f"{folder.path} is not finished: {ends}")
     if settings.data == REMOTE_DATA and not is_organisers(folder.path):
         raise SettingError(not_here(folder.path))
+    if settings.privacy_clip is not None:
+        raise SettingError(
+            f"{folder.path} is one private release (privacy_noise = {settings.privacy_noise:g}): fedframe {what} would "
+            "make another, whose epsilon adds to the first one's; train again with the clients that you want, and "
+            "count both."
+        )
     if settings.validate_share:
         raise SettingError(
             f"{folder.path} was trained with validate_share = {settings.validate_share:g}, for tuning; use a run "
@@ -178,7 +184,7 @@ def check_forgettable(folder: RunFolder, settings: Settings, number: int, name: 
     if settings.secure:
         raise SettingError(
             f"{folder.path} was added up securely: the sums without {name}, beside those with it, would show what "
-            f"{name} alone has sent; set up a federation without it and train anew (federation new, federation start)."
+            f"{name} alone has sent; set up a federation without it and train again (federation new, federation start)."
         )
     total = len(folder.names()) or settings.clients or 0
     if len({*roster.forgotten, number}) >= total:
@@ -218,13 +224,13 @@ class Change:
         delete += [name for name in (*DERIVED, "personal", "sums") if not (stage / name).exists()]
         dropped = self.dropped_newcomers(stage)
         commit(self.folder.path, delete)
-        again = f"{len(engine.asked)} computed anew" if engine.asked else "none computed anew"
+        again = f"{len(engine.asked)} computed again" if engine.asked else "none computed again"
         seconds = duration(time.perf_counter() - began)
         self.note(f"{done}: sums of {len(engine.reused - engine.asked)} clients reused, {again}; {seconds}.")
         if difference := shared_scores(before, summary):
             self.note(f"The shared model: {difference}.")
         if dropped:
-            self.note(f"Personal models from before are gone; make them anew with 'fedframe personalise': {dropped}.")
+            self.note(f"Personal models from before are gone; make them again with 'fedframe personalise': {dropped}.")
         self.display.end(summary, self.folder.path)
 
     def fill(self, stage: Path, job: Job) -> tuple[KeptStatistics, dict[str, Any]]:
@@ -269,7 +275,7 @@ class Change:
         return local_engine(job, self.note)
 
     def guest_job(self, guest: Joined, job: Job) -> Job | None:
-        """A client that has joined as a federation of one; None if its data were given in Python and are gone."""
+        """A client that has joined as a federation of one; None if its data are gone, or were given in Python."""
         data = (self.given or {}).get(guest.name, guest.data)
         if isinstance(data, str) and data == FROM_PYTHON:
             self.note(f"The data of {guest.name} came from Python: it has no personal model until it joins again.")
@@ -280,7 +286,14 @@ class Change:
         settings = job.settings
         if guest.label is not None:
             settings = settings.model_copy(update={"label": guest.label})
-        federation = load_data(data, schema, settings, guest.test_share)
+        try:
+            federation = load_data(data, schema, settings, guest.test_share)
+        except DataError as error:
+            if guest.name in (self.given or {}):
+                raise
+            # Its sums may be there: who wants to leave need not wait for another's data.
+            self.note(f"The data of {guest.name} cannot be read: {error} It has no personal model without them.")
+            return None
         if guest.name in (self.given or {}):  # it joins now
             for text in federation.notes:
                 self.note(text)

@@ -43,8 +43,6 @@ from fedframe.util.seeds import seed_for
 
 NOTES = ("method", "set", "model", "classes", "input_shape", "shares_a_model", "model_seed", "columns")
 INPUT_TENSORS = {"input/mean", "input/std"}
-# What numpy raises for files that are damaged in one place or another.
-UNREADABLE = (ValueError, OSError, EOFError, KeyError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error)
 AT_ONCE = 256  # inputs decoded and predicted together: memory stays bounded for folders of any size
 
 
@@ -213,7 +211,7 @@ class Predictor:
         found = torch.cat(pieces) if pieces else torch.empty(0, len(self.classes))
         found = found if self.target is None else self.target.unscaled(found)
         if not bool(found.isfinite().all()):
-            raise DataError("The model gives NaN for some inputs; its weights have diverged: train it anew.")
+            raise DataError("The model gives NaN for some inputs; its weights have diverged: train it again.")
         return found
 
     def predict(self, inputs: object) -> list[Any]:
@@ -312,7 +310,9 @@ def target_lines(predictor: Predictor, names: Sequence[str], found: Tensor) -> I
 def read_inputs(path: Path, predictor: Predictor) -> Iterator[tuple[list[str], Tensor]]:
     """Names and raw values of the inputs in a file or folder, a batch at a time."""
     if not path.exists():
-        raise DataError(f"There is no {path}.")
+        kind, _, rest = str(path).partition(":")  # as data are named for training
+        itself = f" Give the {kind} file itself: {rest}" if rest and Path(rest).exists() else ""
+        raise DataError(f"There is no {path}.{itself}")
     if not (path.is_file() or path.is_dir()):
         raise DataError(f"{path} is a pipe or a device; predictions take a file or a folder.")
     suffix = path.suffix.lower()

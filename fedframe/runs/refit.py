@@ -104,8 +104,8 @@ def guest_reply(job: Job | None, request: Message, number: int) -> Message:
     """The statistics of a client that has joined."""
     if job is None:
         raise SettingError(
-            "The sums of a client that has joined must be computed again, and its data came from Python: forget that "
-            "client first, and let it join again afterwards."
+            "The sums of a client that has joined must be computed again, and its data are not there, or came from "
+            "Python: put them back, or forget that client first and let it join again afterwards."
         )
     engine = InlineEngine(job)
     try:

@@ -20,9 +20,9 @@ from fedframe.settings import Settings
 class RunResult:
     """What a run gave: its folder, and from it scores, history and models."""
 
-    folder: Path
-    settings: Settings
-    net: Net = "auto"
+    folder: Path  # the run folder
+    settings: Settings  # of the run, with every default
+    net: Net = "auto"  # the net that it was trained with
     code_check: CodeCheck = "all"  # of the code that models are loaded with
 
     @cached_property

@@ -287,7 +287,7 @@ def warn_of_collapse(session: Session) -> None:
         session.note(
             f"The {metric_name(metric)} {whose} was {figure(known[best], share)} after round {best} and "
             f"{figure(known[last], share)} "
-            f"after round {last}: training went astray; start again with a smaller lr (now "
+            f"after round {last}: the training went wrong; start again with a smaller lr (now "
             f"{session.job.settings.lr:g}) or with clip = 10."
         )
 

@@ -31,7 +31,7 @@ def is_pending(run: Path) -> bool:
 
 
 def commit(run: Path, delete: Sequence[str]) -> None:
-    """Make the staged files and folders count, each in the place of what had its name, and delete others."""
+    """Make the staged files and folders count, each in place of what had its name, and delete others."""
     replaced = sorted(path.name for path in (run / STAGE).iterdir())
     write_json(run / STAGE / MANIFEST, {"replace": replaced, "delete": list(delete)})
     apply(run)

@@ -1,10 +1,10 @@
 """Which code may be run on this machine: what the person here has named or allowed, each by a digest of its files.
 
 A kit or a run folder may name any file or module as its net or method, and whatever is imported is run. So whoever
-reads such a name asks here (`check_named`) before it is imported, and nothing is unless somebody here has typed its
+reads such a name asks here (`check_named`) before it is imported, and nothing is unless someone here has typed its
 name (`fedframe run my_file.py:MyPart`, `fedframe.run(...)`) or has allowed it (`--allow-code my_file.py`,
 `fedframe.allow_code(...)`). Permissions are kept in the user's own
-configuration folder, never in a run's: one's own runs go on without a question. They hold for the files as they were;
+configuration folder, never in a run's: your own runs go on without a question. They hold for the files as they were;
 an edited file has to be named or allowed again, or used with `--changed-code`, where it was allowed before its edit.
 """
 
@@ -115,7 +115,7 @@ def passed_on() -> set[str]:
 
 
 def is_granted(digest: str) -> bool:
-    """Whether somebody has allowed this."""
+    """Whether someone has allowed this."""
     return digest in passed_on() or (list_folder() / digest).is_file()
 
 

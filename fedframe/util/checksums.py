@@ -34,7 +34,7 @@ def digits(value: int) -> bytes:
 
 
 def sealed(content: bytes, marker: bytes) -> tuple[memoryview, bytes, memoryview]:
-    """The content with its checksum in the place of the zeros behind the marker, in pieces that copy nothing."""
+    """The content with its checksum in place of the zeros behind the marker, in pieces that copy nothing."""
     place = content.index(marker + BLANK) + len(marker)
     view = memoryview(content)
     return view[:place], digits(crc(content)), view[place + DIGITS :]

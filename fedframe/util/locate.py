@@ -60,6 +60,12 @@ def reason(error: Exception) -> str:
     return f"{type(error).__name__}: {lines[0].rstrip('.')}" if lines else type(error).__name__
 
 
+def reason_and_place(error: Exception) -> str:
+    """The kind and first line of an error, and where it was raised if that is in a user's file."""
+    where = location(error)
+    return reason(error) + (f" ({where})" if where else "")
+
+
 def is_generated(code: CodeType) -> bool:
     """Whether a function was made by a dataclass: its fields say all of it."""
     return code.co_qualname.startswith(GENERATED)

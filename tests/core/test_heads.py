@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
+from torch import Tensor
 
 from fedframe.core import personal
 from fedframe.core.job import Job, personal_path
@@ -15,6 +17,8 @@ from fedframe.core.part import Part
 from fedframe.core.server import Server
 from fedframe.core.stacked_heads import can_stack
 from fedframe.engines.inline import InlineEngine
+from fedframe.errors import RunError
+from fedframe.methods.parts.cross_entropy import CrossEntropy
 from fedframe.methods.parts.features import Normalise, Projection, Temperature
 from fedframe.methods.parts.fedetf_stage import AlternatingAdaptation
 from fedframe.methods.parts.fedloge import AuxiliaryHeads, GlobalRealignment, LocalRealignment
@@ -66,6 +70,22 @@ def test_a_stack_takes_the_steps_that_each_client_would_take_alone(
             torch.testing.assert_close(other[key], one[key], rtol=1e-4, atol=1e-6)
     start = job.template.state_dict()
     assert any(not torch.equal(start["head.weight"], own["head.weight"]) for own in together)
+
+
+@dataclass(frozen=True)
+class Doubled(CrossEntropy):
+    """Another loss where the heads of several clients are trained at once."""
+
+    name: ClassVar[str] = "doubled"
+
+    def row_losses(self, logits: Tensor, labels: Tensor, contexts: Any) -> Tensor:
+        return 2 * super().row_losses(logits, labels, contexts)
+
+
+def test_losses_of_a_stack_that_are_others_are_refused(tmp_path: Path) -> None:
+    job = job_of(tmp_path, Doubled(), HEAD, batch=5)
+    with pytest.raises(RunError, match=r"Doubled\.row_losses has a mean of .* batch of client 0, where 'loss' gives "):
+        own_models(job, [[2, 0, 1]])
 
 
 @pytest.mark.slow

@@ -23,6 +23,7 @@ from fedframe.core.stacked_net import StackedNet, layer_chain
 from fedframe.core.stacked_training import MOST_TOGETHER, RowPlan, StackMember, padded, stacks_of
 from fedframe.engines.inline import InlineEngine
 from fedframe.engines.worker_pool import WorkerEngine
+from fedframe.errors import RunError
 from fedframe.methods.parts import PARTS
 from fedframe.methods.parts.cross_entropy import CrossEntropy
 from fedframe.models import build_net
@@ -262,6 +263,71 @@ def test_losses_of_several_clients_are_those_of_each(part: type[Any], tmp_path: 
     for client, context in enumerate(contexts):
         own = loss.loss(logits[client], labels[client], context)
         assert float(rows[client].mean()) == pytest.approx(float(own), rel=1e-5)
+
+
+@dataclass(frozen=True)
+class Tripled(CrossEntropy):
+    """Three times the loss where several clients train together."""
+
+    name: ClassVar[str] = "tripled"
+
+    def round_losses(self, logits: Tensor, labels: Tensor, contexts: Any) -> Tensor:
+        return 3 * super().row_losses(logits, labels, contexts)
+
+
+@dataclass(frozen=True)
+class MeanAlready(CrossEntropy):
+    """One number where one per sample is asked for: it would be weighted as if it were all of them."""
+
+    name: ClassVar[str] = "mean_already"
+
+    def round_losses(self, logits: Tensor, labels: Tensor, contexts: Any) -> Tensor:
+        return super().row_losses(logits, labels, contexts).mean()
+
+
+@dataclass(frozen=True)
+class FirstOfAll(CrossEntropy):
+    """Every client trains with what is the first client's own."""
+
+    name: ClassVar[str] = "first_of_all"
+
+    def loss(self, logits: Tensor, labels: Tensor, context: Any) -> Tensor:
+        return F.cross_entropy(logits, labels) * (1 + int(context.client))
+
+    def round_losses(self, logits: Tensor, labels: Tensor, contexts: Any) -> Tensor:
+        return super().row_losses(logits, labels, contexts) * (1 + int(contexts[0].client))
+
+
+@dataclass(frozen=True)
+class Broken(CrossEntropy):
+    """Fails where several clients train together."""
+
+    name: ClassVar[str] = "broken"
+
+    def round_losses(self, logits: Tensor, labels: Tensor, contexts: Any) -> Tensor:
+        raise KeyError("x")
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("part", "said"),
+    [
+        (Tripled, r"Tripled\.round_losses has a mean of .* client \d, where 'loss' gives "),
+        (MeanAlready, r"MeanAlready\.round_losses must return one loss per sample, .* returned shape \(\)\."),
+        (FirstOfAll, r"FirstOfAll\.round_losses has a mean of .* over a batch of client \d, where"),
+        (
+            Broken,
+            r"clients? [\d, ]+ together: KeyError: 'x' \(.*, line \d+, in Broken\.round_losses",
+        ),
+    ],
+)
+def test_losses_of_several_clients_that_are_others_are_refused(
+    part: type[Any], said: str, workers: int, tmp_path: Path
+) -> None:
+    with pytest.raises(RunError, match=said):
+        fedframe.run(
+            part(), vectorise="auto", clients=4, rounds=1, workers=workers, out=tmp_path / "run", progress=False
+        )
 
 
 # -- nets --------------------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from fedframe.data import load_source, make_federation
 from fedframe.experiments.advise import CANDIDATES, RULES, Facts, Rule, advise, facts_of
 from fedframe.jobs.gather import gather
 from fedframe.methods.recipes import make_method
+from fedframe.network.compatibility import check_summable
 from fedframe.settings import Settings
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -57,6 +58,15 @@ def test_what_is_asked_for_comes_first() -> None:
     assert methods(rounds=10)[1:] == ["fedyogi", "fedadam"]
     assert "local" in methods(wish="personal", per_client=2000, skew=0.1)
     assert methods(new_clients=True, skew=0.0)[0] == "analytic"
+
+
+def test_what_needs_single_updates_is_not_named_where_only_sums_are_seen() -> None:
+    facts = Facts(**{**vars(PLAIN), "attackers": True, "privacy": "secure"})
+    found = [each.rule.method for each in advise(facts, {})]
+    assert len(found) == CANDIDATES
+    assert not {"rfa", "trimmed_mean+nnm", "norm_bound"} & {*found}
+    for name in found:
+        check_summable(make_method(name, {}))
 
 
 @pytest.mark.parametrize("privacy", ["none", "secure", "noise"])

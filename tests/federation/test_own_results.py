@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("flwr")
 
 import fedframe
-from fedframe.core.told_gain import tell, told
+from fedframe.core.node_gain import gain_numbers, read_gain
 from fedframe.data.new_client import load_new_client
 from fedframe.errors import DataError
 from fedframe.experiments.gain import gain
@@ -140,8 +140,8 @@ def test_a_run_that_is_not_over_at_a_node_says_so(tmp_path: Path, monkeypatch: p
 
 def test_what_is_told_is_read_back_and_what_cannot_be_is_refused() -> None:
     alone, gained = {"value": 0.7, "low": 0.6, "high": 0.8}, {"value": 0.1, "low": -0.1, "high": 0.2, "error": 0.1}
-    numbers = tell(alone, gained)
-    assert told(numbers) == (alone, {"value": 0.1, "low": -0.1, "high": 0.2})
-    assert told({}) is None
+    numbers = gain_numbers(alone, gained)
+    assert read_gain(numbers) == (alone, {"value": 0.1, "low": -0.1, "high": 0.2})
+    assert read_gain({}) is None
     for name, wrong in (("alone_high", 1.5), ("gain_low", 0.15), ("gain_value", "nan"), ("alone_low", -0.1)):
-        assert told({**numbers, name: wrong}) is None
+        assert read_gain({**numbers, name: wrong}) is None

@@ -41,7 +41,7 @@ from fedframe.federation.survey_data import (
 )
 from fedframe.federation.survey_messages import AGREEMENT, FORM, SurveyRequest, decode_answer
 from fedframe.federation.survey_node import SurveyNode, settled_terms, without_columns
-from fedframe.federation.survey_plan import MEANS, SPREADS, Plan, contributions, names_of
+from fedframe.federation.survey_plan import MEANS, SPREADS, SurveyPlan, contributions, names_of
 from fedframe.runs.predictor import Predictor
 from fedframe.settings import Settings
 from tests.federation.surveyed import NAMES, Asked, Surveyed, make_draft, open_node, patients, three_tables, write_table
@@ -182,7 +182,7 @@ def test_what_leaves_is_what_was_printed_and_single_parts_of_sums_are_noise(
         for column in ("sex", "ward"):
             values = ", ".join(body["columns"][column]["values"])
             assert f"column {column}: texts that many rows have: {values}" in printed[name]
-        plan = Plan.from_json(exchanged[1][0].body["plan"])
+        plan = SurveyPlan.from_json(exchanged[1][0].body["plan"])
         for request, answer in exchanged[1:3]:
             around = [tuple(each) for each in request.body.get("around", ())]
             names = names_of(plan, request.stage)
@@ -222,7 +222,7 @@ def test_nothing_is_told_of_fewer_rows_than_agreed(tmp_path: Path) -> None:
         assert "isolation" not in told
         assert "crime" not in told
         assert own.numbers["crp"].scale <= 8  # not a million
-        plan = Plan(
+        plan = SurveyPlan(
             "table", ("a crime", "no sepsis", "sepsis"), (("age", 7), ("crp", 21)),
             (("ward", ("A", "B", "ICU", "isolation")), ("sex", ("f", "m"))),
         )  # fmt: skip
@@ -301,7 +301,7 @@ def test_one_approval_is_for_one_survey_and_a_sum_for_all_members(
     assert "refused" not in decode_answer(north.handle(form.to_bytes()), form, None)[0]
     assert "have approved one survey" in refused(SurveyRequest("two", FORM, {}))
     assert north.masker is not None
-    plan = Plan("table", ("no sepsis", "sepsis"), (("age", 7),))
+    plan = SurveyPlan("table", ("no sepsis", "sepsis"), (("age", 7),))
     keys = [north.masker.public, "22" * 64, "33" * 64]
     for body, why in (
         ({"plan": plan.to_json(), "keys": keys[:1]}, "over all members"),

@@ -156,6 +156,22 @@ def test_a_node_that_must_send_its_sums_again_and_is_away_is_not_lost(
 
 # -- what is refused ---------------------------------------------------------------------------------------------------
 @pytest.mark.slow
+@pytest.mark.parametrize("where", ["server", "node"])
+def test_a_private_release_gets_no_second_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    pytest.importorskip("dp_accounting")
+    private = {"privacy_clip": 1.0, "privacy_noise": 1.0, "privacy_at": where, "weighting": "uniform"}
+    folder = trained(sums_clinic(tmp_path, monkeypatch, **private))
+    before = model(folder).read_bytes()
+    with pytest.raises(SettingError, match="one private release"):
+        update(folder)
+    with pytest.raises(SettingError, match="one private release"):
+        update(folder, forget="south")
+    with pytest.raises(SettingError, match="one private release"):
+        forget(model(folder).parent, 1)
+    assert model(folder).read_bytes() == before
+
+
+@pytest.mark.slow
 def test_with_secure_aggregation_the_reason_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made, _ = sums_clinic(tmp_path, monkeypatch, secure=True)
     with pytest.raises(SettingError, match="would show its own"):
@@ -167,6 +183,7 @@ def test_with_secure_aggregation_the_reason_is_given(tmp_path: Path, monkeypatch
     ("given", "without", "sentence"),
     [
         ({"method": "fedavg", "model": "mlp:8", "rounds": 1, "set": {}}, ["west"], "trains in rounds"),
+        ({"privacy_clip": 1.0, "privacy_noise": 1.0, "weighting": "uniform"}, ["west"], "one private release"),
         ({}, ["nowhere"], "no node of this federation"),
         ({}, ["north", "south", "west"], "no node is left"),
     ],

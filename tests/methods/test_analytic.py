@@ -208,6 +208,23 @@ def test_single_clients_sums_are_kept_unless_not_wanted(tmp_path: Path, keep: bo
     assert (tmp_path / "sums").exists() == kept
 
 
+@pytest.mark.parametrize("width", [40, 2000])
+def test_what_is_kept_without_being_asked_for_has_at_most_the_bytes_that_are_promised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    """In float64 where features are few and in float32 where they are many: the files say how much it is."""
+    settings: dict[str, Any] = {**ALONE, "set": {"analytic": {"width": width, "map": "data"}}}
+    job = make_job(tmp_path / "run", **settings)
+    concluded(job)
+    tensors = [read_tensors(path)[0] for path in (tmp_path / "run" / "sums").iterdir()]
+    size = sum(tensor.nbytes for each in tensors for tensor in each.values())
+    part = job.method.slot("server_stage")
+    assert isinstance(part, module.Analytic)
+    for most, kept in ((size, True), (size - 1, False)):
+        monkeypatch.setattr(module, "MOST_KEPT", most)
+        assert part.keeps_sums(Server(job, InlineEngine(job), nothing)) == kept
+
+
 # -- unusual clients and classes ---------------------------------------------------------------------------------------
 @pytest.mark.slow
 def test_one_client_with_one_sample_and_a_class_that_nobody_has(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from fedframe.methods.parts.lra import (
     RelationalAugmentation,
     contrast,
     mine_relations,
-    mining_objective,
     pearson,
     strongest_neighbours,
 )
@@ -26,6 +25,13 @@ from tests.methods.toy import job_of, trained
 def features(count: int, dim: int, seed: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(count, dim, generator=generator, dtype=torch.float64).relu()
+
+
+def mining_objective(similarity: torch.Tensor, relations: torch.Tensor, weight: float, smooth: float = 1e-3) -> float:
+    """What `mine_relations` lowers in every iteration."""
+    eye = torch.eye(len(similarity), dtype=similarity.dtype)
+    roots = torch.linalg.eigvalsh(relations @ relations.T + smooth * eye).clamp_min(0).sqrt()
+    return float(0.5 * (similarity - similarity @ relations).square().sum() + 2 * weight * roots.sum())
 
 
 def test_pearson_is_numpys_correlation() -> None:

@@ -14,7 +14,7 @@ import fedframe
 from fedframe.cli.listing import print_method
 from fedframe.errors import FedframeError, SettingError
 from fedframe.methods.recipes import make_method, recipe_defaults
-from fedframe.network.secure_aggregation import check_summable
+from fedframe.network.compatibility import check_summable
 from fedframe.report.page.build import write_page
 from fedframe.util.files import read_json
 

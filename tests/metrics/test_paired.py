@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sklearn import metrics as theirs
 
 from fedframe.core.measures import Predictions, measure
-from fedframe.metrics.paired import Difference, difference, least_error, matched_shares, mean_difference
+from fedframe.metrics.paired import PairedDifference, difference, least_error, matched_shares, mean_difference
 
 METRICS = ("accuracy", "balanced_accuracy", "auroc", "average_precision", "f1", "sensitivity", "specificity")
 
@@ -128,7 +128,7 @@ def test_pairs_make_intervals_narrower_than_scores_side_by_side() -> None:
 
 
 def test_the_mean_over_clients_adds_variances_and_needs_the_same_samples() -> None:
-    found = mean_difference([Difference(0.2, 0.03, 0.1), Difference(0.0, 0.04, 0.0)])
+    found = mean_difference([PairedDifference(0.2, 0.03, 0.1), PairedDifference(0.0, 0.04, 0.0)])
     assert (found.value, found.middle, found.error) == pytest.approx((0.1, 0.05, 0.025))
     one, other = pair(0, 30)
     with pytest.raises(ValueError, match="same samples"):

@@ -205,3 +205,32 @@ def test_wrong_features_are_refused(output: Callable[[Tensor], object], words: s
 def test_net_that_does_not_fit_the_samples_is_refused() -> None:
     text = sentence(nn.Linear(4, 2), (5,))
     assert text.startswith("The net 'Linear' failed on a batch of two blank samples of shape (5,): RuntimeError:")
+
+
+FAILS = """
+from torch import nn
+
+class Built(nn.Module):
+    def forward(self, x):
+        return self.deeper(x)
+
+    def deeper(self, x):
+        raise KeyError("conv1")
+
+class Unbuilt(nn.Module):
+    def __init__(self):
+        raise KeyError("width")
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Built", "KeyError: 'conv1' (FILE, line 9, in Built.deeper)."),
+        ("Unbuilt", "(FILE, line 13, in Unbuilt.__init__);"),
+    ],
+)
+def test_an_error_in_a_net_is_shown_with_file_line_and_function(tmp_path: Path, name: str, said: str) -> None:
+    file = tmp_path / "fails.py"
+    file.write_text(FAILS)
+    assert said.replace("FILE", str(file)) in sentence(f"{file}:{name}")

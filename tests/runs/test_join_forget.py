@@ -119,7 +119,7 @@ def test_normalisation_that_was_agreed_on_leaves_sums_as_they_are(tmp_path: Path
     agreed = replace(dealt, source=replace(dealt.source, mean=torch.zeros(5), std=torch.ones(5)))
     run, display = trained(tmp_path / "run", agreed), Recorder()  # type: ignore[arg-type]
     fedframe.forget(run, 2, run_data=agreed, progress=display)
-    assert any("sums of 3 clients reused, none computed anew" in note for note in display.notes)
+    assert any("sums of 3 clients reused, none computed again" in note for note in display.notes)
 
 
 @pytest.mark.slow
@@ -184,6 +184,25 @@ def test_what_has_joined_stays_when_another_is_forgotten(run: Path, tmp_path: Pa
 
 
 @pytest.mark.slow
+def test_whoever_leaves_need_not_wait_for_data_of_another_that_are_gone(run: Path, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        np.savez(tmp_path / f"{name}.npz", x=NEW["x_train"], y=NEW["y_train"])
+        fedframe.join(run, f"npz:{tmp_path / name}.npz", name=name, run_data=DATA, progress=False)
+    (tmp_path / "a.npz").unlink()
+    display = Recorder()
+    fedframe.forget(run, "b", run_data=DATA, progress=display)
+    assert any("The data of a cannot be read" in note for note in display.notes)
+    assert "a" not in json.loads((run / "summary.json").read_text())["joined"]
+    alone = trained(tmp_path / "alone")
+    np.savez(tmp_path / "a.npz", x=NEW["x_train"], y=NEW["y_train"])
+    fedframe.join(alone, f"npz:{tmp_path / 'a'}.npz", name="a", run_data=DATA, progress=False)
+    assert same_file(run / "model.safetensors", alone / "model.safetensors")
+    (tmp_path / "a.npz").unlink()
+    with pytest.raises(SettingError, match="put them back, or forget that client first"):
+        fedframe.forget(run, 0, run_data=DATA, progress=False)  # other inputs: all sums are computed again
+
+
+@pytest.mark.slow
 def test_a_client_joins_a_run_that_had_rounds_and_may_leave_again(tmp_path: Path) -> None:
     settings = {**SETTINGS, "rounds": 1, "model": "mlp:8", "out": tmp_path / "run"}
     fedframe.run("scaffold+analytic", data=DATA, **settings)
@@ -206,6 +225,22 @@ def test_other_methods_and_unfinished_runs_are_refused(tmp_path: Path, run: Path
     (run / "summary.json").unlink()
     with pytest.raises(SettingError, match="is not finished: finish it with 'fedframe resume"):
         fedframe.forget(run, 0, run_data=DATA)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["server", "node"])
+def test_a_private_release_stays_the_only_one(tmp_path: Path, where: str) -> None:
+    """Another, with noise of its own, would spend its epsilon once more: the summary's would be wrong."""
+    pytest.importorskip("dp_accounting")
+    private: dict[str, Any] = {"privacy_clip": 1.0, "privacy_noise": 2.0, "privacy_at": where, "weighting": "uniform"}
+    run = trained(tmp_path / "run", **private)
+    before = snapshot(run)
+    refusal = r"one private release \(privacy_noise = 2\).*epsilon adds.*train again"
+    with pytest.raises(SettingError, match=refusal):
+        fedframe.forget(run, 1, run_data=DATA)
+    with pytest.raises(SettingError, match=refusal):
+        fedframe.join(run, NEW, name="new")
+    assert snapshot(run) == before
 
 
 @pytest.mark.slow

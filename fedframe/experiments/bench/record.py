@@ -110,7 +110,7 @@ def source_commit() -> str | None:
         asked: dict[str, Any] = {"cwd": here, "capture_output": True, "text": True, "check": True, "timeout": 10}
         commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], **asked).stdout.strip()
         tracked = subprocess.run(["git", "ls-files", "--error-unmatch", "record.py"], **{**asked, "check": False})
-        if tracked.returncode:  # an installation that happens to lie in somebody else's repository
+        if tracked.returncode:  # an installation that happens to lie in someone else's repository
             return None
         changed = subprocess.run(["git", "status", "--porcelain", "--untracked-files=no", "."], **asked).stdout.strip()
     except (OSError, subprocess.SubprocessError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
@@ -21,6 +22,7 @@ from fedframe.experiments.compare.notes import remarks_on
 from fedframe.experiments.compare.plan import AS_THEY_ARE, Plan
 from fedframe.experiments.compare.request import case_folders
 from fedframe.experiments.compare.result import Comparison
+from fedframe.experiments.compare.rows import MethodRow
 from fedframe.experiments.compare.run import final_runs, run_with_data
 from fedframe.experiments.grid import Cell, Outcome
 from fedframe.experiments.grid.archive import pack, unpack
@@ -172,19 +174,33 @@ def describe(asked: Bench) -> None:
     print(plan_sentence(ready, estimate(scene, ready.rows, Speed(asked.runs))))
     for sentence in ready.left_out:
         print(sentence)
-    print(f"Tuning runs of a row, by their rounds: {planned_rounds(scene.tuning, int(scene.settings['rounds']))}")
+    lengths = Counter(planned_rounds(scene.tuning, int(scene.settings["rounds"])))
+    print(f"Tuning runs of a row: {', '.join(f'{count} of {rounds} rounds' for rounds, count in lengths.items())}.")
     for plan in ready.plans:
         print(f"\n{plan.case or scene.title}")
-        for each, row in zip(ready.rows, plan.rows, strict=True):
-            settings = plan.settings_of(row, AS_THEY_ARE, plan.seeds[0])
-            shared = ", ".join(f"{name} {getattr(settings, name)}" for name in ("rounds", "epochs", "steps", "batch"))
-            rates = [f"{rate * each.rate_factor:g}" for rate in scene.tuning.rates]
-            chosen = f"lr {', '.join(rates)}" if each.tuned else f"lr {settings.lr:g}"
-            if each.like:
-                chosen = f"as chosen for {each.like}"
-            elif each.main is not None:
-                chosen += f"; then {each.main[0]} {', '.join(map(str, each.main[1][: scene.tuning.refine]))}"
-            print(f"  {row.label} ({row.method}): {shared}, {settings.lr_schedule}; {chosen}")
+        planned = [facts_of(scene, plan, each, row) for each, row in zip(ready.rows, plan.rows, strict=True)]
+        usual = {name: Counter(facts[name] for facts in planned).most_common(1)[0][0] for name in planned[0]}
+        print(f"  all rows, unless said otherwise: {', '.join(filter(None, usual.values()))}")
+        for row, facts in zip(plan.rows, planned, strict=True):
+            others = [text for name, text in facts.items() if text and text != usual[name]]
+            method = f" ({row.method})" if row.method != row.label else ""
+            print(f"  {row.label}{method}{': ' if others else ''}{', '.join(others)}")
+
+
+def facts_of(scene: Scene, plan: Plan, each: BenchRow, row: MethodRow) -> dict[str, str]:
+    """What a row trains with, and its candidates, as short texts by what they are about."""
+    settings = plan.settings_of(row, AS_THEY_ARE, plan.seeds[0])
+    facts = {name: f"{name} {getattr(settings, name)}" for name in ("rounds", "epochs", "batch")}
+    facts["steps"] = "" if settings.steps is None else plural(settings.steps, "step") + " a round instead of epochs"
+    facts["schedule"] = f"{settings.lr_schedule} learning rate"
+    rates = ", ".join(f"{rate * each.rate_factor:g}" for rate in scene.tuning.rates)
+    facts["lr"] = f"tuned lr {rates}" if each.tuned else f"lr {settings.lr:g}"
+    if each.like:
+        facts["lr"] = f"lr as chosen for {each.like}"
+    facts["main"] = ""
+    if each.main is not None and not each.like:
+        facts["main"] = f"then {each.main[0]} {', '.join(map(str, each.main[1][: scene.tuning.refine]))}"
+    return facts
 
 
 def print_scenes(runs: Path = RUNS) -> None:

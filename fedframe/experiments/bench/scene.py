@@ -151,7 +151,7 @@ def scene_names() -> list[str]:
 
 
 def load_scene(name: str) -> Scene:
-    """A scene that comes along, by name, or a file of one's own."""
+    """A scene that comes along, by name, or a file of your own."""
     own = Path(name)
     if own.suffix in (".yaml", ".yml"):
         if not own.is_file():

@@ -63,7 +63,8 @@ def make_plans(asked: ComparisonRequest) -> list[Plan]:
     seeds = seed_list(asked.seeds, settings.pop("seed", 0))
     tuning = make_tuning(asked, rows, seeds, settings)
     problems = {
-        case: Problem(merge_layers(settings, values), seeds[0]) for case, values in read_cases(shared, settings).items()
+        case: CaseData(merge_layers(settings, values), seeds[0])
+        for case, values in read_cases(shared, settings).items()
     }
     allow_typed(*(problem.settings.get("model") for problem in problems.values()))
     out = asked.out
@@ -90,7 +91,7 @@ def make_plans(asked: ComparisonRequest) -> list[Plan]:
     ]
 
 
-class Problem:
+class CaseData:
     """The settings of one case, with the data and the net that exist only in Python taken out of them."""
 
     def __init__(self, values: Values, seed: int) -> None:

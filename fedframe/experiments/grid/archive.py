@@ -78,7 +78,7 @@ def _portable(text: str, data_dir: Path) -> str:
 def _read(archive: Path) -> dict[str, str]:
     try:
         with zipfile.ZipFile(archive) as packed:
-            refuse_zip_bomb(archive, packed, "unpack and pack it anew with less compression")
+            refuse_zip_bomb(archive, packed, "unpack and pack it again with less compression")
             found = {name: packed.read(name).decode() for name in packed.namelist()}
     except (OSError, zipfile.BadZipFile, zlib.error, RuntimeError, UnicodeDecodeError) as error:
         raise DataError(f"{archive} is no file of finished runs ({error}); remove it, or name another.") from error

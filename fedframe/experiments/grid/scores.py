@@ -1,6 +1,7 @@
 """Scores of cells by name, and their mean over seeds.
 
 generic.final, personal.last_five, ...   as in summary.json
+client.worst_tenth, personal.worst_tenth mean of the worst tenth of the clients
 balanced                                 mean over the classes of the saved shared model's accuracy on each
 many, medium, few                        accuracy of the saved shared model on frequent, middling and rare classes
 rounds_to:0.33, seconds_to:0.33          rounds, and seconds in them, until the generic accuracy first reached 0.33
@@ -21,6 +22,8 @@ from fedframe.metrics.accuracy import CUTS, GROUPS, accuracy_by_group
 PLAIN = {f"{score}.{kind}" for score in ("generic", "client", "personal") for kind in ("final", "last", "last_five")}
 PLAIN |= {"client.weighted", "personal.weighted", "new.final", "new.weighted"}
 PLAIN |= {"personal.f1", "personal.f1_weighted"}
+WORST_TENTH = "worst_tenth"
+PLAIN |= {f"client.{WORST_TENTH}", f"personal.{WORST_TENTH}"}
 BALANCED = "balanced"
 ROUNDS_TO, SECONDS_TO = "rounds_to", "seconds_to"
 COSTS = {
@@ -54,9 +57,10 @@ KINDS = {
     "weighted": "the saved models; clients count by their test samples",
     "f1": "the saved models; in place of accuracy F1, mean over a client's classes",
     "f1_weighted": "the saved models; in place of accuracy F1, mean over a client's classes by their test samples",
+    WORST_TENTH: "the saved models; mean of the tenth of the clients that have it worst",
 }
 SHORT_KINDS = {"final": "", "last": ", last round", "last_five": ", last five"}
-SHORT_KINDS |= {"f1": " F1", "f1_weighted": " weighted F1"}
+SHORT_KINDS |= {"f1": " F1", "f1_weighted": " weighted F1", WORST_TENTH: ", worst tenth"}
 COST_HEADINGS = {
     "bytes_up": "MB up",
     "bytes_down": "MB down",
@@ -134,7 +138,8 @@ def read_score(outcome: Outcome, name: str, cuts: Sequence[float] = CUTS) -> flo
     if kind in (ROUNDS_TO, SECONDS_TO):
         return until(outcome, float(goal), kind)
     score, _, kind = name.partition(".")
-    value: float | None = summary["scores"].get(score, {}).get(kind)
+    place = "spread" if kind == WORST_TENTH else "scores"
+    value: float | None = (summary.get(place, {}).get(score) or {}).get(kind)
     return value
 
 

@@ -58,7 +58,7 @@ class CellMaker:
         columns = chosen([*table.columns], choice.columns, "column")
         rows = [row for row in table.rows if row.name in names]
         self.table, self.places = table, [(row, column) for row in rows for column in columns]
-        allow_typed(*(row.method for row in rows))  # a table of one's own is what one would type
+        allow_typed(*(row.method for row in rows))  # a table of your own is what you would type
         self.choice = replace(choice, set=named_settings(choice.set, *(row.method for row in rows)))
         self.finder = InputFinder(lambda: recorded_inputs(choice.out))
         present = {part.name for row in rows for part in make_method(row.method, {}).parts}

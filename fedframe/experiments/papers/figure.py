@@ -98,7 +98,7 @@ def figure_names() -> list[str]:
 
 
 def load_figure(name: str) -> PaperFigure:
-    """A figure that comes along, by name, or a file of one's own."""
+    """A figure that comes along, by name, or a file of your own."""
     if not name.endswith((".yaml", ".yml")) and name not in figure_names():
         raise SettingError(f"There is no figure {name!r}; {nearest(name, figure_names())}")
     return read_figure(*file_text(name))

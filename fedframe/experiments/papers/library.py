@@ -16,7 +16,7 @@ def all_names() -> list[str]:
 
 
 def load(name: str) -> PaperTable | PaperFigure:
-    """A table or a figure that comes along, by name, or a file of one's own; one that names `measures` is a figure."""
+    """A table or a figure that comes along, by name, or a file of your own; one that names `measures` is a figure."""
     if not name.endswith((".yaml", ".yml")) and name not in all_names():
         raise SettingError(f"There is no table or figure {name!r}; {nearest(name, all_names())}")
     stem, text, where = file_text(name)

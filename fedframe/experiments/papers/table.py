@@ -72,7 +72,7 @@ def table_names() -> list[str]:
 
 
 def load_table(name: str) -> PaperTable:
-    """A table that comes along, by name, or a file of one's own."""
+    """A table that comes along, by name, or a file of your own."""
     if not name.endswith((".yaml", ".yml")) and name not in table_names():
         raise SettingError(f"There is no table {name!r}; {nearest(name, table_names())}")
     return read_table(*file_text(name))

@@ -1,4 +1,4 @@
-"""Cholesky factors of large symmetric matrices, block by block and in the place of the matrix itself.
+"""Cholesky factors of large symmetric matrices, block by block and in place of the matrix itself.
 
 A matrix of 16,384 x 16,384 numbers in float64 is 2 GB. torch's own factor makes two copies of it, and its triangular
 solver another of every slice. Here the factor takes the lower triangle of the matrix, whose upper triangle says what

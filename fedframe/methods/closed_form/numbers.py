@@ -31,9 +31,9 @@ class NumberProblem(Problem):
         return float((self.squares - self.counts.square() / self.total).sum())
 
 
-def number_problem(sums: Sums, squares: Tensor) -> NumberProblem:
-    """The least-squares problem of these sums."""
-    return NumberProblem(**vars(standardise(sums)), squares=squares.double())
+def number_problem(sums: Sums, squares: Tensor, shortened: bool = False) -> NumberProblem:
+    """The least-squares problem of these sums; `shortened` if they were rounded to float32 on their way."""
+    return NumberProblem(**vars(standardise(sums, shortened)), squares=squares.double())
 
 
 def stream_numbers(batches: Iterable[tuple[Tensor, Tensor]], dim: int, outputs: int) -> tuple[Sums, Tensor]:

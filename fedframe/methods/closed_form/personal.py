@@ -60,12 +60,15 @@ def prior_shift(counts: Tensor, priors: Tensor) -> Tensor:
 
 
 def left_out_shifts(labels: Tensor, counts: Tensor, priors: Tensor) -> Tensor:
-    """The shift (n, classes) for every sample, from the client's other samples."""
+    """The shift (n, classes) for every sample, from the client's other samples.
+
+    A class without a prior is not shifted, whoever has it: privacy's noise may have hidden it, or who had it has left.
+    """
     shifts = prior_shift(counts, priors).repeat(len(labels), 1)
     shifts += math.log((float(counts.sum()) + 1) / max(float(counts.sum()), 1.0))
     own = ((counts[labels] - 1) / priors[labels].clamp_min(1e-30) + 1) / counts.sum().clamp_min(1.0)
     shifts[torch.arange(len(labels)), labels] = own.log()
-    return shifts
+    return torch.where(priors > 0, shifts, 0.0)
 
 
 def log_loss(scores: Tensor, labels: Tensor, sharpness: float, shifts: Tensor) -> float:

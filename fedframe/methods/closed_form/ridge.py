@@ -26,7 +26,12 @@ RIDGES: tuple[float, ...] = tuple(
 )  # of the diagonal of A, which is n
 HALF_DECADE = 5  # steps in `RIDGES`
 LARGEST_EIGH = 8192  # features: beyond, eigenvectors take more memory and time than a few Cholesky factors
-CONSTANT = 1e-6  # a feature whose deviation is below this share of its size is constant, up to float32's rounding
+# A feature whose deviation is below this share of its size is constant, up to the rounding of features to float32.
+CONSTANT = 1e-6
+# The same where the sums themselves were rounded to float32: its square is a variance that rounding alone can make of a
+# constant, three halves of float32's epsilon, with room to spare. What is left of one would be no variance, but noise
+# that correlates with all other noise: A would not be positive, and cross-validation would go astray.
+CONSTANT_IN_SHORT = math.sqrt(4 * torch.finfo(torch.float32).eps)
 
 
 @dataclass(frozen=True)
@@ -52,8 +57,8 @@ class Problem:
         return weight, start - weight @ self.mean
 
 
-def standardise(sums: Sums) -> Problem:
-    """The least-squares problem of these sums."""
+def standardise(sums: Sums, shortened: bool = False) -> Problem:
+    """The least-squares problem of these sums; `shortened` if they were rounded to float32 on their way."""
     v, u = sums.matrix(), sums.cross.double()
     total = float(v[-1, -1])
     if not total > 0:
@@ -61,7 +66,7 @@ def standardise(sums: Sums) -> Problem:
     mean, raw = v[-1, :-1] / total, v.diagonal()[:-1] / total
     gram = v[:-1, :-1].addr_(mean, mean, alpha=-total)
     variance = gram.diagonal() / total
-    changes = variance > CONSTANT**2 * raw
+    changes = variance > (CONSTANT_IN_SHORT if shortened else CONSTANT) ** 2 * raw
     inverse = torch.where(changes, variance.clamp_min(1e-300).rsqrt(), 0.0)
     mirror_(gram.mul_(inverse[:, None]).mul_(inverse))  # which rounding has made all but symmetric
     cross = (u[:-1] - torch.outer(mean, u[-1])) * inverse[:, None]

@@ -170,7 +170,7 @@ class Analytic(Part):
             return self.private_statistics(context)
         weights = class_weights(head.counts, self.balance) if self.balance else None
         dim = head.features.dim
-        exact = triangle_size(dim + 1) <= MOST_EXACT
+        exact = is_exact(dim)
         kind = torch.float64 if exact else torch.float32
         batches = ((head.centred(inputs), labels) for inputs, labels in embedded(context))
         if self.send == "means":
@@ -278,7 +278,7 @@ class Analytic(Part):
         if clip is not None:
             self.fit_private(server, total)
             return
-        problem = standardise(total)
+        problem = standardise(total, shortened=not is_exact(head.features.dim) and not crosses)
         del total
         fit = fit_ridge(problem, self.ridge)
         coefficients, bias = plain, plain_bias = fit.coefficients, problem.counts / problem.total
@@ -331,8 +331,11 @@ class Analytic(Part):
         """Whether every client's sums are kept, so that it can be taken out of the model later."""
         if self.keep_sums is not None or server.job.settings.privacy_clip is not None:
             return bool(self.keep_sums)
-        numbers = sum(math.prod(upload.shape) for upload in self.uploads(server.size).values())
-        return len(server.job.federation) * 4 * numbers <= MOST_KEPT
+        # V and U are sent in float32 where they are many numbers; all else is in float64.
+        short = set() if is_exact(closed_form(server.job.template).features.dim) else {f"{MODULE}/v", f"{MODULE}/u"}
+        numbers = {name: math.prod(upload.shape) for name, upload in self.uploads(server.size).items()}
+        size = sum((4 if name in short else 8) * count for name, count in numbers.items())
+        return len(server.job.federation) * size <= MOST_KEPT
 
     # -- personal models -----------------------------------------------------------------------------------------------
     @torch.no_grad()
@@ -355,6 +358,11 @@ class Analytic(Part):
         head.bias.copy_(own.bias)
         head.sharpness.fill_(own.sharpness)
         head.shift.copy_(own.shift)
+
+
+def is_exact(dim: int) -> bool:
+    """Whether sums of so many features are sent in float64."""
+    return triangle_size(dim + 1) <= MOST_EXACT
 
 
 def check_memory(dim: int) -> None:

@@ -19,9 +19,8 @@ from fedframe.methods.closed_form.head import MODULE, closed_form
 from fedframe.methods.closed_form.numbers import fit_personal_numbers, number_problem, stream_numbers
 from fedframe.methods.closed_form.ridge import fit_ridge
 from fedframe.methods.closed_form.sums import Sums
-from fedframe.methods.parts.analytic import MOST_EXACT, NOTHING_CAME, Analytic, batches_of
+from fedframe.methods.parts.analytic import NOTHING_CAME, Analytic, batches_of, is_exact
 from fedframe.settings import Settings
-from fedframe.util.triangles import triangle_size
 
 ABOUT_CLASSES = {"send": "sums", "tail": "none", "balance": 0.0}  # settings, and what they are without classes
 
@@ -60,7 +59,7 @@ class AnalyticNumbers(Analytic):
         if context.stage < self.stages(context.model) - 1:
             return self.map_statistics(context, torch.zeros(context.model.classes))  # numbers have no classes
         dim = head.features.dim
-        exact = triangle_size(dim + 1) <= MOST_EXACT
+        exact = is_exact(dim)
         batches = ((head.centred(inputs), y) for inputs, y in embedded_numbers(context))
         sums, squares = stream_numbers(batches, dim, context.model.classes)
         sums = sums if exact else sums.rounded()
@@ -79,7 +78,7 @@ class AnalyticNumbers(Analytic):
         if not received:
             server.note(NOTHING_CAME)
             return
-        problem = number_problem(total, squares)
+        problem = number_problem(total, squares, shortened=not is_exact(dim))
         fit = fit_ridge(problem, self.ridge)
         bias = problem.counts / problem.total
         tensors = {"mean": middle.double() + problem.mean, "inverse": problem.inverse_deviation}

@@ -124,7 +124,7 @@ class Apple(ModelPerClient):
 
     @torch.no_grad()
     def move(self, context: ClientContext) -> None:
-        """Take w_k out of the model, move p_k, mix anew."""
+        """Take w_k out of the model, move p_k, mix again."""
         mixture = context.scratch[MIXTURE]
         cores = context.job.roles.layout.trainable_views(mixture.core)
         for name, weight in context.named.items():

@@ -10,7 +10,7 @@ training has to beat it.
 Averaged are the last fifth of the rounds, at least five: SWA takes the last quarter of its budget, a mean of fewer than
 five models still swings, and one that reaches further back lags behind while the model moves.
 
-Differs from the paper in: BatchNorm's running statistics are averaged like weights, where SWA computes them anew with a
+Differs from the paper in: BatchNorm's running statistics are averaged like weights, where SWA computes them again in a
 pass over the data, which would be one more message from every client. The learning rate is the run's; a cyclical one is
 not needed for the swings. The mean is kept in float64 and rounded once.
 """

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Bucketing(Part):
-    """Means of random groups take the place of single updates."""
+    """Replaces single updates by the means of random groups."""
 
     name: ClassVar[str] = "bucketing"
     rank: ClassVar[int] = 71  # after updates are clipped, or mixed otherwise

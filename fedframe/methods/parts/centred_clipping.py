@@ -35,7 +35,7 @@ class CentredClipping(RobustMerge):
     paper: ClassVar[str] = "Karimireddy et al., Learning from History for Byzantine Robust Optimization, ICML 2021"
 
     tau: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None  # by default the median distance
-    """The most that an update may differ from the last step; empty means the median distance."""
+    """The most by which an update may differ from the last step; empty means the median distance."""
     iterations: Annotated[int, Field(ge=1)] = 1  # L
     """How often clipping is repeated in a round."""
 

@@ -6,7 +6,7 @@ Features, IJCAI 2022. Beside FedAvg's model there is a retrained classifier W'. 
     server: g_c, the mean of g_kc over the clients that have class c;
             m federated features of every class move so that they give W' the same gradients g'_c: `match_steps` of
             gradient descent on  sum_c sum_rows (1 - cos(g_c[row], g'_c[row]))
-            W' is trained anew, from a random start, on the federated features, as many for every class
+            W' is trained from a random start on the federated features, as many for every class
 After the last round W' takes the classifier's place. The rounds themselves are FedAvg's, bit for bit.
 
 Differs from the paper in: a client's gradients are means over all samples of a class, without augmentation (the
@@ -112,7 +112,7 @@ class CReFF(Part):
         server.figures["creff/mismatch"] = float(distance.detach()) / max(1, int((held > 0).sum()))
 
     def furthest(self, longest: Mapping[str, float], round: int, job: Job) -> Mapping[str, float] | None:
-        """In rounds the model is as without it, and the classifier beside it is trained anew, wherever that leads."""
+        """In rounds the model is as without it, and the classifier beside it is trained from a random start."""
         return {}
 
     def retrain(self, features: Tensor, generator: torch.Generator, bias: bool) -> Tensor:

@@ -28,7 +28,7 @@ from fedframe.settings import Settings
 
 @dataclass(frozen=True)
 class Ditto(Part):
-    """An own model per client with a pull of strength lam towards the shared one."""
+    """A personal model per client, with a pull of strength lam towards the shared one."""
 
     name: ClassVar[str] = "ditto"
     paper: ClassVar[str] = "Li et al., Ditto: Fair and Robust Federated Learning Through Personalization, ICML 2021"

@@ -122,15 +122,6 @@ class GlobalRealignment(Part):
                 server.set_tensor("head.bias", torch.zeros(server.job.template.classes))  # psi has none
 
 
-def training_classifier(model: Model) -> Tensor | None:
-    """The class vectors under which the backbone learnt; None in models saved before they were kept beside GA-FR's."""
-    heads = model.extras["auxiliary"]
-    assert isinstance(heads, Auxiliary)
-    if not bool(heads.realigned):
-        return model.head.get_parameter("weight").detach()
-    return heads.frame.detach() if bool(heads.frame.any()) else None
-
-
 @dataclass(frozen=True)
 class LocalRealignment(Part):
     """LA-FR: the shared class vectors with the norms of the client's own, then a little training of them."""

@@ -40,7 +40,7 @@ def relations(models: Tensor, ridge: float) -> Tensor:
 
 @dataclass(frozen=True)
 class FedMTL(ModelPerClient):
-    """A penalty of weight lam on models that do not keep to the learned relations."""
+    """A penalty of weight lam on models that deviate from the learned relations."""
 
     name: ClassVar[str] = "fedmtl"
     paper: ClassVar[str] = "Smith et al., Federated Multi-Task Learning, NeurIPS 2017"

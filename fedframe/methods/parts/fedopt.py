@@ -174,7 +174,7 @@ class FedAdam(Adaptive):
 
 @dataclass(frozen=True)
 class FedYogi(Adaptive):
-    """As FedAdam, but v moves by the size of D^2 alone, so that it falls slowly."""
+    """Like FedAdam, but v changes by the size of D^2 only, so it falls slowly."""
 
     name: ClassVar[str] = "fedyogi"
 

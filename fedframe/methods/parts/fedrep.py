@@ -24,7 +24,7 @@ from fedframe.settings import Settings
 
 @dataclass(frozen=True)
 class FedRep(Part):
-    """Of a round's epochs the last few train what is shared, those before them what is private."""
+    """The last few epochs of a round train the shared layers, the epochs before them the private ones."""
 
     name: ClassVar[str] = "fedrep"
     paper: ClassVar[str] = (

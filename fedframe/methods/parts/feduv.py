@@ -27,7 +27,7 @@ TINY = 1e-12  # added to variances, so that the root of one that is zero has a g
 
 @dataclass(frozen=True)
 class FedUV(Part):
-    """Penalties on classes whose probability hardly varies in a batch, and on features that crowd together."""
+    """Penalties on classes whose probability hardly varies in a batch, and on features that lie close together."""
 
     name: ClassVar[str] = "feduv"
     paper: ClassVar[str] = "Son et al., FedUV: Uniformity and Variance for Heterogeneous Federated Learning, CVPR 2024"

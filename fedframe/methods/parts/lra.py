@@ -56,19 +56,12 @@ def mine_relations(similarity: Tensor, weight: float, iterations: int, smooth: f
         if iteration:
             values, vectors = torch.linalg.eigh((relations @ relations.T + smooth * eye).to(similarity.dtype))
             phi = ((vectors * values.clamp_min(smooth).rsqrt()) @ vectors.T).double()  # Eq. 3: (B B')^(-1/2)
-        # Phi is symmetric, so Phi + Phi' = 2 Phi; the small ridge counts only where the weight is next to nothing.
+        # Phi is symmetric, so Phi + Phi' = 2 Phi; the small ridge counts only where the weight is almost zero.
         inverse = torch.cholesky_inverse(torch.linalg.cholesky(square + 2 * weight * phi + 1e-6 * eye))
         free = inverse @ square
         relations = free - inverse * (free.diagonal() / inverse.diagonal())  # in place of Eq. 4
         relations.fill_diagonal_(0.0)
     return relations.to(similarity.dtype)
-
-
-def mining_objective(similarity: Tensor, relations: Tensor, weight: float, smooth: float = 1e-3) -> float:
-    """What `mine_relations` lowers in every iteration."""
-    eye = torch.eye(len(similarity), dtype=similarity.dtype)
-    roots = torch.linalg.eigvalsh(relations @ relations.T + smooth * eye).clamp_min(0).sqrt()
-    return float(0.5 * (similarity - similarity @ relations).square().sum() + 2 * weight * roots.sum())
 
 
 def strongest_neighbours(relations: Tensor, count: int) -> Tensor:
@@ -115,7 +108,7 @@ class Messages(nn.Module):
 
 @dataclass(frozen=True)
 class RelationalAugmentation(Part):
-    """Features refined by their neighbours in the batch, and a contrast that ties them to themselves."""
+    """Features refined by their neighbours in the batch, and a contrastive loss that keeps samples distinguishable."""
 
     name: ClassVar[str] = "lra"
     paper: ClassVar[str] = (

@@ -10,7 +10,7 @@ asymmetric bargain of Harsanyi and Selten, 1972).
 
 Differs from the paper in:
 - There every client counts the same, however few samples it has. With clients of very different sizes the smallest
-  then lead the rest astray; `say` = `equal` is the paper's.
+  then dominate the rest; `say` = `equal` is the paper's.
 - The paper approximates p by a sequence of convex problems (Eq. 15, 16). M p = 1/p is the gradient equation of the one
   strictly convex function 1/2 p'Mp - sum_k log p_k, which Newton's method minimises exactly, in milliseconds.
 - The length of the step. Algorithm 1 takes G p as it is; since p'Mp = K, its norm is sqrt(K) in every round, whatever

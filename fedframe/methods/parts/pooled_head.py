@@ -43,7 +43,7 @@ class PooledHead(Part):
     """The loss of the classifier: `mse`, solved by least squares, or `ce`, by L-BFGS."""
     ridge: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1e-6
     """Strength of the ridge, in units of the mean square of a feature."""
-    iterations: Annotated[int, Field(ge=1)] = 1000  # of L-BFGS at most; it ends when the gradient is next to nothing
+    iterations: Annotated[int, Field(ge=1)] = 1000  # of L-BFGS at most; it ends when the gradient is almost zero
     """Most iterations of L-BFGS; it ends earlier when the gradient is close to zero."""
 
     def check_method(self, method: Method) -> None:

@@ -65,7 +65,7 @@ class ConnectionReporter:
         """Why the SuperLink refuses this node, as far as the log shows."""
         if REFUSED not in log:
             self._refused_since = None
-            signature = "the organiser refused its signature (are both clocks right?), or somebody ended its SuperNode"
+            signature = "the organiser refused its signature (are both clocks right?), or someone ended its SuperNode"
             return signature if TERMINATED in log else None
         self._refused_since = time.monotonic() if self._refused_since is None else self._refused_since
         if time.monotonic() - self._refused_since < LINGERING:

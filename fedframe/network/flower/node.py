@@ -56,7 +56,7 @@ POLL_INTERVAL = 0.4  # seconds between two polls for a message: a poll costs two
 FIRST_BACKOFF = 0.1  # seconds before a piece of a message is asked for the second time
 HEARTBEAT_INTERVAL = 15.0  # seconds
 RESTART_DELAYS = (2.0, 5.0, 10.0, 20.0, 30.0)  # seconds before a SuperNode is started again
-STABLE_AFTER = 120.0  # seconds after which a SuperNode counts as stable and delays begin anew
+STABLE_AFTER = 120.0  # seconds after which a SuperNode counts as stable and delays begin again
 MAX_REASON_LENGTH = 300  # characters
 Handler = Callable[[bytes], bytes]
 

@@ -112,7 +112,7 @@ def shorten(name: str, most: int = 16) -> str:
 
 
 def printable(value: Any) -> Any:
-    """The same values, with a box in the place of every character that XML does not allow in a text."""
+    """The same values, with a box in place of every character that XML does not allow in a text."""
     if isinstance(value, str):
         return _ILLEGAL.sub("\u25a1", value)
     if isinstance(value, dict):

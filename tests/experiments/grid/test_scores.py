@@ -37,6 +37,14 @@ def test_scores_are_those_of_the_summary(tmp_path: Path) -> None:
     assert read_score(Outcome(outcome.cell, "diverged", "r"), "generic.final") is None
 
 
+def test_worst_tenth_of_the_clients_is_a_score(tmp_path: Path) -> None:
+    spread = {"client": {"std": 0.1, "worst_tenth": 0.25, "min": 0.2, "max": 0.9}, "personal": None}
+    outcome = finished(tmp_path / "run", spread=spread)
+    assert read_score(outcome, check_score("client.worst_tenth")) == 0.25
+    assert read_score(outcome, check_score("personal.worst_tenth")) is None
+    assert is_accuracy("client.worst_tenth")
+
+
 def test_rounds_are_counted_until_the_goal_is_first_reached(tmp_path: Path) -> None:
     outcome = finished(tmp_path / "run")
     assert read_score(outcome, "rounds_to:0.33") == 3

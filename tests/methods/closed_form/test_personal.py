@@ -52,8 +52,10 @@ def test_left_out_errors_are_those_of_fitting_without_each_sample(n: int, dim: i
     torch.testing.assert_close(shared + fits.change(mu), whole, rtol=1e-7, atol=1e-9)
 
 
-def test_the_shift_of_a_left_out_sample_is_that_of_the_other_samples() -> None:
-    labels, priors = torch.tensor([0, 0, 0, 1, 3]), torch.tensor([0.4, 0.3, 0.2, 0.1], dtype=torch.float64)
+@pytest.mark.parametrize("known", [[0.4, 0.3, 0.2, 0.1], [0.4, 0.0, 0.6, 0.0], [0.6, 0.4, 0.0, 0.0]])
+def test_the_shift_of_a_left_out_sample_is_that_of_the_other_samples(known: list[float]) -> None:
+    """Also where the client has a class that has no prior: noise has hidden it, or who had it was forgotten."""
+    labels, priors = torch.tensor([0, 0, 0, 1, 3]), torch.tensor(known, dtype=torch.float64)
     counts = torch.bincount(labels, minlength=4).double()
     found = left_out_shifts(labels, counts, priors)
     for i in range(5):
@@ -85,6 +87,35 @@ def test_by_its_own_measure_a_personal_model_is_never_worse_than_the_shared_one(
         assert torch.equal(own.weight, weight.double())
         assert torch.equal(own.bias, bias.double())
     assert own.mu in MUS
+
+
+@pytest.mark.slow
+@settings(deadline=None, max_examples=25)
+@given(st.integers(0, 999), st.integers(1, 25), st.sets(st.integers(0, 3), max_size=3))
+def test_the_losses_that_are_compared_are_those_of_fitting_without_each_sample(
+    seed: int, n: int, unknown: set[int]
+) -> None:
+    """By a loop that fits, counts and shifts without each sample: no model has seen what it is scored on."""
+    x, labels, weight, bias, priors = shared_and_client(seed, n, 6)
+    priors = torch.tensor([0.0 if c in unknown else float(p) for c, p in enumerate(priors)], dtype=torch.float64)
+    leverage = 0.1
+    own = fit_personal(x, labels, weight, bias, priors, leverage)
+    whole = torch.cat([x, torch.ones(n, 1, dtype=torch.float64)], 1)
+    shared, y = torch.cat([weight, bias[:, None]], 1).T, torch.nn.functional.one_hot(labels, 4).double()
+    unit, losses = float(whole.square().sum() / n), []
+    for i in range(n):
+        rest = [j for j in range(n) if j != i]
+        head = shared
+        if not math.isinf(own.mu):
+            penalty = own.mu * unit * torch.eye(len(shared), dtype=torch.float64)
+            a = whole[rest]
+            head = torch.linalg.solve(a.T @ a + penalty, a.T @ y[rest] + penalty @ shared)
+        counts = torch.bincount(labels[rest], minlength=4).double()
+        shift = prior_shift(counts, priors) if bool(own.shift.any()) else torch.zeros(4, dtype=torch.float64)
+        scores = y[i] - (y[i] - whole[i] @ head) / (1 - leverage)  # the shared classifier has seen the sample
+        losses.append(log_loss(scores[None], labels[i : i + 1], own.sharpness, shift))
+    assert own.loss == pytest.approx(sum(losses) / n, rel=1e-6, abs=1e-9)
+    assert own.loss <= own.shared_loss
 
 
 def test_a_client_of_one_sample_keeps_the_shared_model_or_a_finite_one() -> None:

@@ -100,6 +100,36 @@ def test_dead_and_duplicate_features_do_no_harm() -> None:
     )
 
 
+@pytest.mark.parametrize("size", [1.0, 30.0, 1000.0])
+@pytest.mark.parametrize("count", [5, 40, 400])
+def test_cross_validation_does_not_see_what_rounding_makes_of_constants(size: float, count: int) -> None:
+    """As of images with a black border, or of dead units behind a net, in sums that were sent in float32."""
+    features, labels = draw(2, 90, 6, 3)
+    constant = size * (1 + torch.rand(1, count, generator=torch.Generator().manual_seed(3)))
+    dead = torch.cat([features, constant.repeat(90, 1)], 1)
+    plain = fit_ridge(standardise(of(features, labels, 3).rounded(), shortened=True))
+    found = fit_ridge(standardise(of(dead, labels, 3).rounded(), shortened=True))
+    assert found.ridge == plain.ridge
+    torch.testing.assert_close(found.coefficients[:6], plain.coefficients, rtol=1e-5, atol=1e-7)
+    assert found.coefficients[6:].abs().max() == 0
+
+
+@pytest.mark.parametrize("shortened", [True, False])
+def test_a_feature_that_only_rounding_moves_is_dead(shortened: bool) -> None:
+    """Rounded sums, or the last bit of a float32 that is computed in another order, are no variance."""
+    features, labels = draw(2, 90, 6, 3)
+    generator = torch.Generator().manual_seed(3)
+    constant = (3 + 1000 * torch.rand(1, 40, generator=generator)).repeat(90, 1)
+    if not shortened:
+        constant *= 1 + 2**-23 * torch.randint(-1, 2, (90, 40), generator=generator)
+    dead = torch.cat([features, constant], 1)
+    sums = of(dead, labels, 3)
+    problem = standardise(sums.rounded() if shortened else sums, shortened)
+    assert problem.inverse_deviation[6:].abs().max() == 0
+    assert problem.inverse_deviation[:6].min() > 0
+    assert problem.gram[6:].abs().max() == problem.cross[6:].abs().max() == 0
+
+
 def test_one_sample_alone_gives_its_class() -> None:
     features, labels = torch.tensor([[0.5, -1.0]]), torch.tensor([1])
     found = scores(of(features, labels, 3), features, None)

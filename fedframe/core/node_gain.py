@@ -10,15 +10,15 @@ from fedframe.core.message import Number
 
 ENDS = ("value", "low", "high")
 ALONE, GAIN = "alone", "gain"
-ToldGain = tuple[dict[str, float], dict[str, float]]  # the score alone, and the difference
+NodeGain = tuple[dict[str, float], dict[str, float]]  # the score alone, and the difference
 
 
-def tell(alone: Mapping[str, float], gained: Mapping[str, float]) -> dict[str, Number]:
+def gain_numbers(alone: Mapping[str, float], gained: Mapping[str, float]) -> dict[str, Number]:
     """The score alone and the difference, each with its interval."""
     return {f"{what}_{end}": float(each[end]) for what, each in ((ALONE, alone), (GAIN, gained)) for end in ENDS}
 
 
-def told(numbers: Mapping[str, Number], metric: str = "accuracy") -> ToldGain | None:
+def read_gain(numbers: Mapping[str, Number], metric: str = "accuracy") -> NodeGain | None:
     """What a reply says, if it says so and the metric can have such a score and such a difference, ends in order."""
     found, bounds = [], bounds_of(metric)
     apart = bounds[1] - bounds[0]
