@@ -76,11 +76,12 @@ class Complete(FedAvg):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Refuse a round with an error."""
+        """End the program after a round with an error."""
         replies = list(replies)
         errors = [reply.error.reason for reply in replies if reply.has_error()]
         if errors:
-            raise RuntimeError(f"{len(errors)} of {len(replies)} clients failed: {errors[0]}")
+            print(f"{len(errors)} of {len(replies)} clients failed: {errors[0]}", file=sys.stderr, flush=True)
+            os._exit(1)  # an error in this thread would leave the simulation waiting
         return super().aggregate_train(server_round, replies)
 
 
