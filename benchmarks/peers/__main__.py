@@ -51,10 +51,12 @@ def measure(python: str, module: str, *arguments: object, most_seconds: float) -
 def end(process: subprocess.Popen[bytes]) -> None:
     """End a process, if it has not ended by itself, and all that it has started."""
     if process.poll() is None:
-        for each in (*psutil.Process(process.pid).children(recursive=True), process):
+        started = psutil.Process(process.pid).children(recursive=True)
+        for each in (*started, process):
             with contextlib.suppress(psutil.NoSuchProcess):
                 each.kill()
         process.wait()
+        psutil.wait_procs(started, timeout=10)  # on a busy machine they take a moment to end
 
 
 def compare(name: str, peers: list[str], options: argparse.Namespace, path: Path) -> dict[str, Any]:

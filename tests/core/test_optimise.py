@@ -62,6 +62,24 @@ def test_weight_whose_first_gradient_comes_late_starts_its_momentum_then() -> No
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.parametrize("shape", [(6, 3, 5, 5), (3, 1, 5, 5), (7, 5, 1, 1), (17,)])
+def test_weights_that_lie_channels_last_move_as_torch_moves_them(shape: tuple[int, ...]) -> None:
+    def laid(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.contiguous(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
+
+    draw = torch.Generator().manual_seed(3)
+    first, second = (nn.Parameter(laid(torch.randn(shape, generator=torch.Generator().manual_seed(4)))) for _ in "12")
+    ours = FusedSGD([first], 0.1, 0.9, True, 0.01)
+    torchs = torch.optim.SGD([second], lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01, fused=True)
+    for step in range(4):
+        gradient = torch.randn(shape, generator=draw)
+        first.grad, second.grad = (laid(gradient) if step < 2 else gradient.clone() for _ in "12")  # also another order
+        ours.step()
+        torchs.step()
+        assert torch.equal(first, second)
+        assert first.stride() == second.stride()
+
+
 def test_momentum_survives_a_trip_through_its_state() -> None:
     parameter = nn.Parameter(torch.ones(3))
     optimizer = FusedSGD([parameter], 0.1, 0.9, False, 0.0)
