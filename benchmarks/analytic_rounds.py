@@ -154,8 +154,8 @@ def show(table: Mapping[str, Any]) -> Iterator[str]:
     """A table as Markdown for every set of settings but the seed: means over seeds of what is complete."""
     groups = dict[str, list[dict[str, Any]]]()
     for run in filter(is_complete, table["runs"]):
-        settings = {name: value for name, value in run["settings"].items() if name != "seed"}
-        groups.setdefault(json.dumps(settings), []).append(run)
+        shared = {name: value for name, value in run["settings"].items() if name != "seed"}
+        groups.setdefault(json.dumps(shared), []).append(run)
     for settings, runs in groups.items():
         looks = sorted({line["rounds"] for run in runs for line in run["lines"]})
         yield from (

@@ -101,7 +101,7 @@ def test_many_clients_of_short_work_travel_in_groups_and_the_bits_stay(tmp_path:
         ({"model": "mlp:600x600"}, 1, None),  # a large net
         ({"epochs": 100_000}, 1, None),  # long work
         ({"steps": 100_000}, 1, None),
-        ({"vectorise": "auto"}, 2, 4),  # groups of the round, whatever the number of workers
+        ({"vectorise": "auto"}, 2, 6),  # groups of the round, whatever the number of workers
     ],
 )
 def test_clients_travel_in_groups_where_their_work_is_short(

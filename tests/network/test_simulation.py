@@ -10,6 +10,9 @@ import pytest
 pytest.importorskip("flwr")
 pytest.importorskip("ray")
 
+import psutil
+
+from fedframe.network.flower.environment import require_packages
 from fedframe.network.flower.simulation import SimulationTransport
 from fedframe.network.local_nodes import assign_nodes, write_node_folders
 from fedframe.runs.session import execute
@@ -26,6 +29,7 @@ Simulation = tuple[SimulationTransport, list[str], Path]
 @pytest.fixture(scope="module")
 def simulation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Simulation]:
     """Ray takes long to start, so all tests share one simulation; its nodes know every run beforehand."""
+    require_packages("flwr", "ray", extra="flower-sim")  # as a run does it: it sets the environment of Ray
     folder = tmp_path_factory.mktemp("simulation")
     runs = {method: make(method, folder / method) for method in METHODS}
     job = runs["fedavg"][0]
@@ -52,3 +56,11 @@ def test_a_simulation_gives_the_same_bits(simulation: Simulation, tmp_path: Path
     assert same_file(here.path / "model.safetensors", there.path / "model.safetensors")
     assert comparable_scores(here.path) == comparable_scores(there.path)
     assert all(line["dropped"] == 0 for line in there.metrics())
+
+
+def test_nodes_have_the_priority_of_the_run(simulation: Simulation) -> None:
+    """Ray would give them a niceness of 15, so that anything else on the machine starves them."""
+    processes = psutil.Process().children(recursive=True)
+    nodes = [process.nice() for process in processes if any("ClientApp" in word for word in process.cmdline())]
+    assert nodes
+    assert {*nodes} == {psutil.Process().nice()}

@@ -32,9 +32,8 @@ def test_shared_model_that_has_lost_what_it_had_learned_is_named(tmp_path: Path)
     ruin.write_text(RUIN)
     fedframe.run(f"fedavg+{ruin}:Ruin", out=tmp_path / "bad", **{**SMALL, "rounds": 3})
     log = (tmp_path / "bad" / "log.txt").read_text()
-    assert re.search(
-        r"accuracy of the shared model was \d\d\.\d % after round 2 and \d+\.\d % after round 3: training went", log
-    )
+    falls = r"accuracy of the shared model was \d\d\.\d % after round 2 and \d+\.\d % after round 3"
+    assert re.search(f"{falls}: the training went wrong", log)
     fedframe.run(f"fedavg+{ruin}:Ruin", out=tmp_path / "good", **{**SMALL, "rounds": 2})
     log_of_good = tmp_path / "good" / "log.txt"
     assert not log_of_good.exists() or "went wrong" not in log_of_good.read_text()

@@ -24,6 +24,7 @@ VARIABLES = {
     # time, Flower's 5 MB never arrive.
     "FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE": str(PIECE_BYTES),
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_worker_niceness": "0",  # Ray's own 15 starves the nodes as soon as anything else runs beside them
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # Ray's future default, of whose absence it warns
     # torch with several threads per process is many times slower as soon as processes share the cores.
     "OMP_NUM_THREADS": "1",
