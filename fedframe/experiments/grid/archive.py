@@ -67,12 +67,15 @@ def _finished(runs: Path) -> Iterator[Path]:
 
 def _portable(text: str, data_dir: Path) -> str:
     """The text without the data folder's path; then without its checksum as well, which would no longer fit."""
-    if str(data_dir) not in text:
+    places = dict.fromkeys((str(data_dir), str(data_dir.resolve())))  # behind a link a run names both
+    if not any(place in text for place in places):
         return text
     for marker, end in ((IN_YAML.decode(), "\n"), (IN_JSON.decode(), '",')):
         head, found, rest = text.partition(marker)
         text = head + rest[DIGITS:].removeprefix(end) if found else text
-    return text.replace(str(data_dir), DATA_FOLDER)
+    for place in places:
+        text = text.replace(place, DATA_FOLDER)
+    return text
 
 
 def _read(archive: Path) -> dict[str, str]:

@@ -19,7 +19,7 @@ from fedframe.errors import DataError, SettingError
 from fedframe.experiments.bench.cost import Speed
 from fedframe.experiments.bench.run import Bench, bench, prepare, print_scenes, write_page
 from fedframe.experiments.bench.scene import scene_names
-from fedframe.experiments.grid.archive import unpack
+from fedframe.experiments.grid.archive import pack, unpack
 from fedframe.experiments.tables import markdown
 from tests.helpers import blobs
 from tests.hold import PROGRAM, count_finished, environment, wait_until
@@ -236,6 +236,19 @@ def test_file_of_finished_runs_holds_nothing_else(tmp_path: Path) -> None:
     path.write_text("no zip")
     with pytest.raises(DataError, match="no file of finished runs"):
         unpack(path, tmp_path / "runs", tmp_path)
+
+
+def test_packed_runs_name_no_folder_when_the_data_are_behind_a_link(tmp_path: Path) -> None:
+    real, link, run = tmp_path / "real", tmp_path / "link", tmp_path / "runs" / "a"
+    real.mkdir()
+    link.symlink_to(real)
+    run.mkdir(parents=True)
+    (run / "config.yaml").write_text(f"data: npz:{link}/x.npz\n")
+    (run / "summary.json").write_text(f'{{"path": "{real}/x.npz"}}')
+    assert pack(tmp_path / "cells.zip", tmp_path / "runs", link) == 1
+    with zipfile.ZipFile(tmp_path / "cells.zip") as packed:
+        assert packed.read("a/config.yaml").decode() == "data: npz:{data_dir}/x.npz\n"
+        assert packed.read("a/summary.json").decode() == '{"path": "{data_dir}/x.npz"}'
 
 
 def test_case_that_is_not_there_is_refused_by_name() -> None:
